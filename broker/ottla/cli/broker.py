@@ -1,0 +1,93 @@
+"""`ottla broker`: one broker in the foreground, until SIGTERM or Ctrl-C shuts it down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from ottla.metadata.config import BrokerConfig, ConfigError, read_properties
+
+log = logging.getLogger("ottla")
+
+
+@click.command()
+@click.option(
+    "--config",
+    "config_file",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A server.properties with Kafka's settings.",
+)
+@click.option("--override", multiple=True, metavar="NAME=VALUE", help="A setting that wins over the file's.")
+@click.option(
+    "--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
+)
+def broker(config_file: Path, override: tuple[str, ...], log_level: str) -> None:
+    """Run one broker with a server.properties, as kafka-server-start.sh does."""
+    logging.basicConfig(
+        stream=sys.stderr, level=log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    try:
+        settings = read_properties(config_file)
+        for item in override:
+            name, equals, value = item.partition("=")
+            if not equals or not name.strip():
+                raise ConfigError([f"--override {item}: must be NAME=VALUE"])
+            settings[name.strip()] = value
+        config = BrokerConfig.from_properties(settings)
+        _need(config)
+    except ConfigError as error:
+        for problem in error.problems:
+            click.echo(f"ottla broker: {problem}", err=True)
+        raise SystemExit(2) from None
+    for warning in config.warnings:
+        log.warning("%s", warning)
+    raise SystemExit(asyncio.run(_serve(config)))
+
+
+def _need(config: BrokerConfig) -> None:
+    """What a process cannot do without, although Kafka's table has a default for it."""
+    problems = []
+    if config.broker_id < 0:
+        problems.append("broker.id: not set; it must be a whole number from 0")
+    if not config.zookeeper_connect:
+        problems.append("zookeeper.connect: not set; it must be HOST:PORT[,HOST:PORT…][/chroot]")
+    if problems:
+        raise ConfigError(problems)
+
+
+async def _serve(config: BrokerConfig) -> int:
+    """Start, serve until a signal, stop. The exit code: 0, or 1 when it could not start or died."""
+    from ottla.server.broker import Broker, StartupError
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = Broker(config)
+    start = loop.create_task(server.start())
+    stop_wanted = loop.create_task(stopping.wait())
+    await asyncio.wait({start, stop_wanted}, return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        await server.stop()
+        return 0
+    try:
+        start.result()
+    except StartupError as error:
+        log.error("broker %d cannot start: %s", config.broker_id, error)
+        await server.stop()
+        return 1
+    died = loop.create_task(server.wait_failed())
+    await asyncio.wait({stop_wanted, died}, return_when=asyncio.FIRST_COMPLETED)
+    failed = died.done()
+    died.cancel()
+    await server.stop()
+    return 1 if failed else 0

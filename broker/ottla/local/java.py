@@ -1,0 +1,47 @@
+"""Finding a Java that can run the embedded ZooKeeper.
+
+Called by `ottla.local.zookeeper` and, through it, by `ottla up` and the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+JAVA_MIN: Final = 17
+"""Spark 4 needs Java 17; ZooKeeper itself would do with less."""
+
+
+class JavaUnusable(Exception):
+    """No Java, or one that is too old; the message says what to do."""
+
+
+def find_java() -> Path:
+    """The `java` of JAVA_HOME, else of PATH, at version 17 or later. Raises JavaUnusable."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java")
+    if found is None:
+        where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on PATH"
+        raise JavaUnusable(f"Java is missing: {where}. Install Java {JAVA_MIN} or 21, or set JAVA_HOME.")
+    ran = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    version = parse_java_version(ran.stderr + ran.stdout)
+    if ran.returncode or version is None:
+        raise JavaUnusable(f"{found} -version failed: {(ran.stderr or ran.stdout).strip()[:200]}")
+    if version < JAVA_MIN:
+        raise JavaUnusable(
+            f"{found} is Java {version}; Java {JAVA_MIN} or 21 is needed. Set JAVA_HOME to one."
+        )
+    return Path(found)
+
+
+def parse_java_version(text: str) -> int | None:
+    """The major version in what `java -version` prints: 8 for "1.8.0_372", 17 for "17.0.15"."""
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if match is None:
+        return None
+    major = int(match[1])
+    return int(match[2]) if major == 1 and match[2] else major

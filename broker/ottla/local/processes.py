@@ -1,0 +1,107 @@
+"""Child processes that are started, watched and ended by the id we hold.
+
+Called by the embedded ZooKeeper and by `BrokerProcess`. Invariants: a child dies with its parent
+(PR_SET_PDEATHSIG), runs in a session of its own so that Ctrl-C reaches only the parent, and writes what it
+says to a log file, of which the last lines are part of the error when it fails to start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class StartFailed(Exception):
+    """A child that did not come up; the message has the end of its log."""
+
+
+class ChildProcess:
+    """One child process with a log file and a pid file."""
+
+    def __init__(self, name: str, command: Sequence[str], *, log: Path, pid_file: Path | None = None) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log = log
+        self.pid_file = pid_file
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert not self.running, f"{self.name} runs already"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        if self.pid_file is not None:
+            self.pid_file.write_text(f"{self._process.pid}\n")
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self.running else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs or before the first start; negative: the signal that ended it."""
+        return None if self._process is None else self._process.poll()
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM); returns at once."""
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: int) -> None:
+        if self._process is not None and self.running:
+            self._process.send_signal(number)
+
+    def stop(self, timeout_s: float) -> bool:
+        """SIGTERM, wait, SIGKILL when the time is over. True if it went by itself."""
+        if self._process is None:
+            return True
+        self.terminate()
+        try:
+            self._process.wait(timeout_s)
+            return True
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return False
+        finally:
+            self._forget()
+
+    def kill(self) -> None:
+        """SIGKILL and wait for the end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._forget()
+
+    def _forget(self) -> None:
+        if self.pid_file is not None:
+            self.pid_file.unlink(missing_ok=True)
+
+    def log_tail(self, lines: int = 15) -> str:
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:
+        os._exit(1)
