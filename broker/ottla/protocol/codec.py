@@ -1,0 +1,100 @@
+"""Bytes to messages and back, for every message class and version.
+
+Called by `frames`, by the server's handlers, the client, and by the coordinators for their records.
+Each (class, version, direction) is compiled on first use and kept on the class; see `compiler`.
+
+A decoder never trusts its input: whatever the bytes, it returns a message or raises `MalformedMessage`,
+without allocating more than in proportion to the input. An encoder refuses what the version cannot say
+(`UnencodableMessage`) rather than drop it, unless the table calls the field ignorable.
+"""
+
+from __future__ import annotations
+
+import struct
+from types import TracebackType
+from typing import TypeVar
+
+from ottla.protocol.compiler import Malformed, Unencodable, compile_decoder, compile_encoder
+from ottla.protocol.errors import MalformedMessage, UnencodableMessage, UnknownVersion
+from ottla.protocol.types import Message
+
+M = TypeVar("M", bound=Message)
+
+Buffer = bytes | bytearray | memoryview
+"""Memoryviews must be contiguous and of single bytes (format `B`)."""
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The body of `message` in `version`, without any header.
+
+    Raises UnknownVersion, or UnencodableMessage naming the field at fault.
+    """
+    return b"".join(encode_parts(message, version))
+
+
+def encode_parts(message: Message, version: int) -> list[bytes | memoryview]:
+    """As `encode`, but as pieces to be sent one after the other: record batches are passed on, not copied.
+
+    Anything with a length may stand in a `records` field here, and comes back in its place.
+    """
+    cls = type(message)
+    encoder = cls._encoders.get(version)
+    if encoder is None:
+        _check_version(cls, version)
+        encoder = cls._encoders[version] = compile_encoder(cls, version)
+    parts: list[bytes | memoryview] = []
+    try:
+        encoder(message, parts)
+    except Unencodable as problem:
+        raise UnencodableMessage(f"{cls.__name__} v{version}: {problem}") from None
+    except (struct.error, AttributeError, TypeError, UnicodeError, OverflowError) as problem:
+        where, _ = _place(problem.__traceback__)
+        raise UnencodableMessage(
+            f"{cls.__name__} v{version}: near {where or 'the start'}: {problem}"
+        ) from problem
+    return parts
+
+
+def decode(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> M:
+    """The message that starts at `offset` of `buffer`; bytes after it are left alone.
+
+    Fields of type records are views into `buffer`. Raises UnknownVersion or MalformedMessage.
+    """
+    return decode_from(cls, version, buffer, offset)[0]
+
+
+def decode_from(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> tuple[M, int]:
+    """As `decode`, with the offset at which the message ends."""
+    decoder = cls._decoders.get(version)
+    if decoder is None:
+        _check_version(cls, version)
+        decoder = cls._decoders[version] = compile_decoder(cls, version)
+    try:
+        result: tuple[M, int] = decoder(buffer, offset, len(buffer))
+    except (struct.error, IndexError) as problem:
+        where, position = _place(problem.__traceback__)
+        what = f"ends within {where or 'its first field'}"
+        raise MalformedMessage(f"{cls.__name__} v{version}", what, position) from None
+    except (Malformed, UnicodeDecodeError) as problem:
+        where, position = _place(problem.__traceback__)
+        raise MalformedMessage(f"{cls.__name__} v{version}", f"{where}: {problem}", position) from None
+    return result
+
+
+def _check_version(cls: type[Message], version: int) -> None:
+    if not cls.min_version <= version <= cls.max_version:
+        raise UnknownVersion(
+            f"{cls.__name__} has versions {cls.min_version} to {cls.max_version}, not {version}"
+        )
+
+
+def _place(traceback: TracebackType | None) -> tuple[str, int]:
+    """The field a generated function was at when it failed, and the position in the buffer (-1: none)."""
+    while traceback is not None:
+        frame = traceback.tb_frame
+        paths = frame.f_globals.get("PATHS")
+        if isinstance(paths, tuple):
+            position = frame.f_locals.get("pos", -1)
+            return paths[traceback.tb_lineno - 1], position if isinstance(position, int) else -1
+        traceback = traceback.tb_next
+    return "", -1

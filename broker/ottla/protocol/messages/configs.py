@@ -1,0 +1,78 @@
+"""Reading and changing configuration of topics and brokers."""
+
+from __future__ import annotations
+
+from ottla.protocol.types import Bool, Int8, Int16, Int32, Message, String, Struct, field
+
+
+class DescribeConfigsRequest(Message, api_key=32, versions="0-4", flexible="4+"):
+    """Configuration of resources, of all keys when null; with synonyms and documentation on request."""
+
+    class DescribeConfigsResource(Struct):
+        resource_type: Int8 = field("0+")
+        resource_name: String = field("0+")
+        configuration_keys: list[String] | None = field("0+", nullable="0+")
+
+    resources: list[DescribeConfigsRequest.DescribeConfigsResource] = field("0+")
+    include_synonyms: Bool = field("1+")
+    include_documentation: Bool = field("3+")
+
+
+class DescribeConfigsResponse(Message, api_key=32, versions="0-4", flexible="4+"):
+    """Values, and where each of them comes from."""
+
+    class DescribeConfigsSynonym(Struct):
+        name: String = field("1+")
+        value: String | None = field("1+", nullable="1+")
+        source: Int8 = field("1+")
+
+    class DescribeConfigsResourceResult(Struct):
+        name: String = field("0+")
+        value: String | None = field("0+", nullable="0+")
+        read_only: Bool = field("0+")
+        is_default: Bool = field("0")
+        config_source: Int8 = field("1+", default=-1, ignorable=True)
+        is_sensitive: Bool = field("0+")
+        synonyms: list[DescribeConfigsResponse.DescribeConfigsSynonym] = field("1+", ignorable=True)
+        config_type: Int8 = field("3+", ignorable=True)
+        documentation: String | None = field("3+", nullable="3+", ignorable=True)
+
+    class DescribeConfigsResult(Struct):
+        error_code: Int16 = field("0+")
+        error_message: String | None = field("0+", nullable="0+")
+        resource_type: Int8 = field("0+")
+        resource_name: String = field("0+")
+        configs: list[DescribeConfigsResponse.DescribeConfigsResourceResult] = field("0+")
+
+    throttle_time_ms: Int32 = field("0+")
+    results: list[DescribeConfigsResponse.DescribeConfigsResult] = field("0+")
+
+
+class IncrementalAlterConfigsRequest(Message, api_key=44, versions="0-1", flexible="1+"):
+    """Set, delete, append to or subtract from single keys (KIP-339)."""
+
+    class AlterableConfig(Struct):
+        name: String = field("0+")
+        config_operation: Int8 = field("0+")
+        value: String | None = field("0+", nullable="0+")
+
+    class AlterConfigsResource(Struct):
+        resource_type: Int8 = field("0+")
+        resource_name: String = field("0+")
+        configs: list[IncrementalAlterConfigsRequest.AlterableConfig] = field("0+")
+
+    resources: list[IncrementalAlterConfigsRequest.AlterConfigsResource] = field("0+")
+    validate_only: Bool = field("0+")
+
+
+class IncrementalAlterConfigsResponse(Message, api_key=44, versions="0-1", flexible="1+"):
+    """The outcome per resource."""
+
+    class AlterConfigsResourceResponse(Struct):
+        error_code: Int16 = field("0+")
+        error_message: String | None = field("0+", nullable="0+")
+        resource_type: Int8 = field("0+")
+        resource_name: String = field("0+")
+
+    throttle_time_ms: Int32 = field("0+")
+    responses: list[IncrementalAlterConfigsResponse.AlterConfigsResourceResponse] = field("0+")

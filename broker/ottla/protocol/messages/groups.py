@@ -1,0 +1,178 @@
+"""Membership of consumer groups, and their administration."""
+
+from __future__ import annotations
+
+from ottla.protocol.types import Bool, Bytes, Int16, Int32, Message, String, Struct, field
+
+
+class JoinGroupRequest(Message, api_key=11, versions="0-9", flexible="6+"):
+    """Enter a group, or come back after a rebalance began, with the protocols one can speak."""
+
+    class JoinGroupRequestProtocol(Struct):
+        name: String = field("0+")
+        metadata: Bytes = field("0+")
+
+    group_id: String = field("0+")
+    session_timeout_ms: Int32 = field("0+")
+    rebalance_timeout_ms: Int32 = field("1+", default=-1, ignorable=True)
+    member_id: String = field("0+")
+    group_instance_id: String | None = field("5+", nullable="5+", default=None)
+    protocol_type: String = field("0+")
+    protocols: list[JoinGroupRequest.JoinGroupRequestProtocol] = field("0+")
+    reason: String | None = field("8+", nullable="8+", default=None, ignorable=True)
+
+
+class JoinGroupResponse(Message, api_key=11, versions="0-9", flexible="6+"):
+    """The new generation; its leader is also given every member's metadata."""
+
+    class JoinGroupResponseMember(Struct):
+        member_id: String = field("0+")
+        group_instance_id: String | None = field("5+", nullable="5+", default=None, ignorable=True)
+        metadata: Bytes = field("0+")
+
+    throttle_time_ms: Int32 = field("2+", ignorable=True)
+    error_code: Int16 = field("0+")
+    generation_id: Int32 = field("0+", default=-1)
+    protocol_type: String | None = field("7+", nullable="7+", default=None, ignorable=True)
+    protocol_name: String | None = field("0+", nullable="7+")
+    leader: String = field("0+")
+    skip_assignment: Bool = field("9+")
+    member_id: String = field("0+")
+    members: list[JoinGroupResponse.JoinGroupResponseMember] = field("0+")
+
+
+class SyncGroupRequest(Message, api_key=14, versions="0-5", flexible="4+"):
+    """Ask for one's assignment; the leader brings everyone's."""
+
+    class SyncGroupRequestAssignment(Struct):
+        member_id: String = field("0+")
+        assignment: Bytes = field("0+")
+
+    group_id: String = field("0+")
+    generation_id: Int32 = field("0+")
+    member_id: String = field("0+")
+    group_instance_id: String | None = field("3+", nullable="3+", default=None)
+    protocol_type: String | None = field("5+", nullable="5+", default=None, ignorable=True)
+    protocol_name: String | None = field("5+", nullable="5+", default=None, ignorable=True)
+    assignments: list[SyncGroupRequest.SyncGroupRequestAssignment] = field("0+")
+
+
+class SyncGroupResponse(Message, api_key=14, versions="0-5", flexible="4+"):
+    """The member's share, opaque to the broker."""
+
+    throttle_time_ms: Int32 = field("1+", ignorable=True)
+    error_code: Int16 = field("0+")
+    protocol_type: String | None = field("5+", nullable="5+", default=None, ignorable=True)
+    protocol_name: String | None = field("5+", nullable="5+", default=None, ignorable=True)
+    assignment: Bytes = field("0+")
+
+
+class HeartbeatRequest(Message, api_key=12, versions="0-4", flexible="4+"):
+    """A member is alive in its generation."""
+
+    group_id: String = field("0+")
+    generation_id: Int32 = field("0+")
+    member_id: String = field("0+")
+    group_instance_id: String | None = field("3+", nullable="3+", default=None)
+
+
+class HeartbeatResponse(Message, api_key=12, versions="0-4", flexible="4+"):
+    """Whether it may go on, or must rejoin."""
+
+    throttle_time_ms: Int32 = field("1+", ignorable=True)
+    error_code: Int16 = field("0+")
+
+
+class LeaveGroupRequest(Message, api_key=13, versions="0-5", flexible="4+"):
+    """Leave at once, rather than by session timeout; an administrator may remove several members."""
+
+    class MemberIdentity(Struct):
+        member_id: String = field("3+")
+        group_instance_id: String | None = field("3+", nullable="3+", default=None)
+        reason: String | None = field("5+", nullable="5+", default=None, ignorable=True)
+
+    group_id: String = field("0+")
+    member_id: String = field("0-2")
+    members: list[LeaveGroupRequest.MemberIdentity] = field("3+")
+
+
+class LeaveGroupResponse(Message, api_key=13, versions="0-5", flexible="4+"):
+    """The outcome, per member from version 3."""
+
+    class MemberResponse(Struct):
+        member_id: String = field("3+")
+        group_instance_id: String | None = field("3+", nullable="3+")
+        error_code: Int16 = field("3+")
+
+    throttle_time_ms: Int32 = field("1+", ignorable=True)
+    error_code: Int16 = field("0+")
+    members: list[LeaveGroupResponse.MemberResponse] = field("3+")
+
+
+class DescribeGroupsRequest(Message, api_key=15, versions="0-5", flexible="5+"):
+    """State, protocol and members of groups."""
+
+    groups: list[String] = field("0+")
+    include_authorized_operations: Bool = field("3+")
+
+
+class DescribeGroupsResponse(Message, api_key=15, versions="0-5", flexible="5+"):
+    """One description per group asked for."""
+
+    class DescribedGroupMember(Struct):
+        member_id: String = field("0+")
+        group_instance_id: String | None = field("4+", nullable="4+", default=None, ignorable=True)
+        client_id: String = field("0+")
+        client_host: String = field("0+")
+        member_metadata: Bytes = field("0+")
+        member_assignment: Bytes = field("0+")
+
+    class DescribedGroup(Struct):
+        error_code: Int16 = field("0+")
+        group_id: String = field("0+")
+        group_state: String = field("0+")
+        protocol_type: String = field("0+")
+        protocol_data: String = field("0+")
+        members: list[DescribeGroupsResponse.DescribedGroupMember] = field("0+")
+        authorized_operations: Int32 = field("3+", default=-2147483648)
+
+    throttle_time_ms: Int32 = field("1+", ignorable=True)
+    groups: list[DescribeGroupsResponse.DescribedGroup] = field("0+")
+
+
+class ListGroupsRequest(Message, api_key=16, versions="0-5", flexible="3+"):
+    """The groups this broker coordinates, by state (KIP-518) and type if so filtered."""
+
+    states_filter: list[String] = field("4+")
+    types_filter: list[String] = field("5+")
+
+
+class ListGroupsResponse(Message, api_key=16, versions="0-5", flexible="3+"):
+    """Ids, protocol types and states."""
+
+    class ListedGroup(Struct):
+        group_id: String = field("0+")
+        protocol_type: String = field("0+")
+        group_state: String = field("4+", ignorable=True)
+        group_type: String = field("5+", ignorable=True)
+
+    throttle_time_ms: Int32 = field("1+", ignorable=True)
+    error_code: Int16 = field("0+")
+    groups: list[ListGroupsResponse.ListedGroup] = field("0+")
+
+
+class DeleteGroupsRequest(Message, api_key=42, versions="0-2", flexible="2+"):
+    """Remove empty groups with their committed offsets."""
+
+    groups_names: list[String] = field("0+")
+
+
+class DeleteGroupsResponse(Message, api_key=42, versions="0-2", flexible="2+"):
+    """One error code per group."""
+
+    class DeletableGroupResult(Struct):
+        group_id: String = field("0+")
+        error_code: Int16 = field("0+")
+
+    throttle_time_ms: Int32 = field("0+")
+    results: list[DeleteGroupsResponse.DeletableGroupResult] = field("0+")
