@@ -1,0 +1,37 @@
+"""What all tests share: judges that may be missing, and the rule that CI misses none.
+
+With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason starts with "Docker".
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if not reason.startswith("Docker"):
+            _skipped.append(f"{report.nodeid}: {reason}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if os.environ.get("OTTLA_NO_SKIPS") and _skipped and exitstatus == 0 and not _is_worker(session):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if os.environ.get("OTTLA_NO_SKIPS") and _skipped:
+        terminalreporter.section("skipped, where no skip is allowed", red=True)
+        for line in _skipped:
+            terminalreporter.write_line(line)
+
+
+def _is_worker(session: pytest.Session) -> bool:
+    return hasattr(session.config, "workerinput")
