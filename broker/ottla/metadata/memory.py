@@ -1,0 +1,315 @@
+"""The in-memory adapter of the metadata store: tests, simulation, and a single broker without a JVM.
+
+One `MemoryTree` is the ensemble; each `MemoryStore` is a client's session with it. Tests lose a session
+with `expire()`, and make the store unreachable with `tree.available = False`.
+
+Invariants: the tree changes only inside `MemoryTree.apply`, which is atomic (there is one thread);
+watch callbacks are queued to the loop, never run inside the operation that triggers them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ottla.metadata.store import (
+    ANY_VERSION,
+    BadVersion,
+    Cancel,
+    Check,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    OperationResult,
+    SetData,
+    Stat,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+    WatchCallback,
+)
+
+
+@dataclass(slots=True)
+class _Node:
+    data: bytes
+    czxid: int
+    mzxid: int
+    ephemeral_owner: int
+    ctime_ms: int
+    version: int = 0
+    children: dict[str, _Node] = field(default_factory=dict)
+    # Counts the children ever created, as ZooKeeper's cversion does for sequential names.
+    sequence: int = 0
+
+    def stat(self) -> Stat:
+        return Stat(self.version, self.czxid, self.mzxid, self.ephemeral_owner, self.ctime_ms)
+
+
+def _split(path: str) -> tuple[str, str]:
+    assert path.startswith("/"), f"not an absolute path: {path}"
+    assert path == "/" or not path.endswith("/"), f"trailing slash: {path}"
+    parent, _, name = path.rpartition("/")
+    return parent or "/", name
+
+
+class MemoryTree:
+    """The state shared by the sessions."""
+
+    def __init__(self, clock: Callable[[], int] = lambda: 0) -> None:
+        self.available = True
+        self._clock = clock
+        self._zxid = 0
+        self._sessions = itertools.count(1)
+        self._root = _Node(b"", 0, 0, 0, 0)
+        self._watches: dict[tuple[str, str], dict[int, Callable[[], None]]] = {}
+        self._watch_ids = itertools.count()
+        self.writes = 0
+
+    def new_session(self) -> int:
+        return next(self._sessions)
+
+    def find(self, path: str) -> _Node | None:
+        node = self._root
+        for name in path.strip("/").split("/"):
+            if not name:
+                continue
+            child = node.children.get(name)
+            if child is None:
+                return None
+            node = child
+        return node
+
+    def apply(self, operations: Sequence[Operation], session: int) -> list[OperationResult]:
+        """Do all operations or none; raise StoreConflict for the first that fails."""
+        undo: list[Callable[[], None]] = []
+        results: list[OperationResult] = []
+        touched: list[tuple[str, str]] = []
+        self._zxid += 1
+        for index, operation in enumerate(operations):
+            try:
+                results.append(self._apply_one(operation, session, undo, touched))
+            except StoreError as error:
+                for step in reversed(undo):
+                    step()
+                raise StoreConflict(operation, index, error) from error
+        self.writes += 1
+        for key in dict.fromkeys(touched):
+            for callback in list(self._watches.get(key, {}).values()):
+                callback()
+        return results
+
+    def _apply_one(
+        self,
+        operation: Operation,
+        session: int,
+        undo: list[Callable[[], None]],
+        touched: list[tuple[str, str]],
+    ) -> OperationResult:
+        if isinstance(operation, Create):
+            return self._create(operation, session, undo, touched)
+        node = self.find(operation.path)
+        if node is None:
+            raise NoNode(operation.path)
+        if operation.version not in (ANY_VERSION, node.version):
+            raise BadVersion(operation.path, f"version is {node.version}, expected {operation.version}")
+        if isinstance(operation, SetData):
+            before = (node.data, node.version, node.mzxid)
+
+            def restore(node: _Node = node, before: tuple[bytes, int, int] = before) -> None:
+                node.data, node.version, node.mzxid = before
+
+            undo.append(restore)
+            node.data, node.version, node.mzxid = operation.data, node.version + 1, self._zxid
+            touched.append(("data", operation.path))
+            return node.stat()
+        if isinstance(operation, Delete):
+            if node.children:
+                raise NotEmpty(operation.path)
+            parent_path, name = _split(operation.path)
+            parent = self.find(parent_path)
+            assert parent is not None
+            del parent.children[name]
+            undo.append(lambda: parent.children.__setitem__(name, node))
+            touched += [("data", operation.path), ("children", operation.path), ("children", parent_path)]
+        return None
+
+    def _create(
+        self,
+        operation: Create,
+        session: int,
+        undo: list[Callable[[], None]],
+        touched: list[tuple[str, str]],
+    ) -> str:
+        parent_path, name = _split(operation.path)
+        parent = self.find(parent_path)
+        if parent is None:
+            raise NoNode(parent_path, f"parent of {operation.path}")
+        if operation.sequential:
+            name = f"{name}{parent.sequence:010d}"
+        path = f"{parent_path.rstrip('/')}/{name}"
+        if name in parent.children:
+            raise NodeExists(path)
+        owner = session if operation.ephemeral else 0
+        parent.children[name] = _Node(operation.data, self._zxid, self._zxid, owner, self._clock())
+        parent.sequence += 1
+        undo.append(lambda: parent.children.pop(name) and None)
+        touched += [("data", path), ("children", path), ("children", parent_path)]
+        return path
+
+    def end_session(self, session: int) -> None:
+        """Remove the session's ephemeral nodes."""
+
+        def owned(path: str, node: _Node) -> list[str]:
+            found = [path] if node.ephemeral_owner == session else []
+            for name, child in node.children.items():
+                found += owned(f"{path.rstrip('/')}/{name}", child)
+            return found
+
+        for path in owned("/", self._root):
+            self.apply([Delete(path)], session)
+
+    def watch(self, kind: str, path: str, callback: Callable[[], None]) -> Cancel:
+        key = (kind, path)
+        watch_id = next(self._watch_ids)
+        self._watches.setdefault(key, {})[watch_id] = callback
+
+        def cancel() -> None:
+            self._watches.get(key, {}).pop(watch_id, None)
+
+        return cancel
+
+
+class MemoryStore:
+    """One session with a `MemoryTree`. Implements `ottla.metadata.store.MetadataStore`."""
+
+    def __init__(self, tree: MemoryTree | None = None) -> None:
+        self.tree = tree if tree is not None else MemoryTree()
+        self._session = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._expiry_callbacks: list[Callable[[], None]] = []
+        self._cancels: list[Cancel] = []
+        self._callbacks: list[WatchCallback] = []
+
+    @property
+    def session_id(self) -> int:
+        return self._session
+
+    async def connect(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._session = self.tree.new_session()
+
+    async def close(self) -> None:
+        for cancel in self._cancels:
+            cancel()
+        self._cancels.clear()
+        session, self._session = self._session, 0
+        if session:
+            self.tree.end_session(session)
+
+    def expire(self) -> None:
+        """Lose the session as ZooKeeper would take it away; a new one is opened at once."""
+        assert self._loop is not None, "not connected"
+        self.tree.end_session(self._session)
+        self._session = self.tree.new_session()
+        for callback in [*self._expiry_callbacks, *self._callbacks]:
+            self._loop.call_soon(callback)
+
+    def on_session_expired(self, callback: Callable[[], None]) -> Cancel:
+        self._expiry_callbacks.append(callback)
+        return lambda: self._expiry_callbacks.remove(callback)
+
+    async def _turn(self, path: str) -> None:
+        # A real store never answers within the caller's own turn of the loop; neither does this one.
+        await asyncio.sleep(0)
+        if not self.tree.available or not self._session:
+            raise StoreUnavailable(path, "the store is not available" if self._session else "not connected")
+
+    async def _single(self, operation: Operation) -> OperationResult:
+        await self._turn(operation.path)
+        try:
+            return self.tree.apply([operation], self._session)[0]
+        except StoreConflict as conflict:
+            raise conflict.cause from None
+
+    async def get(self, path: str) -> tuple[bytes, Stat] | None:
+        await self._turn(path)
+        node = self.tree.find(path)
+        return (node.data, node.stat()) if node else None
+
+    async def exists(self, path: str) -> Stat | None:
+        await self._turn(path)
+        node = self.tree.find(path)
+        return node.stat() if node else None
+
+    async def children(self, path: str) -> list[str]:
+        await self._turn(path)
+        node = self.tree.find(path)
+        return sorted(node.children) if node else []
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        if make_parents:
+            await self._turn(path)
+            ancestors = path.strip("/").split("/")[:-1]
+            for depth in range(1, len(ancestors) + 1):
+                ancestor = "/" + "/".join(ancestors[:depth])
+                if self.tree.find(ancestor) is None:
+                    self.tree.apply([Create(ancestor)], self._session)
+        created = await self._single(Create(path, data, ephemeral, sequential))
+        assert isinstance(created, str)
+        return created
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        stat = await self._single(SetData(path, data, version))
+        assert isinstance(stat, Stat)
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._single(Delete(path, version))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        await self._turn(operations[0].path if operations else "/")
+        return self.tree.apply(operations, self._session)
+
+    async def watch_children(self, path: str, callback: WatchCallback) -> Cancel:
+        return self._watch("children", path, callback)
+
+    async def watch_data(self, path: str, callback: WatchCallback) -> Cancel:
+        return self._watch("data", path, callback)
+
+    def _watch(self, kind: str, path: str, callback: WatchCallback) -> Cancel:
+        loop = self._loop
+        assert loop is not None, "not connected"
+        active = True
+
+        def notify() -> None:
+            if active:
+                callback()
+
+        def cancel() -> None:
+            nonlocal active
+            active = False
+            untree()
+            if notify in self._callbacks:
+                self._callbacks.remove(notify)
+
+        untree = self.tree.watch(kind, path, lambda: loop.call_soon(notify) and None)
+        self._callbacks.append(notify)
+        self._cancels.append(untree)
+        return cancel
+
+
+__all__ = ["Check", "MemoryStore", "MemoryTree"]

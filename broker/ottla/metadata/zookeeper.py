@@ -1,0 +1,401 @@
+"""The ZooKeeper adapter of the metadata store, over kazoo.
+
+Kazoo works in threads of its own; everything it reports is moved to the event loop, many completions by one
+wake-up, so that no code outside this module ever runs in a foreign thread. Requests are issued with kazoo's
+asynchronous calls and are therefore pipelined on the one connection.
+
+Invariants: a read is repeated after a lost connection, a write never is (its outcome is unknown then, and
+`StoreUnavailable` says so); ZooKeeper's one-shot watches are re-armed before their callback runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.exceptions import ConnectionClosedError as KazooConnectionClosed
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from ottla.metadata.store import (
+    ANY_VERSION,
+    BadVersion,
+    Cancel,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    OperationResult,
+    SetData,
+    Stat,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+    WatchCallback,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How long an operation may wait for a connection and an answer before it is given up as StoreUnavailable.
+_OPERATION_TIMEOUT_S_MIN = 15.0
+_RECONNECT_DELAY_S_MAX = 1.0
+
+_LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooConnectionClosed)
+
+
+class ZooKeeperStore:
+    """A session with a ZooKeeper ensemble. Implements `ottla.metadata.store.MetadataStore`.
+
+    `connect` is Kafka's `zookeeper.connect`: `host:port,host:port/chroot`. The session timeout is what is
+    asked for; the ensemble may grant another.
+    """
+
+    def __init__(
+        self, connect: str, session_timeout_ms: int = 18_000, connection_timeout_ms: int | None = None
+    ) -> None:
+        self._connect_string = connect
+        self._connect_timeout_s = (connection_timeout_ms or session_timeout_ms) / 1000
+        self._operation_timeout_s = max(_OPERATION_TIMEOUT_S_MIN, 2 * session_timeout_ms / 1000)
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Any = None
+        self._connected = asyncio.Event()
+        self._closing = False
+        self._expiry_callbacks: list[Callable[[], None]] = []
+        self._completions: deque[Callable[[], None]] = deque()
+        self._wake_scheduled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def session_id(self) -> int:
+        client_id = self._client.client_id if self._client is not None else None
+        return int(client_id[0]) if client_id else 0
+
+    async def connect(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        hosts, slash, chroot = self._connect_string.partition("/")
+        if slash and chroot.strip("/"):
+            await self._create_chroot(hosts, "/" + chroot.strip("/"))
+        self._client = await self._open(self._connect_string if chroot.strip("/") else hosts)
+
+    async def _open(self, hosts: str) -> Any:
+        client = KazooClient(
+            hosts=hosts,
+            timeout=self._session_timeout_s,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_DELAY_S_MAX),
+            logger=logging.getLogger("ottla.kazoo"),
+        )
+        # Kazoo reports every reconnection attempt as a warning with a stack; its states are logged here.
+        client.logger.setLevel(logging.ERROR)
+        client.add_listener(self._state_changed)
+        self._client = client
+        client.start_async()
+        try:
+            await asyncio.wait_for(self._connected.wait(), self._connect_timeout_s)
+        except TimeoutError:
+            await self._stop(client)
+            raise StoreUnavailable("/", f"no ZooKeeper answers at {hosts}") from None
+        return client
+
+    async def _create_chroot(self, hosts: str, chroot: str) -> None:
+        client = await self._open(hosts)
+        try:
+            await self._await(chroot, lambda: client.ensure_path_async(chroot))
+        finally:
+            await self._stop(client)
+            self._closing = False
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        client, self._client = self._client, None
+        if client is not None:
+            await self._stop(client)
+
+    async def _stop(self, client: Any) -> None:
+        assert self._loop is not None
+        self._closing = True
+        self._connected.clear()
+
+        def stop() -> None:
+            client.stop()
+            client.close()
+
+        await self._loop.run_in_executor(None, stop)
+
+    def on_session_expired(self, callback: Callable[[], None]) -> Cancel:
+        self._expiry_callbacks.append(callback)
+        return lambda: self._expiry_callbacks.remove(callback)
+
+    # From kazoo's threads to the event loop.
+
+    def _to_loop(self, action: Callable[[], None]) -> None:
+        """Run the action on the loop; callable from any thread. Actions of one thread keep their order."""
+        self._completions.append(action)
+        if not self._wake_scheduled:
+            self._wake_scheduled = True
+            assert self._loop is not None
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop is closed: nobody is left to care
+                self._completions.clear()
+
+    def _drain(self) -> None:
+        # Cleared first: an action appended from here on schedules a wake-up of its own.
+        self._wake_scheduled = False
+        while self._completions:
+            self._completions.popleft()()
+
+    def _state_changed(self, state: str) -> None:
+        self._to_loop(lambda: self._on_state(state))
+
+    def _on_state(self, state: str) -> None:
+        if self._closing:
+            return
+        if state == KazooState.CONNECTED:
+            log.info("connected to ZooKeeper, session 0x%x", self.session_id)
+            self._connected.set()
+            return
+        self._connected.clear()
+        if state == KazooState.LOST:
+            log.warning("the ZooKeeper session has expired")
+            for callback in list(self._expiry_callbacks):
+                callback()
+        else:
+            log.warning("the connection to ZooKeeper is lost; reconnecting")
+
+    def _await(self, path: str, issue: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Issue a kazoo call now and return a future of its outcome, in this port's errors."""
+        assert self._loop is not None, "not connected"
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def finish(result: Any) -> None:
+            if future.done():
+                return
+            if result.exception is None:
+                future.set_result(result.value)
+            else:
+                future.set_exception(_translate(path, result.exception))
+
+        def time_out() -> None:
+            if not future.done():
+                future.set_exception(
+                    StoreUnavailable(path, f"no answer in {self._operation_timeout_s:.0f} s")
+                )
+
+        timer = self._loop.call_later(self._operation_timeout_s, time_out)
+        future.add_done_callback(lambda _: timer.cancel())
+        issue().rawlink(lambda result: self._to_loop(lambda: finish(result)))
+        return future
+
+    async def _read(self, path: str, issue: Callable[[Any], Any]) -> Any:
+        """Issue a read, again after every lost connection, until the time is up."""
+        assert self._loop is not None, "not connected"
+        deadline = self._loop.time() + self._operation_timeout_s
+        while True:
+            client = self._require_client(path)
+            try:
+                return await self._await(path, lambda client=client: issue(client))
+            except StoreUnavailable:
+                if self._loop.time() >= deadline:
+                    raise
+                await self._until_connected(path, deadline)
+
+    async def _write(self, path: str, issue: Callable[[Any], Any]) -> Any:
+        client = self._require_client(path)
+        if not self._connected.is_set():
+            # Nothing is in flight yet: waiting for the connection cannot make the outcome unknown.
+            assert self._loop is not None
+            await self._until_connected(path, self._loop.time() + self._operation_timeout_s)
+        return await self._await(path, lambda: issue(client))
+
+    async def _until_connected(self, path: str, deadline: float) -> None:
+        assert self._loop is not None
+        try:
+            await asyncio.wait_for(self._connected.wait(), max(0.0, deadline - self._loop.time()))
+        except TimeoutError:
+            raise StoreUnavailable(path, "not connected to ZooKeeper") from None
+
+    def _require_client(self, path: str) -> Any:
+        if self._client is None:
+            raise StoreUnavailable(path, "closed")
+        return self._client
+
+    # The port.
+
+    async def get(self, path: str) -> tuple[bytes, Stat] | None:
+        try:
+            data, stat = await self._read(path, lambda client: client.get_async(path))
+        except NoNode:
+            return None
+        return data, _stat(stat)
+
+    async def exists(self, path: str) -> Stat | None:
+        stat = await self._read(path, lambda client: client.exists_async(path))
+        return _stat(stat) if stat is not None else None
+
+    async def children(self, path: str) -> list[str]:
+        try:
+            names: list[str] = await self._read(path, lambda client: client.get_children_async(path))
+        except NoNode:
+            return []
+        return sorted(names)
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        created = await self._write(
+            path,
+            lambda client: client.create_async(
+                path, data, ephemeral=ephemeral, sequence=sequential, makepath=make_parents
+            ),
+        )
+        return str(created)
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        return _stat(await self._write(path, lambda client: client.set_async(path, data, version)))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._write(path, lambda client: client.delete_async(path, version))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        path = operations[0].path if operations else "/"
+
+        def commit(client: Any) -> Any:
+            transaction = client.transaction()
+            for operation in operations:
+                _add_to(transaction, operation)
+            return transaction.commit_async()
+
+        results = await self._write(path, commit)
+        for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
+            # Of a refused transaction ZooKeeper names the culprit; the others are "rolled back" or "not tried".
+            if isinstance(result, Exception) and not isinstance(
+                result, RolledBackError | RuntimeInconsistency
+            ):
+                raise StoreConflict(operation, index, _translate(operation.path, result))
+        return [_result(operation, result) for operation, result in zip(operations, results, strict=True)]
+
+    async def watch_children(self, path: str, callback: WatchCallback) -> Cancel:
+        async def arm(fire: Callable[[Any], None]) -> None:
+            try:
+                await self._read(path, lambda client: client.get_children_async(path, watch=fire))
+            except NoNode:
+                # Children of a node that is not there: wait for the node, then watch its children.
+                if await self._read(path, lambda client: client.exists_async(path, watch=fire)) is not None:
+                    await arm(fire)
+
+        return await self._watch(arm, callback)
+
+    async def watch_data(self, path: str, callback: WatchCallback) -> Cancel:
+        async def arm(fire: Callable[[Any], None]) -> None:
+            await self._read(path, lambda client: client.exists_async(path, watch=fire))
+
+        return await self._watch(arm, callback)
+
+    async def _watch(self, arm: Callable[[Callable[[Any], None]], Any], callback: WatchCallback) -> Cancel:
+        fired = asyncio.Event()
+
+        def fire(_event: Any) -> None:  # in a thread of kazoo's
+            self._to_loop(fired.set)
+
+        async def keep_armed() -> None:
+            while True:
+                await fired.wait()
+                fired.clear()
+                try:
+                    await arm(fire)
+                except StoreUnavailable:
+                    # Expired or unreachable for long: the watch is gone, so go on until it is armed.
+                    fired.set()
+                    await asyncio.sleep(_RECONNECT_DELAY_S_MAX)
+                    continue
+                try:
+                    callback()
+                except Exception:
+                    log.exception("a watch callback failed")
+
+        await arm(fire)
+        # Kazoo drops the watches of an expired session without a word when it never got to arm them.
+        unsubscribe = self.on_session_expired(fired.set)
+        task = asyncio.ensure_future(keep_armed())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+        def cancel() -> None:
+            unsubscribe()
+            task.cancel()
+
+        return cancel
+
+
+def _add_to(transaction: Any, operation: Operation) -> None:
+    if isinstance(operation, Create):
+        transaction.create(
+            operation.path, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequential
+        )
+    elif isinstance(operation, SetData):
+        transaction.set_data(operation.path, operation.data, operation.version)
+    elif isinstance(operation, Delete):
+        transaction.delete(operation.path, operation.version)
+    else:
+        transaction.check(operation.path, operation.version)
+
+
+def _result(operation: Operation, result: Any) -> OperationResult:
+    if isinstance(result, Exception):
+        raise StoreUnavailable(operation.path, f"unexpected answer {result!r}")
+    if isinstance(operation, Create):
+        return str(result)
+    return _stat(result) if isinstance(operation, SetData) else None
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(
+        version=int(stat.version),
+        czxid=int(stat.czxid),
+        mzxid=int(stat.mzxid),
+        ephemeral_owner=int(stat.ephemeralOwner),
+        ctime_ms=int(stat.ctime),
+    )
+
+
+def _translate(path: str, error: BaseException) -> StoreError:
+    if isinstance(error, NoNodeError):
+        return NoNode(path)
+    if isinstance(error, NodeExistsError):
+        return NodeExists(path)
+    if isinstance(error, BadVersionError):
+        return BadVersion(path)
+    if isinstance(error, NotEmptyError):
+        return NotEmpty(path)
+    if isinstance(error, _LOST):
+        return StoreUnavailable(path, type(error).__name__)
+    assert isinstance(error, KazooException | Exception)
+    return StoreUnavailable(path, repr(error))
