@@ -1,0 +1,267 @@
+"""One client's connection: frames in, responses out, in order, with back-pressure.
+
+`Connection` is the small interface the rest of the server knows; `PlaintextConnection` owns a
+non-blocking socket and works it through the loop's readers and writers (design, decision 4). A TLS
+connection will be a second class over a transport, behind the same interface.
+
+Rules:
+- One request at a time, as Kafka's muted channels: the next frame is handed out only when the current
+  request was answered (`respond`, or `skip_response` for acks=0) and the answer left for the kernel. So
+  responses keep the order of requests, and a client that does not read its answers stops being read.
+- `on_frame` is called with a view into the receive buffer that is valid until the request is answered.
+- A connection is closed once; answers to a closed connection are dropped.
+
+Called by ottla.server.listener (making), ottla.server.dispatch (answering).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ottla.server.framing import FrameBuffer, InvalidFrameSize
+from ottla.storage.log import FileSlice
+
+log = logging.getLogger(__name__)
+
+Part = bytes | memoryview | FileSlice
+
+IOV_MAX = 64
+SENDFILE_MAX_BYTES = 1 << 30
+
+
+class Connection(Protocol):
+    """What handlers and the dispatcher may do with a connection."""
+
+    listener: str
+    peer_host: str
+    closed: bool
+
+    def respond(self, parts: Sequence[Part]) -> None:
+        """Answer the current request; parts go out in order (a response with its size in front)."""
+
+    def skip_response(self) -> None:
+        """The current request gets no answer (Produce with acks=0)."""
+
+    def close(self, reason: str = "") -> None: ...
+
+
+FrameHandler = Callable[["Connection", memoryview], None]
+
+
+class PlaintextConnection:
+    __slots__ = (
+        "_buffer",
+        "_fd",
+        "_in_loop",
+        "_last_active",
+        "_loop",
+        "_on_closed",
+        "_on_frame",
+        "_out",
+        "_reading",
+        "_sock",
+        "_writing",
+        "closed",
+        "listener",
+        "peer_host",
+        "peer_port",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        listener: str,
+        peer: tuple[str, int],
+        max_request_bytes: int,
+        on_frame: FrameHandler,
+        on_closed: Callable[[PlaintextConnection], None],
+    ) -> None:
+        self.listener = listener
+        self.peer_host, self.peer_port = peer
+        self.closed = False
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._loop = loop
+        self._buffer = FrameBuffer(max_request_bytes)
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._out: deque[Part] = deque()
+        self._last_active = loop.time()
+        self._in_loop = False  # _serve is on the stack: answers given now are picked up by it
+        self._writing = False
+        self._reading = True
+        loop.add_reader(self._fd, self._readable)
+
+    def __repr__(self) -> str:
+        return f"<connection of {self.peer_host}:{self.peer_port} on {self.listener}>"
+
+    # --- in -----------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        space = self._buffer.space()
+        if not space:
+            # A request is out and the buffer behind it is full: stop reading until it is answered.
+            self._stop_reading()
+            return
+        try:
+            count = self._sock.recv_into(space)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as e:
+            self.close(str(e))
+            return
+        if count == 0:
+            self.close()
+            return
+        self._last_active = self._loop.time()
+        self._buffer.received(count)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Hand out frames for as long as each is answered on the spot."""
+        if self._in_loop:
+            return
+        self._in_loop = True
+        try:
+            while not self.closed and not self._out:
+                frame = self._buffer.next_frame()
+                if frame is None:
+                    break
+                self._on_frame(self, frame)
+        except InvalidFrameSize as e:
+            self.close(str(e), level=logging.WARNING)
+        finally:
+            self._in_loop = False
+        if not self._reading and not self.closed and not self._buffer.busy and not self._out:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    # --- out ----------------------------------------------------------------------------------------
+
+    def respond(self, parts: Sequence[Part]) -> None:
+        if self.closed:
+            return
+        self._buffer.release()
+        self._out.extend(parts)
+        self._flush()
+        if not self._in_loop and not self._out:
+            self._serve()
+
+    def skip_response(self) -> None:
+        if self.closed:
+            return
+        self._buffer.release()
+        if not self._in_loop:
+            self._serve()
+
+    def _writable(self) -> None:
+        self._last_active = self._loop.time()
+        self._flush()
+        if not self._out:
+            self._serve()
+
+    def _flush(self) -> None:
+        out = self._out
+        try:
+            while out:
+                if isinstance(out[0], FileSlice):
+                    if not self._send_file(out[0]):
+                        break
+                elif not self._send_bytes():
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as e:
+            self.close(str(e))
+            return
+        if self.closed:
+            return
+        if out and not self._writing:
+            self._writing = True
+            self._loop.add_writer(self._fd, self._writable)
+        elif not out and self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+
+    def _send_bytes(self) -> bool:
+        """Send the bytes at the head of the queue; False when the kernel took less than that."""
+        out = self._out
+        flags = 0
+        if len(out) == 1:
+            head = out[0]
+            assert not isinstance(head, FileSlice)
+            chunks: list[bytes | memoryview] = [head]
+            sent = self._sock.send(head)
+        else:
+            chunks = []
+            for part in out:
+                if isinstance(part, FileSlice):
+                    flags = socket.MSG_MORE  # the file's bytes follow: no packet of its own for a header
+                    break
+                chunks.append(part)
+                if len(chunks) == IOV_MAX:
+                    break
+            sent = self._sock.sendmsg(chunks, (), flags)
+        for chunk in chunks:
+            size = len(chunk)
+            if sent < size:
+                out[0] = memoryview(chunk)[sent:]
+                return False
+            sent -= size
+            out.popleft()
+        return True
+
+    def _send_file(self, part: FileSlice) -> bool:
+        position, remaining = part.position, part.length
+        while remaining > 0:
+            try:
+                sent = os.sendfile(self._fd, part.file.fd, position, min(remaining, SENDFILE_MAX_BYTES))
+            except (BlockingIOError, InterruptedError):
+                break
+            if sent == 0:
+                # The size is promised already; there is nothing right left to send.
+                self.close(f"a segment ended {remaining} bytes before its slice", level=logging.ERROR)
+                return False
+            position += sent
+            remaining -= sent
+        if remaining:
+            self._out[0] = FileSlice(part.file, position, remaining)
+            return False
+        self._out.popleft()
+        return True
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    def idle_for(self, now: float) -> float:
+        """Seconds since the last byte came or went, by the loop's clock; 0 while a request is worked on."""
+        return 0.0 if self._buffer.busy else now - self._last_active
+
+    def trim(self) -> None:
+        """Give back a receive buffer that grew (for connections that fell quiet)."""
+        self._buffer.shrink()
+
+    def close(self, reason: str = "", level: int = logging.DEBUG) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if reason:
+            log.log(level, "closing %r: %s", self, reason)
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._reading = self._writing = False
+        self._out.clear()
+        self._sock.close()
+        self._on_closed(self)

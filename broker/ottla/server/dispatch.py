@@ -1,0 +1,213 @@
+"""From a frame to its handler, and from whatever a handler does to one answer.
+
+The table of routes is what ApiVersions advertises: what has no route is not served. A handler is either
+- a plain function `handle(request) -> None` that calls `request.respond(...)` now or later (the hot path:
+  no task, no future), or
+- `async def handle(request) -> Message`, run as a task (admin and coordinator APIs).
+
+Errors end here and nowhere else: a KafkaError becomes the API's own error response through its route's
+`on_error`, an unexpected exception the same with UNKNOWN_SERVER_ERROR and a traceback in the log. As in
+Kafka, a malformed request, an unknown API or an unsupported version closes the connection; only ApiVersions
+of an unknown version is answered, with a version 0 body, error 35 and the range served (KIP-511).
+
+Called by ottla.server.connection with frames; routes come from ottla.server.handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+from ottla.protocol import codec, frames
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from ottla.protocol.messages import ApiVersionsResponse
+from ottla.protocol.types import Message
+from ottla.server.connection import Connection, Part
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+SyncHandler = Callable[["Request"], None]
+AsyncHandler = Callable[["Request"], Coroutine[Any, Any, Message]]
+OnError = Callable[[Any, int, ErrorCode, "str | None"], Message]
+"""(decoded request, version, error, detail) -> the response that says so."""
+
+
+class Route:
+    """One API: the versions served, who handles it, how it reports an error."""
+
+    __slots__ = ("api_key", "handle", "is_async", "max_version", "min_version", "on_error", "request_class")
+
+    def __init__(
+        self,
+        request_class: type[Message],
+        handle: SyncHandler | AsyncHandler,
+        on_error: OnError,
+        *,
+        versions: tuple[int, int] | None = None,
+    ) -> None:
+        low, high = versions or (request_class.min_version, request_class.max_version)
+        assert request_class.min_version <= low <= high <= request_class.max_version
+        self.api_key = ApiKey(request_class.api_key)
+        self.min_version = low
+        self.max_version = high
+        self.request_class = request_class
+        self.handle = handle
+        self.on_error = on_error
+        self.is_async = inspect.iscoroutinefunction(handle)
+
+
+class Request:
+    """A request on its way through a handler. Answer it once."""
+
+    __slots__ = (
+        "_body_offset",
+        "_frame",
+        "_message",
+        "answered",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "route",
+        "version",
+    )
+
+    def __init__(
+        self, connection: Connection, route: Route, header: frames.RequestHeader, frame: memoryview
+    ) -> None:
+        self.connection = connection
+        self.route = route
+        self.version = header.api_version
+        self.correlation_id = header.correlation_id
+        self.client_id = header.client_id
+        self.answered = False
+        self._frame: memoryview | None = frame
+        self._body_offset = header.body_offset
+        self._message: Message | None = None
+
+    def decode(self, cls: type[M]) -> M:
+        """The body. Views in it are valid until the request is answered. Raises MalformedMessage."""
+        if self._message is None:
+            assert self._frame is not None
+            self._message = codec.decode(cls, self.version, self._frame, self._body_offset)
+        return cast(M, self._message)
+
+    @property
+    def abandoned(self) -> bool:
+        """The client is gone: nobody will read an answer."""
+        return self.connection.closed
+
+    def respond(self, message: Message) -> None:
+        data = frames.encode_response(message, self.version, self.correlation_id)
+        self.respond_raw((data,))
+
+    def respond_raw(self, parts: Sequence[Part]) -> None:
+        """Answer with ready bytes and file slices: size, header and body."""
+        assert not self.answered, f"{self.route.api_key!r} was answered twice"
+        self.answered = True
+        # The frame's bytes are the buffer's again from here on.
+        self._frame = self._message = None
+        self.connection.respond(parts)
+
+    def respond_nothing(self) -> None:
+        """Done, and the client expects no answer (acks=0)."""
+        assert not self.answered
+        self.answered = True
+        self._frame = self._message = None
+        self.connection.skip_response()
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error; the one place that turns exceptions into responses."""
+        route = self.route
+        if isinstance(error, MalformedMessage):
+            self.connection.close(f"malformed {route.api_key.name} v{self.version} request: {error}")
+            return
+        if isinstance(error, KafkaError):
+            code, detail = error.code, error.message or None
+        else:
+            code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, None
+            log.error(
+                "%s v%d from %s failed", route.api_key.name, self.version, self.client_id, exc_info=error
+            )
+        if self.answered or self.connection.closed:
+            return
+        try:
+            self.respond(route.on_error(self.decode(route.request_class), self.version, code, detail))
+        except MalformedMessage as e:
+            self.connection.close(f"malformed {route.api_key.name} v{self.version} request: {e}")
+        except Exception:
+            log.exception("no error response for %s v%d", route.api_key.name, self.version)
+            self.connection.close("no response could be made")
+
+
+class Dispatcher:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._routes: dict[int, Route] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def register(self, routes: Iterable[Route]) -> None:
+        for route in routes:
+            assert route.api_key not in self._routes, f"{route.api_key!r} is registered twice"
+            self._routes[route.api_key] = route
+
+    def routes(self) -> list[Route]:
+        """In the order of API keys."""
+        return [self._routes[key] for key in sorted(self._routes)]
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        """A connection's next request. Never raises."""
+        try:
+            header = frames.parse_request_header(frame)
+        except MalformedMessage as e:
+            connection.close(f"malformed request header: {e}")
+            return
+        route = self._routes.get(header.api_key)
+        if route is None:
+            connection.close(f"API key {header.api_key} is not served")
+            return
+        request = Request(connection, route, header, frame)
+        if not route.min_version <= header.api_version <= route.max_version:
+            self._refuse_version(request)
+        elif route.is_async:
+            task = self._loop.create_task(self._run(request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            try:
+                route.handle(request)
+            except Exception as e:
+                request.fail(e)
+
+    async def _run(self, request: Request) -> None:
+        try:
+            response = await cast(AsyncHandler, request.route.handle)(request)
+            if not request.connection.closed:
+                request.respond(response)
+        except Exception as e:
+            request.fail(e)
+
+    def _refuse_version(self, request: Request) -> None:
+        route = request.route
+        if route.api_key != ApiKey.API_VERSIONS:
+            request.connection.close(
+                f"{route.api_key.name} v{request.version} is not served, "
+                f"versions {route.min_version} to {route.max_version} are"
+            )
+            return
+        served = ApiVersionsResponse.ApiVersion(
+            api_key=route.api_key, min_version=route.min_version, max_version=route.max_version
+        )
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[served])
+        request.respond_raw((frames.encode_response(response, 0, request.correlation_id),))
+
+    async def stop(self) -> None:
+        """Cancel what still runs (after the connections are closed)."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,122 @@
+"""What brokers and the controller ask each other: LeaderAndIsr 0 to 7, StopReplica 0 to 4, UpdateMetadata 0 to 8,
+ControlledShutdown 0 to 3, AlterPartition 0 to 3.
+
+Behaviour: the controller's commands carry the broker epoch it knows us by. An older one than our registration's
+is meant for a broker that has died since: STALE_BROKER_EPOCH. A controller epoch older than the last seen is
+STALE_CONTROLLER_EPOCH (the rooms check it). ControlledShutdown and AlterPartition are for the controller: from
+any other broker NOT_CONTROLLER.
+
+Left out on purpose: the KRaft fields (type, isKRaftController) mean nothing in ZooKeeper mode and are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ottla.controller.controller import Controller
+from ottla.metadata.cache import MetadataCache
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from ottla.replication.manager import ReplicaManager
+from ottla.server.dispatch import Request, Route
+
+UNKNOWN_EPOCH = -1
+
+
+class ClusterHandler:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        cache: MetadataCache,
+        controller: Controller,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._replicas = replicas
+        self._cache = cache
+        self._controller = controller
+        self._broker_epoch = broker_epoch
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(LeaderAndIsrRequest, self.leader_and_isr, _leader_and_isr_error),
+            Route(StopReplicaRequest, self.stop_replica, _stop_replica_error),
+            Route(UpdateMetadataRequest, self.update_metadata, _update_metadata_error),
+            Route(ControlledShutdownRequest, self.controlled_shutdown, _controlled_shutdown_error),
+            Route(AlterPartitionRequest, self.alter_partition, _alter_partition_error),
+        ]
+
+    def _is_stale(self, broker_epoch: int) -> bool:
+        return broker_epoch != UNKNOWN_EPOCH and broker_epoch < self._broker_epoch()
+
+    def leader_and_isr(self, request: Request) -> None:
+        message = request.decode(LeaderAndIsrRequest)
+        if self._is_stale(message.broker_epoch):
+            request.respond(LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+            return
+        request.respond(self._replicas.apply_leader_and_isr(message, request.version))
+
+    def stop_replica(self, request: Request) -> None:
+        message = request.decode(StopReplicaRequest)
+        if self._is_stale(message.broker_epoch):
+            request.respond(StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+            return
+        request.respond(self._replicas.apply_stop_replica(message, request.version))
+
+    def update_metadata(self, request: Request) -> None:
+        message = request.decode(UpdateMetadataRequest)
+        error = ErrorCode.NONE
+        if self._is_stale(message.broker_epoch):
+            error = ErrorCode.STALE_BROKER_EPOCH
+        elif not self._replicas.note_controller_epoch(message.controller_epoch):
+            error = ErrorCode.STALE_CONTROLLER_EPOCH
+        else:
+            self._cache.update(message)
+        request.respond(UpdateMetadataResponse(error_code=error))
+
+    async def controlled_shutdown(self, request: Request) -> ControlledShutdownResponse:
+        message = request.decode(ControlledShutdownRequest)
+        return await self._controller.controlled_shutdown(message, request.version)
+
+    async def alter_partition(self, request: Request) -> AlterPartitionResponse:
+        return await self._controller.alter_partition(request.decode(AlterPartitionRequest), request.version)
+
+
+def _leader_and_isr_error(
+    message: LeaderAndIsrRequest, version: int, code: ErrorCode, detail: str | None
+) -> LeaderAndIsrResponse:
+    return LeaderAndIsrResponse(error_code=code)
+
+
+def _stop_replica_error(
+    message: StopReplicaRequest, version: int, code: ErrorCode, detail: str | None
+) -> StopReplicaResponse:
+    return StopReplicaResponse(error_code=code)
+
+
+def _update_metadata_error(
+    message: UpdateMetadataRequest, version: int, code: ErrorCode, detail: str | None
+) -> UpdateMetadataResponse:
+    return UpdateMetadataResponse(error_code=code)
+
+
+def _controlled_shutdown_error(
+    message: ControlledShutdownRequest, version: int, code: ErrorCode, detail: str | None
+) -> ControlledShutdownResponse:
+    return ControlledShutdownResponse(error_code=code)
+
+
+def _alter_partition_error(
+    message: AlterPartitionRequest, version: int, code: ErrorCode, detail: str | None
+) -> AlterPartitionResponse:
+    return AlterPartitionResponse(error_code=code)

@@ -1,0 +1,29 @@
+"""Who leads instead: the hint in Produce and Fetch errors that saves a client a Metadata round (KIP-951)."""
+
+from __future__ import annotations
+
+from ottla.metadata.cache import BrokerEndpoint, MetadataCache
+from ottla.protocol.errors import ErrorCode
+
+HINTED_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
+
+
+class LeaderHints:
+    """Collects, over one response, the leaders to name and the endpoints that go with them."""
+
+    __slots__ = ("_cache", "endpoints")
+
+    def __init__(self, cache: MetadataCache) -> None:
+        self._cache = cache
+        self.endpoints: dict[int, BrokerEndpoint] = {}
+
+    def leader_of(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """(leader id, leader epoch) of a partition whose leader is alive; its endpoint is noted."""
+        metadata = (self._cache.partitions(topic) or {}).get(partition)
+        if metadata is None:
+            return None
+        endpoint = self._cache.broker(metadata.leader)
+        if endpoint is None:
+            return None
+        self.endpoints[endpoint.id] = endpoint
+        return metadata.leader, metadata.leader_epoch

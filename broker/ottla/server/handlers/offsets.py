@@ -1,0 +1,150 @@
+"""ListOffsets, versions 0 to 9, and OffsetForLeaderEpoch, versions 0 to 4.
+
+Behaviour: special timestamps are -1 latest (the high watermark, or the last stable offset for read_committed),
+-2 earliest, -3 the record with the largest timestamp (from version 7), -4 earliest local (from 8: the same as
+earliest, there is no tiered storage), -5 last tiered (from 9: none, answered as not found). A timestamp beyond
+the log is no error: timestamp and offset -1. Version 0 answers a list of offsets.
+
+Left out on purpose: version 0 looks at no segment boundaries: it answers the offset of the timestamp and the
+log's start, which is all its users (0.9 consumers, exporters) read.
+"""
+
+from __future__ import annotations
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from ottla.replication.manager import ReplicaManager
+from ottla.replication.partition import Partition
+from ottla.server.dispatch import Request, Route
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_SPECIAL_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+CONSUMER_REPLICA_ID = -1
+
+
+class OffsetsHandler:
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(ListOffsetsRequest, self.list_offsets, _list_offsets_error),
+            Route(OffsetForLeaderEpochRequest, self.offset_for_leader_epoch, _leader_epoch_error),
+        ]
+
+    def list_offsets(self, request: Request) -> None:
+        message = request.decode(ListOffsetsRequest)
+        # A follower (or a debugging consumer, -2) sees beyond the high watermark.
+        isolation = message.isolation_level if message.replica_id == CONSUMER_REPLICA_ID else None
+        response = ListOffsetsResponse()
+        for topic in message.topics:
+            results: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = []
+            response.topics.append(
+                ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=results)
+            )
+            for asked in topic.partitions:
+                result = ListOffsetsResponse.ListOffsetsPartitionResponse(
+                    partition_index=asked.partition_index
+                )
+                results.append(result)
+                try:
+                    replica = self._replicas.partition(topic.name, asked.partition_index)
+                    self._find(replica, asked, isolation, request.version, result)
+                except KafkaError as e:
+                    result.error_code = e.code
+        request.respond(response)
+
+    def _find(
+        self,
+        replica: Partition,
+        asked: ListOffsetsRequest.ListOffsetsPartition,
+        isolation: int | None,
+        version: int,
+        result: ListOffsetsResponse.ListOffsetsPartitionResponse,
+    ) -> None:
+        timestamp = asked.timestamp
+        if timestamp < LATEST_TIERED or version < _SPECIAL_FROM.get(timestamp, 0):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {version}")
+        if timestamp == EARLIEST_LOCAL:
+            timestamp = EARLIEST
+        if timestamp == LATEST_TIERED:
+            return
+        found = replica.offset_for_time(timestamp, isolation, asked.current_leader_epoch)
+        if version == 0:
+            offsets = [] if found is None else [found.offset]
+            start = replica.log.log_start_offset
+            if start not in offsets and timestamp != EARLIEST:
+                offsets.append(start)
+            result.old_style_offsets = offsets[: max(asked.max_num_offsets, 0)]
+        elif found is not None:
+            result.timestamp = found.timestamp
+            result.offset = found.offset
+            result.leader_epoch = found.leader_epoch
+
+    def offset_for_leader_epoch(self, request: Request) -> None:
+        message = request.decode(OffsetForLeaderEpochRequest)
+        response = OffsetForLeaderEpochResponse()
+        for topic in message.topics:
+            results: list[OffsetForLeaderEpochResponse.EpochEndOffset] = []
+            response.topics.append(
+                OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                    topic=topic.topic, partitions=results
+                )
+            )
+            for asked in topic.partitions:
+                result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition)
+                results.append(result)
+                try:
+                    replica = self._replicas.partition(topic.topic, asked.partition)
+                except KafkaError as e:
+                    result.error_code = e.code
+                    continue
+                error, epoch, end_offset = replica.offset_for_leader_epoch(
+                    asked.current_leader_epoch, asked.leader_epoch
+                )
+                result.error_code = error
+                if not error:
+                    result.leader_epoch = epoch
+                    result.end_offset = end_offset
+        request.respond(response)
+
+
+def _list_offsets_error(
+    message: ListOffsetsRequest, version: int, code: ErrorCode, detail: str | None
+) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsResponse.ListOffsetsPartitionResponse(
+                        partition_index=p.partition_index, error_code=code
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _leader_epoch_error(
+    message: OffsetForLeaderEpochRequest, version: int, code: ErrorCode, detail: str | None
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    OffsetForLeaderEpochResponse.EpochEndOffset(partition=p.partition, error_code=code)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )

@@ -1,0 +1,233 @@
+"""Produce, versions 0 to 11.
+
+Behaviour: every partition of the request is appended on its own and has its own error. acks=1 answers after
+the append, acks=all when the in-sync replicas have it or `timeout_ms` is over (REQUEST_TIMED_OUT; the records
+stay in the log), acks=0 never answers, and closes the connection when a partition failed, so that the client
+looks for new metadata. Any other acks is INVALID_REQUIRED_ACKS. From version 3 a partition's records are
+exactly one batch of format 2, as Kafka asks; before, message sets of formats 0 and 1 are converted on the way
+in (a named slow path). zstd needs version 7. Only the admin client may write to internal topics. From
+version 10 an error that a new leader explains names that leader (KIP-951).
+
+Left out on purpose: transactional batches (INVALID_TXN_STATE: there is no transaction coordinator yet, so no
+transaction they could belong to); per-record errors (`record_errors`), because records are not looked into;
+quotas.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from ottla.metadata.cache import MetadataCache
+from ottla.protocol.compression import Codec
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.legacy_records import upconvert
+from ottla.protocol.messages import ProduceRequest, ProduceResponse
+from ottla.protocol.records import RECORD_BATCH_OVERHEAD
+from ottla.replication.manager import ReplicaManager
+from ottla.server.dispatch import Request, Route
+from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
+from ottla.server.purgatory import Purgatory
+
+log = logging.getLogger(__name__)
+
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
+ADMIN_CLIENT_ID = "__admin_client"
+
+# Where a batch (format 2) or an entry (formats 0, 1) keeps what is looked at here.
+_MAGIC_AT = 16
+_ATTRIBUTES_AT = 22
+_CODEC_MASK = 0x07
+_TRANSACTIONAL = 0x10
+
+
+class ProduceHandler:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        purgatory: Purgatory,
+        cache: MetadataCache,
+        clock: Callable[[], int],
+    ) -> None:
+        self._replicas = replicas
+        self._purgatory = purgatory
+        self._cache = cache
+        self._clock = clock
+
+    def routes(self) -> list[Route]:
+        return [Route(ProduceRequest, self.handle, error_response)]
+
+    def handle(self, request: Request) -> None:
+        message = request.decode(ProduceRequest)
+        acks = message.acks
+        if acks not in (0, 1, -1):
+            request.respond(
+                error_response(message, request.version, ErrorCode.INVALID_REQUIRED_ACKS, None)
+            )
+            return
+        now_ms = self._clock()
+        response = ProduceResponse()
+        waits: list[tuple[tuple[str, int], int, ProduceResponse.PartitionProduceResponse]] = []
+        failed = False
+        hints = LeaderHints(self._cache)
+        for topic in message.topic_data:
+            name = topic.name
+            results: list[ProduceResponse.PartitionProduceResponse] = []
+            response.responses.append(
+                ProduceResponse.TopicProduceResponse(name=name, partition_responses=results)
+            )
+            refused = name in INTERNAL_TOPICS and request.client_id != ADMIN_CLIENT_ID
+            for data in topic.partition_data:
+                index = data.index
+                result = ProduceResponse.PartitionProduceResponse(index=index, base_offset=-1)
+                results.append(result)
+                try:
+                    if refused:
+                        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal")
+                    replica = self._replicas.partition(name, index)
+                    records = _checked(data.records, request.version)
+                    info = replica.append_as_leader(records, required_acks=acks, now_ms=now_ms)
+                    result.base_offset = info.first_offset
+                    result.log_append_time_ms = info.log_append_time
+                    result.log_start_offset = info.log_start_offset
+                    if acks == -1:
+                        required = info.last_offset + 1
+                        enough, error = replica.enough_replicas_for(required)
+                        if error:
+                            raise KafkaError(error)
+                        if not enough:
+                            waits.append(((name, index), required, result))
+                except Exception as e:
+                    failed = True
+                    self._note_failure(e, name, result, hints)
+        if waits:
+            pending = _Pending(request, response, hints, len(waits))
+            timeout_ms = max(message.timeout_ms, 0)
+            for key, offset, result in waits:
+                self._purgatory.await_replication(
+                    key, offset, timeout_ms, partial(pending.settled, key, result)
+                )
+            return
+        if acks == 0:
+            if failed:
+                request.connection.close("a Produce with acks=0 failed: the client must look for new metadata")
+            else:
+                request.respond_nothing()
+            return
+        if failed:
+            _add_endpoints(response, hints)
+        request.respond(response)
+
+    def _note_failure(
+        self,
+        error: Exception,
+        topic: str,
+        result: ProduceResponse.PartitionProduceResponse,
+        hints: LeaderHints,
+    ) -> None:
+        if isinstance(error, KafkaError):
+            code, detail = error.code, error.message or None
+        elif isinstance(error, OSError):
+            log.error("append to %s-%d failed: %s", topic, result.index, error)
+            code, detail = ErrorCode.KAFKA_STORAGE_ERROR, None
+        else:
+            log.error("append to %s-%d failed", topic, result.index, exc_info=error)
+            code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, None
+        _set_error(result, topic, code, detail, hints)
+
+
+class _Pending:
+    """An acks=all request whose partitions wait for their high watermarks."""
+
+    __slots__ = ("_hints", "_remaining", "_request", "_response")
+
+    def __init__(
+        self, request: Request, response: ProduceResponse, hints: LeaderHints, remaining: int
+    ) -> None:
+        self._request = request
+        self._response = response
+        self._hints = hints
+        self._remaining = remaining
+
+    def settled(
+        self, key: tuple[str, int], result: ProduceResponse.PartitionProduceResponse, error: ErrorCode
+    ) -> None:
+        if error:
+            _set_error(result, key[0], error, None, self._hints)
+        self._remaining -= 1
+        if self._remaining == 0 and not self._request.abandoned:
+            _add_endpoints(self._response, self._hints)
+            self._request.respond(self._response)
+
+
+def _checked(records: bytes | memoryview | None, version: int) -> bytes | memoryview:
+    """What of Kafka's rules about a partition's records depends on the request's version."""
+    if version < 3:
+        if not records or len(records) <= _MAGIC_AT:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the message set is empty or cut short")
+        return upconvert(records) if records[_MAGIC_AT] < 2 else records
+    if not records or len(records) < RECORD_BATCH_OVERHEAD:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            "Produce requests from version 3 must have exactly one record batch per partition",
+        )
+    if records[_MAGIC_AT] != 2:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"Produce requests from version 3 may not hold format {records[_MAGIC_AT]}"
+        )
+    if int.from_bytes(records[8:12], "big") + 12 != len(records):
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            "Produce requests from version 3 must have exactly one record batch per partition",
+        )
+    attributes = records[_ATTRIBUTES_AT]
+    if attributes & _TRANSACTIONAL:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+    if version < 7 and attributes & _CODEC_MASK == Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    return records
+
+
+def _set_error(
+    result: ProduceResponse.PartitionProduceResponse,
+    topic: str,
+    code: ErrorCode,
+    detail: str | None,
+    hints: LeaderHints,
+) -> None:
+    result.error_code = code
+    result.error_message = detail
+    result.base_offset = result.log_append_time_ms = result.log_start_offset = -1
+    if code in HINTED_ERRORS:
+        leader = hints.leader_of(topic, result.index)
+        if leader is not None:
+            result.current_leader = ProduceResponse.LeaderIdAndEpoch(
+                leader_id=leader[0], leader_epoch=leader[1]
+            )
+
+
+def _add_endpoints(response: ProduceResponse, hints: LeaderHints) -> None:
+    response.node_endpoints = [
+        ProduceResponse.NodeEndpoint(node_id=e.id, host=e.host, port=e.port, rack=e.rack)
+        for e in hints.endpoints.values()
+    ]
+
+
+def error_response(
+    message: ProduceRequest, version: int, code: ErrorCode, detail: str | None
+) -> ProduceResponse:
+    return ProduceResponse(
+        responses=[
+            ProduceResponse.TopicProduceResponse(
+                name=topic.name,
+                partition_responses=[
+                    ProduceResponse.PartitionProduceResponse(
+                        index=p.index, error_code=code, error_message=detail, base_offset=-1
+                    )
+                    for p in topic.partition_data
+                ],
+            )
+            for topic in message.topic_data
+        ]
+    )

@@ -1,0 +1,150 @@
+"""Listening sockets and the connections they accepted.
+
+Called by ottla.server.broker: `bind` first (so that the real port of a port-0 listener can be registered),
+`serve` once the broker may take requests, `stop_accepting` and `close_all` on the way down, `tick` about
+once a second for idle connections. A connection that cannot be accepted (out of descriptors) stops the
+acceptor for a moment instead of spinning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from typing import NamedTuple
+
+from ottla.server.connection import FrameHandler, PlaintextConnection
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 512
+ACCEPTS_PER_EVENT = 64
+ACCEPT_RETRY_S = 1.0
+TRIM_IDLE_S = 30.0
+
+
+class Endpoint(NamedTuple):
+    """A listener as configured (port 0: any free one) or as bound."""
+
+    listener: str
+    host: str
+    port: int
+
+
+class SocketServer:
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_frame: FrameHandler,
+        max_request_bytes: int,
+        idle_max_ms: int,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> None:
+        self._loop = loop
+        self._on_frame = on_frame
+        self._max_request_bytes = max_request_bytes
+        self._idle_max_s = idle_max_ms / 1000
+        self._send_buffer_bytes = send_buffer_bytes
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._listening: dict[str, socket.socket] = {}
+        self._accepting: set[str] = set()
+        self.connections: set[PlaintextConnection] = set()
+
+    def bind(self, endpoint: Endpoint) -> Endpoint:
+        """Bind and listen; answers the endpoint with its real port. Raises OSError naming the endpoint."""
+        host = endpoint.host or None
+        try:
+            if host is None and socket.has_dualstack_ipv6():
+                sock = socket.create_server(
+                    ("", endpoint.port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+                )
+            else:
+                address = socket.getaddrinfo(
+                    host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )[0]
+                # create_server sets SO_REUSEADDR: a broker that restarts takes its port back at once.
+                sock = socket.create_server(address[4][:2], family=address[0], backlog=BACKLOG)
+        except OSError as e:
+            raise OSError(
+                e.errno, f"cannot listen on {endpoint.listener}://{endpoint.host}:{endpoint.port}: {e.strerror}"
+            ) from e
+        sock.setblocking(False)
+        if self._receive_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+        self._listening[endpoint.listener] = sock
+        return endpoint._replace(port=sock.getsockname()[1])
+
+    def serve(self) -> None:
+        for listener in self._listening:
+            self._resume(listener)
+
+    def _resume(self, listener: str) -> None:
+        sock = self._listening.get(listener)
+        if sock is not None and listener not in self._accepting:
+            self._accepting.add(listener)
+            self._loop.add_reader(sock.fileno(), self._accept, listener, sock)
+
+    def _accept(self, listener: str, sock: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_EVENT):
+            try:
+                client, address = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as e:
+                if e.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                log.error("cannot accept on %s for now: %s", listener, e)
+                self._accepting.discard(listener)
+                self._loop.remove_reader(sock.fileno())
+                self._loop.call_later(ACCEPT_RETRY_S, self._resume, listener)
+                return
+            client.setblocking(False)
+            try:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if self._send_buffer_bytes > 0:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+            except OSError:  # gone already
+                client.close()
+                continue
+            self.adopt(client, listener, (str(address[0]), int(address[1])))
+
+    def adopt(self, sock: socket.socket, listener: str, peer: tuple[str, int]) -> PlaintextConnection:
+        """Serve a connected, non-blocking socket."""
+        host, port = peer
+        connection = PlaintextConnection(
+            sock,
+            loop=self._loop,
+            listener=listener,
+            peer=(host.removeprefix("::ffff:"), port),
+            max_request_bytes=self._max_request_bytes,
+            on_frame=self._on_frame,
+            on_closed=self.connections.discard,
+        )
+        self.connections.add(connection)
+        return connection
+
+    def tick(self) -> None:
+        """Close connections idle for `connections.max.idle.ms`; trim the buffers of quiet ones."""
+        now = self._loop.time()
+        for connection in list(self.connections):
+            idle_s = connection.idle_for(now)
+            if 0 < self._idle_max_s <= idle_s:
+                connection.close("idle for connections.max.idle.ms", level=logging.INFO)
+            elif idle_s >= TRIM_IDLE_S:
+                connection.trim()
+
+    def stop_accepting(self) -> None:
+        for listener, sock in self._listening.items():
+            if listener in self._accepting:
+                self._loop.remove_reader(sock.fileno())
+            sock.close()
+        self._accepting.clear()
+        self._listening.clear()
+
+    def close_all(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
