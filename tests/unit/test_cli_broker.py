@@ -1,0 +1,46 @@
+"""`ottla broker` refuses what it cannot start with, in one line per problem, and exits with 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from ottla.cli.main import main
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["broker", *arguments])
+    return result.exit_code, result.output
+
+
+def test_invalid_settings_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=0\nzookeeper.connect=127.0.0.1:1\nnum.partitions=0\nlog.segment.bytes=x\n")
+    code, output = run("--config", str(file))
+    assert code == 2
+    assert "num.partitions=0: must be at least 1" in output
+    assert "log.segment.bytes=x: must be a whole number" in output
+
+
+def test_what_a_broker_cannot_do_without_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("")
+    code, output = run("--config", str(file))
+    assert code == 2
+    assert "broker.id: not set" in output
+    assert "zookeeper.connect: not set" in output
+
+
+def test_an_override_that_is_no_setting_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=0\n")
+    code, output = run("--config", str(file), "--override", "num.partitions")
+    assert code == 2
+    assert "must be NAME=VALUE" in output
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
+    code, output = run("--config", str(tmp_path / "nowhere.properties"))
+    assert code == 2
+    assert "cannot read" in output

@@ -1,0 +1,117 @@
+"""The client's connection against a server of a few lines that speaks just enough."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ottla.client.connection import BrokerConnection, ConnectionLost, UnsupportedApi
+from ottla.protocol import frames
+from ottla.protocol.messages import (
+    ApiVersionsResponse,
+    DeleteGroupsRequest,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+Answer = Callable[[frames.RequestHeader], bytes]
+Key = ApiVersionsResponse.ApiVersion
+VERSIONS = ApiVersionsResponse(
+    api_keys=[Key(api_key=18, max_version=3), Key(api_key=3, min_version=0, max_version=99)]
+)
+
+
+def answer_versions(header: frames.RequestHeader) -> bytes:
+    return frames.encode_response(VERSIONS, header.api_version, header.correlation_id)
+
+
+async def with_server(
+    answer: Answer, use: Callable[[BrokerConnection], Awaitable[None]], chunk: int = 1 << 20
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                header = frames.parse_request_header(memoryview(await reader.readexactly(size)))
+                reply = answer_versions(header) if header.api_key == 18 else answer(header)
+                if not reply:
+                    break
+                for start in range(0, len(reply), chunk):
+                    writer.write(reply[start : start + chunk])
+                    await writer.drain()
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        connection = await BrokerConnection.open("127.0.0.1", server.sockets[0].getsockname()[1])
+        try:
+            await use(connection)
+        finally:
+            connection.close()
+
+
+def metadata(header: frames.RequestHeader) -> bytes:
+    response = MetadataResponse(cluster_id="c" * 200_000, controller_id=header.correlation_id)
+    return frames.encode_response(response, header.api_version, header.correlation_id)
+
+
+@pytest.mark.parametrize("chunk", [997, 65_536])
+def test_a_response_arrives_whole_however_it_is_cut(chunk: int) -> None:
+    async def use(connection: BrokerConnection) -> None:
+        response = await connection.request(MetadataRequest())
+        assert len(response.cluster_id) == 200_000
+
+    asyncio.run(with_server(metadata, use, chunk))
+
+
+def test_pipelined_requests_get_their_own_answers() -> None:
+    async def use(connection: BrokerConnection) -> None:
+        responses = await asyncio.gather(*(connection.request(MetadataRequest()) for _ in range(5)))
+        ids = [response.controller_id for response in responses]
+        assert ids == sorted(ids)
+        assert len(set(ids)) == 5
+
+    asyncio.run(with_server(metadata, use))
+
+
+def test_requests_in_flight_end_when_the_broker_goes() -> None:
+    async def use(connection: BrokerConnection) -> None:
+        with pytest.raises(ConnectionLost):
+            await connection.request(MetadataRequest())
+        with pytest.raises(ConnectionLost):
+            await connection.request(MetadataRequest())
+        assert connection.closed
+
+    asyncio.run(with_server(lambda header: b"", use))
+
+
+def test_an_answer_that_never_comes_is_a_timeout() -> None:
+    async def use(connection: BrokerConnection) -> None:
+        with pytest.raises(TimeoutError):
+            await connection.request(MetadataRequest(), timeout_s=0.01)
+
+    # An answer to somebody else's request is no answer to ours.
+    asyncio.run(with_server(lambda header: struct.pack(">ii", 4, 12345), use))
+
+
+def test_versions_are_negotiated_and_an_api_not_served_is_named() -> None:
+    async def use(connection: BrokerConnection) -> None:
+        assert connection.version_of(MetadataRequest.api_key) == MetadataRequest.max_version
+        with pytest.raises(UnsupportedApi, match="DeleteGroupsRequest"):
+            await connection.request(DeleteGroupsRequest(groups_names=["g"]))
+
+    asyncio.run(with_server(metadata, use))
+
+
+def test_a_frame_of_nonsense_size_ends_the_connection() -> None:
+    async def use(connection: BrokerConnection) -> None:
+        with pytest.raises(ConnectionLost):
+            await connection.request(MetadataRequest())
+
+    asyncio.run(with_server(lambda header: b"\xff\xff\xff\xff", use))

@@ -1,0 +1,55 @@
+"""Which Java is there, and what is said when it will not do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.local.java import JavaUnusable, find_java, parse_java_version
+
+
+@pytest.mark.parametrize(
+    ("printed", "major"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_372"', 8),
+        ("no version at all", None),
+    ],
+)
+def test_the_major_version_is_read(printed: str, major: int | None) -> None:
+    assert parse_java_version(printed) == major
+
+
+def fake_java(home: Path, version: str) -> None:
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+
+
+def test_java_home_without_java_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaUnusable, match=f"JAVA_HOME={tmp_path} has no bin/java"):
+        find_java()
+
+
+def test_no_java_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaUnusable, match="no java on PATH"):
+        find_java()
+
+
+def test_an_old_java_is_refused_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path, "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaUnusable, match="is Java 11; Java 17 or 21 is needed"):
+        find_java()
+
+
+def test_a_java_that_will_do_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path, "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert find_java() == tmp_path / "bin" / "java"

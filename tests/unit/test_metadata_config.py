@@ -1,0 +1,151 @@
+"""Settings: parsed by Kafka's types and ranges, refused with what is allowed, unknown ones warned of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.metadata.config import (
+    TOPIC_CONFIGS,
+    BrokerConfig,
+    ConfigError,
+    read_properties,
+    topic_defaults,
+    validate_topic_config,
+)
+
+
+def problems_of(**settings: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
+    return caught.value.problems
+
+
+def test_defaults_are_kafkas() -> None:
+    config = BrokerConfig.from_properties({"broker.id": "0"})
+    assert config.get_int("log.segment.bytes") == 1 << 30
+    assert config.get_int("replica.lag.time.max.ms") == 30_000
+    assert config.get_int("offsets.topic.num.partitions") == 50
+    assert config.get_optional_int("log.retention.ms") is None
+    assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://:9092"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("broker_id", "one", "whole number"),
+        ("num_partitions", "0", "at least 1"),
+        ("log_segment_bytes", "13", "at least 14"),
+        ("compression_type", "brotli", "one of uncompressed, zstd"),
+        ("delete_topic_enable", "yes", "true or false"),
+        ("message_max_bytes", "2147483648", "between -2147483648 and 2147483647"),
+        ("log_cleaner_min_cleanable_ratio", "1.5", "between 0 and 1"),
+    ],
+)
+def test_an_invalid_setting_is_refused_with_name_value_and_what_is_allowed(
+    name: str, value: str, allowed: str
+) -> None:
+    (problem,) = problems_of(**{name: value})
+    assert problem.startswith(f"{name.replace('_', '.')}={value}: ")
+    assert allowed in problem
+
+
+def test_all_problems_are_told_at_once() -> None:
+    assert len(problems_of(num_partitions="0", broker_id="x", log_dir="/tmp/x", message_max_bytes="-1")) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"listeners": "SSL://:9093", "security.inter.broker.protocol": "SSL"}, "SSL is not served yet"),
+        ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "no authorizer is served yet"),
+        ({"ssl.keystore.location": "/x"}, "TLS is not served yet"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, "SASL is not served yet"),
+        ({"process.roles": "broker,controller"}, "KRaft is not served"),
+    ],
+)
+def test_what_would_be_unsafe_to_ignore_is_refused(settings: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        BrokerConfig.from_properties(settings)
+
+
+def test_an_unknown_setting_is_warned_of_with_the_nearest_name() -> None:
+    config = BrokerConfig.from_properties({"num.partition": "3"})
+    assert config.warnings == ["unknown setting num.partition is ignored (did you mean num.partitions?)"]
+    assert config.get_int("num.partitions") == 1
+
+
+def test_a_setting_of_kafkas_without_effect_here_is_told_apart() -> None:
+    (warning,) = BrokerConfig.from_properties({"num.io.threads": "8"}).warnings
+    assert "no effect in Ottla yet" in warning
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    ["9092", "PLAINTEXT://host", "PLAINTEXT://host:70000", "NAMELESS://h:1", "PLAINTEXT://0.0.0.0:1"],
+)
+def test_listeners_that_cannot_be_are_refused(listeners: str) -> None:
+    assert problems_of(listeners=listeners)
+
+
+def test_listeners_with_names_of_their_own() -> None:
+    config = BrokerConfig.from_properties(
+        {
+            "listeners": "INTERNAL://:9092, EXTERNAL://0.0.0.0:9093",
+            "advertised.listeners": "INTERNAL://b0:9092,EXTERNAL://node:30000",
+            "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+            "inter.broker.listener.name": "INTERNAL",
+        }
+    )
+    assert [(listener.name, listener.port) for listener in config.listeners] == [
+        ("INTERNAL", 9092),
+        ("EXTERNAL", 9093),
+    ]
+    assert config.advertised_listeners[1].host == "node"
+
+
+@pytest.mark.parametrize(
+    ("settings", "retention_ms"),
+    [
+        ({}, "604800000"),
+        ({"log.retention.hours": "2"}, "7200000"),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, "180000"),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3", "log.retention.ms": "4"}, "4"),
+        ({"log.retention.hours": "-1"}, "-1"),
+    ],
+)
+def test_a_topics_default_comes_from_the_finest_broker_setting(
+    settings: dict[str, str], retention_ms: str
+) -> None:
+    assert topic_defaults(BrokerConfig.from_properties(settings))["retention.ms"] == retention_ms
+
+
+def test_every_topic_setting_has_a_default_that_it_allows() -> None:
+    for name, value in topic_defaults(BrokerConfig.from_properties({})).items():
+        assert validate_topic_config(name, value) is None
+    assert set(topic_defaults(BrokerConfig.from_properties({}))) == set(TOPIC_CONFIGS.keys)
+
+
+def test_a_misspelt_topic_setting_is_refused_with_the_nearest_name() -> None:
+    assert validate_topic_config("retention.m", "1") == (
+        "Unknown topic config name: retention.m (did you mean retention.ms?)"
+    )
+
+
+def test_properties_as_java_writes_them(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        "# a comment\n! another\nbroker.id = 3\nlog.dirs: /a,\\\n   /b\nempty=\n\nlisteners=PLAINTEXT://h:1\n"
+    )
+    assert read_properties(file) == {
+        "broker.id": "3",
+        "log.dirs": "/a,/b",
+        "empty": "",
+        "listeners": "PLAINTEXT://h:1",
+    }
+
+
+def test_a_properties_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_properties(tmp_path / "none")
