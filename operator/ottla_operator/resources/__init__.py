@@ -1,0 +1,36 @@
+"""The custom resources of `ottla.dev/v1alpha1` as pydantic models; the CRDs are generated from them."""
+
+from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, BrokerClusterStatus
+from ottla_operator.resources.common import API_VERSION, Metadata, Problem
+from ottla_operator.resources.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus
+from ottla_operator.resources.quota import Quota, QuotaSpec, QuotaStatus
+from ottla_operator.resources.topic import Topic, TopicSpec, TopicStatus
+
+AnyResource = BrokerCluster | Topic | Quota | ConsumerGroup
+
+KINDS: dict[str, type[BrokerCluster] | type[Topic] | type[Quota] | type[ConsumerGroup]] = {
+    "BrokerCluster": BrokerCluster,
+    "Topic": Topic,
+    "Quota": Quota,
+    "ConsumerGroup": ConsumerGroup,
+}
+
+__all__ = [
+    "API_VERSION",
+    "KINDS",
+    "AnyResource",
+    "BrokerCluster",
+    "BrokerClusterSpec",
+    "BrokerClusterStatus",
+    "ConsumerGroup",
+    "ConsumerGroupSpec",
+    "ConsumerGroupStatus",
+    "Metadata",
+    "Problem",
+    "Quota",
+    "QuotaSpec",
+    "QuotaStatus",
+    "Topic",
+    "TopicSpec",
+    "TopicStatus",
+]

@@ -1,0 +1,113 @@
+"""Conditions as the Kubernetes API conventions define them.
+
+Planners report `Finding`s, which know no time; `merge` turns them into the `Condition`s of a status. Every
+planner calls it through `reconcile`, and so does the file loader for an invalid spec.
+
+Invariants: one condition per type; `lastTransitionTime` moves only when `status` does; `reason` is CamelCase.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+_REASON = re.compile(r"^[A-Z][A-Za-z0-9]*$")
+
+
+def iso_time(now_ms: int) -> str:
+    """The time as Kubernetes writes it: RFC 3339 in UTC, to the second."""
+    return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_iso_time(text: str) -> int:
+    """Milliseconds since the epoch of a time written by `iso_time`; ValueError when it is none."""
+    return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp() * 1000)
+
+
+class Condition(BaseModel):
+    """One entry of `status.conditions` (metav1.Condition)."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="forbid"
+    )
+
+    type: str
+    status: ConditionStatus
+    reason: str = Field(min_length=1, max_length=1024)
+    message: str = ""
+    last_transition_time: str = Field(json_schema_extra={"format": "date-time"})
+    observed_generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a planner says about one condition, before it has a time."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        assert _REASON.match(self.reason), f"the reason {self.reason!r} is not CamelCase"
+
+
+def yes(type_: str, reason: str, message: str = "") -> Finding:
+    return Finding(type_, "True", reason, message)
+
+
+def no(type_: str, reason: str, message: str = "") -> Finding:
+    return Finding(type_, "False", reason, message)
+
+
+def unknown(type_: str, reason: str, message: str = "") -> Finding:
+    return Finding(type_, "Unknown", reason, message)
+
+
+def merge(
+    previous: Sequence[Condition],
+    findings: Iterable[Finding],
+    *,
+    generation: int,
+    now_ms: int,
+    keep_others: bool = False,
+) -> list[Condition]:
+    """The conditions after `findings`, in their order.
+
+    A planner's findings are the whole truth, so types it no longer reports go; `keep_others` keeps them, for
+    a caller that knows about one condition only.
+    """
+    before = {condition.type: condition for condition in previous}
+    merged: dict[str, Condition] = {}
+    for finding in findings:
+        assert finding.type not in merged, f"{finding.type} is reported twice"
+        old = before.get(finding.type)
+        same = old is not None and old.status == finding.status
+        merged[finding.type] = Condition(
+            type=finding.type,
+            status=finding.status,
+            reason=finding.reason,
+            message=finding.message,
+            last_transition_time=old.last_transition_time if same and old else iso_time(now_ms),
+            observed_generation=generation,
+        )
+    if keep_others:
+        merged.update({type_: old for type_, old in before.items() if type_ not in merged})
+    return list(merged.values())
+
+
+def find(conditions: Iterable[Condition], type_: str) -> Condition | None:
+    return next((condition for condition in conditions if condition.type == type_), None)
+
+
+def is_true(conditions: Iterable[Condition], type_: str) -> bool:
+    condition = find(conditions, type_)
+    return condition is not None and condition.status == "True"

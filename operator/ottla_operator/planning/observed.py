@@ -1,0 +1,158 @@
+"""What was observed: the brokers as the platform runs them, and the cluster as its Admin API tells it.
+
+Built by `reconcile` from the two ports, read by every planner. Plain frozen data; ids are broker ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+BrokerRunState = Literal["Stopped", "Starting", "Running", "Stopping", "Crashed"]
+
+PartitionKey = tuple[str, int]
+
+
+def partition_name(key: PartitionKey) -> str:
+    """`orders-3`, as Kafka's tools and log folders write it."""
+    return f"{key[0]}-{key[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInstance:
+    """One broker as the platform sees it: a pod, or a process with its folder."""
+
+    id: int
+    state: BrokerRunState
+    ready: bool = False
+    """It answers requests."""
+    config_hash: str = ""
+    """Of the static settings it runs with; "" when it never ran."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The static settings it runs with, to tell what a bounce is for."""
+    ready_since_ms: int | None = None
+    started_at_ms: int | None = None
+    rack: str | None = None
+    name: str = ""
+    message: str = ""
+    """Why it is not running or not ready, when the platform knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    topic: str
+    partition: int
+    leader: int
+    """-1: none, the partition is offline."""
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> PartitionKey:
+        return (self.topic, self.partition)
+
+    @property
+    def name(self) -> str:
+        return partition_name(self.key)
+
+    @property
+    def reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas that it will have once its reassignment is over."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    @property
+    def settled_replicas(self) -> tuple[int, ...]:
+        """Replicas that should be in sync by now; one that is being added has a whole log to fetch first."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
+
+    @property
+    def under_replicated(self) -> bool:
+        return any(broker not in self.isr for broker in self.settled_replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionState, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    """What is set on the topic itself, without defaults."""
+    min_isr: int = 1
+    """The effective min.insync.replicas."""
+    internal: bool = False
+
+    @property
+    def replication_factor(self) -> int:
+        return max((len(partition.target) for partition in self.partitions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    group_id: str
+    state: str
+    """As Kafka names it; "Dead" when there is no such group."""
+    members: int = 0
+    coordinator: int = -1
+    lags: Mapping[str, int] | None = None
+    """Records behind the end of each topic with a committed offset; None when it could not be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaState:
+    """The cluster as its controller tells it. `reachable` is False when no broker answered."""
+
+    reachable: bool = False
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: frozenset[int] = frozenset()
+    """Ids that are registered."""
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    groups: Mapping[str, GroupState] = field(default_factory=dict)
+    problem: str = ""
+    """Why the cluster could not be reached."""
+
+    def partitions(self) -> Iterator[PartitionState]:
+        for topic in self.topics.values():
+            yield from topic.partitions
+
+    def with_topic(self) -> Iterator[tuple[TopicState, PartitionState]]:
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                yield topic, partition
+
+    def holding(self, broker: int) -> list[PartitionState]:
+        """The partitions that have a replica on the broker, or are to get one."""
+        return [partition for partition in self.partitions() if broker in partition.replicas]
+
+    @property
+    def reassigning(self) -> list[PartitionState]:
+        return [partition for partition in self.partitions() if partition.reassigning]
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperState:
+    running: bool
+    connect: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything a pass of the reconciler sees."""
+
+    zookeeper: ZooKeeperState
+    brokers: Mapping[int, BrokerInstance]
+    kafka: KafkaState
+    now_ms: int
+
+    def in_service(self, broker: int) -> bool:
+        """It answers, and the cluster knows it."""
+        instance = self.brokers.get(broker)
+        return instance is not None and instance.ready and broker in self.kafka.brokers

@@ -1,0 +1,102 @@
+"""Where replicas go: a mutable picture of an assignment, and the rules of a good place.
+
+Used by `rebalance` (moves) and `topics` (new replicas). A good place, in this order: not where the partition
+has a replica already; a rack it is not in yet; the broker with the fewest replicas of the topic,
+then of all; the lowest id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ottla_operator.planning.observed import PartitionKey
+
+Racks = Mapping[int, str | None]
+"""The brokers that may hold replicas, with their racks."""
+
+
+class Unplaceable(Exception):
+    """More replicas are wanted than there are brokers for them."""
+
+
+class Layout:
+    """Replica lists by partition, with counts kept as they change. Lists the preferred leader first."""
+
+    def __init__(self, assignment: Mapping[PartitionKey, Sequence[int]], racks: Racks) -> None:
+        self.racks = dict(racks)
+        self.replicas: dict[PartitionKey, list[int]] = {key: list(r) for key, r in assignment.items()}
+        self.load: Counter[int] = Counter()
+        self.topic_load: Counter[tuple[str, int]] = Counter()
+        self.on_broker: dict[int, set[PartitionKey]] = {}
+        for key, replicas in self.replicas.items():
+            for broker in replicas:
+                self._count(key, broker, 1)
+
+    def _count(self, key: PartitionKey, broker: int, change: int) -> None:
+        self.load[broker] += change
+        self.topic_load[key[0], broker] += change
+        on_broker = self.on_broker.setdefault(broker, set())
+        if change > 0:
+            on_broker.add(key)
+        else:
+            on_broker.discard(key)
+
+    def replace(self, key: PartitionKey, old: int, new: int) -> None:
+        """Move a replica; the new one takes the old one's place in the order."""
+        replicas = self.replicas[key]
+        assert new not in replicas, f"{key} has a replica on broker {new} already"
+        replicas[replicas.index(old)] = new
+        self._count(key, old, -1)
+        self._count(key, new, 1)
+
+    def add(self, key: PartitionKey, broker: int) -> None:
+        replicas = self.replicas.setdefault(key, [])
+        assert broker not in replicas, f"{key} has a replica on broker {broker} already"
+        replicas.append(broker)
+        self._count(key, broker, 1)
+
+    def remove(self, key: PartitionKey, broker: int) -> None:
+        self.replicas[key].remove(broker)
+        self._count(key, broker, -1)
+
+    def rack_spread(self, replicas: Sequence[int]) -> int:
+        """In how many racks the replicas are; a broker without a rack is one of its own."""
+        return len({self.racks.get(broker) or broker for broker in replicas})
+
+    def best_place(self, key: PartitionKey, *, instead_of: int | None = None) -> int:
+        """The broker for one more replica, or for the one on `instead_of`. Raises Unplaceable."""
+        replicas = self.replicas.get(key, [])
+        others = [broker for broker in replicas if broker != instead_of]
+        candidates = [broker for broker in self.racks if broker not in replicas]
+        if not candidates:
+            raise Unplaceable(
+                f"{key[0]}-{key[1]} needs {len(others) + 1} replicas; {len(self.racks)} brokers can hold them"
+            )
+        return min(
+            candidates,
+            key=lambda broker: (
+                -self.rack_spread([*others, broker]),
+                self.topic_load[key[0], broker],
+                self.load[broker],
+                broker,
+            ),
+        )
+
+    def place_new(self, topic: str, first: int, count: int, factor: int) -> list[tuple[int, ...]]:
+        """Places for `count` new partitions of a topic from number `first`; leaders spread evenly."""
+        leaders: Counter[int] = Counter(
+            replicas[0] for key, replicas in self.replicas.items() if replicas and key[0] == topic
+        )
+        placed: list[tuple[int, ...]] = []
+        for number in range(first, first + count):
+            key = (topic, number)
+            for _ in range(factor):
+                self.add(key, self.best_place(key))
+            replicas = self.replicas[key]
+            leader = min(replicas, key=lambda broker: (leaders[broker], self.load[broker], broker))
+            replicas.remove(leader)
+            replicas.insert(0, leader)
+            leaders[leader] += 1
+            placed.append(tuple(replicas))
+        return placed

@@ -1,0 +1,61 @@
+"""The revision of a cluster's brokers: their static settings, and a hash of them.
+
+A broker whose hash is not the target's is bounced; a setting that running brokers take (`live`) stays out of
+the hash. Also left out: what the operator fills in by default and what only differs between brokers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ottla_operator.resources.cluster import BrokerClusterSpec
+from ottla_operator.resources.common import config_texts
+
+# Three replicas of each internal topic are Kafka's default, and impossible on fewer brokers.
+_INTERNAL_REPLICATION = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+)
+_INTERNAL_MIN_ISR = "transaction.state.log.min.isr"
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What brokers should run with."""
+
+    hash: str
+    static: Mapping[str, str]
+    live: Mapping[str, str]
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All settings, for a broker that starts now."""
+        return {**self.defaults, **self.live, **self.static}
+
+
+def target_revision(spec: BrokerClusterSpec, is_live: Callable[[str], bool]) -> Revision:
+    """The revision that the spec asks for."""
+    settings = config_texts(spec.config)
+    static = {name: settings[name] for name in sorted(settings) if not is_live(name)}
+    live = {name: settings[name] for name in sorted(settings) if is_live(name)}
+    replication = str(min(3, spec.replicas))
+    defaults = dict.fromkeys(_INTERNAL_REPLICATION, replication)
+    defaults[_INTERNAL_MIN_ISR] = str(min(2, spec.replicas))
+    described = json.dumps({"static": static, "version": spec.version, "image": spec.image}, sort_keys=True)
+    return Revision(
+        hash=hashlib.sha256(described.encode()).hexdigest()[:10], static=static, live=live, defaults=defaults
+    )
+
+
+def restart_reasons(target: Revision, running_hash: str, running: Mapping[str, str]) -> list[str]:
+    """Why a broker that runs with `running` needs a bounce; empty when it does not."""
+    if running_hash == target.hash:
+        return []
+    names = sorted(
+        name for name in {*running, *target.static} if running.get(name) != target.static.get(name)
+    )
+    return [f"{name} is changed" for name in names] or ["its revision is not the target's"]

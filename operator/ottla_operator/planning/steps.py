@@ -1,0 +1,147 @@
+"""The steps that planners ask for and `reconcile` takes: data, one class a step.
+
+Each is safe to take twice, and safe to be interrupted: the next pass observes how far it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ottla_operator.planning.observed import PartitionKey
+
+Assignment = Mapping[PartitionKey, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureZooKeeper:
+    def __str__(self) -> str:
+        return "start ZooKeeper"
+
+
+@dataclass(frozen=True, slots=True)
+class StartBroker:
+    """Start a broker that does not run: on the target revision, or as it last ran.
+
+    A broker that crashed outside its turn in a roll comes back as it was, as a container does in its pod.
+    """
+
+    broker: int
+    on_target: bool = True
+
+    def __str__(self) -> str:
+        return f"start broker {self.broker}" + ("" if self.on_target else " as it was")
+
+
+@dataclass(frozen=True, slots=True)
+class StopBroker:
+    """Shut a broker down in order. One that is still desired is started again by a later pass: a bounce."""
+
+    broker: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"stop broker {self.broker}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveBroker:
+    """Forget a stopped broker, and delete its volume if so told."""
+
+    broker: int
+    delete_volume: bool
+
+    def __str__(self) -> str:
+        return f"remove broker {self.broker}" + (" and its volume" if self.delete_volume else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign:
+    assignment: Assignment
+    reason: str
+
+    def __str__(self) -> str:
+        return f"reassign {len(self.assignment)} partitions: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class ElectPreferredLeaders:
+    partitions: Sequence[PartitionKey]
+
+    def __str__(self) -> str:
+        return f"elect the preferred leaders of {len(self.partitions)} partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class AlterBrokerSettings:
+    """Settings that running brokers take without a bounce."""
+
+    set_: Mapping[str, str]
+    delete: Sequence[str]
+
+    def __str__(self) -> str:
+        return f"apply {', '.join([*self.set_, *self.delete])} to the running brokers"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    topic: str
+    partitions: int
+    replicas: int
+    config: Mapping[str, str] = field(default_factory=dict)
+    assignment: Mapping[int, tuple[int, ...]] | None = None
+
+    def __str__(self) -> str:
+        return f"create topic {self.topic} with {self.partitions} partitions of {self.replicas} replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopicConfig:
+    topic: str
+    set_: Mapping[str, str]
+    delete: Sequence[str]
+
+    def __str__(self) -> str:
+        changes = [f"{name}={value}" for name, value in self.set_.items()]
+        return f"alter topic {self.topic}: " + ", ".join(
+            changes + [f"{name} to default" for name in self.delete]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions:
+    topic: str
+    total: int
+    assignment: Sequence[tuple[int, ...]] | None = None
+
+    def __str__(self) -> str:
+        return f"increase topic {self.topic} to {self.total} partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    topic: str
+
+    def __str__(self) -> str:
+        return f"delete topic {self.topic}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    group: str
+
+    def __str__(self) -> str:
+        return f"delete the offsets of group {self.group}"
+
+
+ClusterStep = (
+    EnsureZooKeeper
+    | StartBroker
+    | StopBroker
+    | RemoveBroker
+    | Reassign
+    | ElectPreferredLeaders
+    | AlterBrokerSettings
+)
+ResourceStep = CreateTopic | AlterTopicConfig | CreatePartitions | DeleteTopic | DeleteGroup | Reassign
+Step = ClusterStep | ResourceStep

@@ -1,0 +1,209 @@
+"""BrokerCluster: a set of brokers, the ZooKeeper they use, and how both are rolled, scaled and balanced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from ottla_operator.resources.common import (
+    AGE,
+    ConfigMap,
+    Definition,
+    Duration,
+    FreeForm,
+    Model,
+    Name,
+    PrinterColumn,
+    Problem,
+    Quantity,
+    Resource,
+    Status,
+    condition_column,
+    config_texts,
+    parse_quantity,
+)
+from ottla_operator.resources.quota import Limits
+from ottla_operator.resources.settings import broker_settings_problems
+
+# Fields that only Kubernetes can honour: accepted everywhere, so that one file serves both.
+KUBERNETES_ONLY = ("version", "image", "listeners", "rack", "resources", "template", "default_quotas")
+
+
+class Listener(Model):
+    name: Name
+    port: int = Field(ge=1, le=65535)
+    type: Literal["internal", "nodeport", "loadbalancer"] = "internal"
+    tls: bool = False
+
+
+class Storage(Model):
+    size: Quantity | None = None
+    storage_class: str | None = Field(default=None, alias="class")
+    delete_claim: bool = Field(
+        default=False, description="Delete a broker's volume with the broker; kept otherwise."
+    )
+
+
+class ManagedZooKeeper(Model):
+    replicas: int = Field(default=3, ge=1, le=7)
+    storage: Storage = Field(default_factory=Storage)
+
+
+class ZooKeeper(Model):
+    """Where the cluster's ZooKeeper is: an address, or one that the operator runs (the default)."""
+
+    connect: str | None = Field(default=None, min_length=1, description="host:port[,host:port…][/chroot]")
+    managed: ManagedZooKeeper | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> ZooKeeper:
+        if self.connect is not None and self.managed is not None:
+            raise ValueError("give connect or managed, not both")
+        return self
+
+
+class Rack(Model):
+    topology_key: str = "topology.kubernetes.io/zone"
+
+
+class Template(Model):
+    pod: FreeForm = Field(default_factory=dict)
+    pod_disruption_budget: FreeForm = Field(default_factory=dict)
+    topology_spread_constraints: list[FreeForm] = Field(default_factory=list)
+
+
+class RollingUpdate(Model):
+    strategy: Literal["Auto", "OnApproval"] = "Auto"
+    max_unavailable_per_rack: int = Field(
+        default=1, ge=1, description="Brokers of one rack down at a time; never of two racks at once."
+    )
+    min_ready_seconds: int = Field(default=3, ge=0, le=3600)
+    timeout: Duration = Field(default="10m", description="After this a broker that is not back is reported.")
+    elect_preferred_leaders: bool = True
+
+
+class ScaleDown(Model):
+    policy: Literal["Drain", "Block", "Force"] = "Drain"
+
+
+class Rebalance(Model):
+    on_scale_up: bool = True
+    replication_throttle: Quantity | None = Field(default=None, description="Bytes per second and broker.")
+
+
+class BrokerClusterSpec(Model):
+    replicas: int = Field(ge=1, le=1000)
+    version: str | None = None
+    image: str | None = None
+    listeners: list[Listener] = Field(default_factory=list)
+    config: ConfigMap = Field(default_factory=dict, description="Kafka's broker settings.")
+    storage: Storage = Field(default_factory=Storage)
+    zookeeper: ZooKeeper = Field(default_factory=ZooKeeper)
+    rack: Rack | None = None
+    resources: FreeForm = Field(default_factory=dict)
+    template: Template = Field(default_factory=Template)
+    rolling_update: RollingUpdate = Field(default_factory=RollingUpdate)
+    scale_down: ScaleDown = Field(default_factory=ScaleDown)
+    rebalance: Rebalance = Field(default_factory=Rebalance)
+    default_quotas: Limits | None = None
+
+
+class BrokerStatus(Model):
+    id: int
+    pod_name: str = ""
+    ready: bool = False
+    state: str = "Unknown"
+    config_hash: str = ""
+    restart_reasons: list[str] = Field(default_factory=list)
+    waiting_for: str = ""
+
+
+class RolloutStatus(Model):
+    id: str
+    target_hash: str
+    updated: int
+    total: int
+    started_at: str
+
+
+class ReassignmentStatus(Model):
+    id: str
+    reason: str
+    moved: int
+    total: int
+    started_at: str
+
+
+class BrokerClusterStatus(Status):
+    replicas: int = 0
+    ready_replicas: int = 0
+    selector: str = ""
+    cluster_id: str = ""
+    controller_id: int = -1
+    controller_epoch: int = -1
+    version: str = ""
+    bootstrap_servers: str = ""
+    under_replicated_partitions: int = 0
+    under_min_isr_partitions: int = 0
+    offline_partitions: int = 0
+    brokers: list[BrokerStatus] = Field(
+        default_factory=list,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
+    )
+    rollout: RolloutStatus | None = None
+    reassignment: ReassignmentStatus | None = None
+
+
+class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
+    definition: ClassVar[Definition] = Definition(
+        kind="BrokerCluster",
+        plural="brokerclusters",
+        short_names=("bc",),
+        condition_types=("Ready", "Available", "FullyReplicated", "ConfigApplied", "Rolling", "Scaling"),
+        columns=(
+            condition_column("Ready", "Ready"),
+            PrinterColumn("Desired", "integer", ".spec.replicas"),
+            PrinterColumn("Brokers", "integer", ".status.readyReplicas"),
+            PrinterColumn("Controller", "integer", ".status.controllerId"),
+            PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
+            PrinterColumn("Version", "string", ".status.version"),
+            condition_column("Status", "Ready", "reason"),
+            AGE,
+            PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
+            PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
+        ),
+        scale={
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        },
+    )
+
+    kind: Literal["BrokerCluster"]
+    status: BrokerClusterStatus = Field(default_factory=BrokerClusterStatus)
+
+    def problems(self) -> Iterator[Problem]:
+        problems, _ = broker_settings_problems(config_texts(self.spec.config))
+        for name, message in problems:
+            yield Problem(f"spec.config[{name}]", message)
+        quantities = (
+            ("spec.storage.size", self.spec.storage.size),
+            ("spec.rebalance.replicationThrottle", self.spec.rebalance.replication_throttle),
+        )
+        for path, quantity in quantities:
+            if quantity is not None and parse_quantity(quantity) is None:
+                yield Problem(
+                    path, f"{quantity!r} is no quantity; allowed: a number, or one with Ki, Mi, Gi, …"
+                )
+
+    def notes(self) -> Iterator[str]:
+        for name in KUBERNETES_ONLY:
+            if name in self.spec.model_fields_set:
+                alias = type(self.spec).model_fields[name].alias or name
+                yield f"spec.{alias} is used on Kubernetes only, and ignored here"
+        _, warnings = broker_settings_problems(config_texts(self.spec.config))
+        yield from (f"spec.config: {warning}" for warning in warnings)
+        if self.spec.rebalance.replication_throttle is not None:
+            yield "spec.rebalance.replicationThrottle is not enforced by the brokers yet"

@@ -1,0 +1,233 @@
+"""What all custom resources share: the strict base model, metadata, names, quantities, transition rules.
+
+Used by the four resource modules, by `loading` (YAML files) and by `crds` (the generated CustomResource-
+Definitions). Field names are snake_case here and camelCase in YAML; YAML may use camelCase alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from ottla_operator.conditions import Condition
+
+GROUP = "ottla.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+PAUSE_ANNOTATION = f"{GROUP}/pause-reconciliation"
+MANAGED_ANNOTATION = f"{GROUP}/managed"
+APPROVE_ANNOTATION = f"{GROUP}/approve-rollout"
+
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+FREE_FORM: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
+
+
+class Model(BaseModel):
+    """Strict: an unknown field or a value of the wrong type is an error, never a guess."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        frozen=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a resource: the field's path, and what is allowed there."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionRule:
+    """A rule about how a spec may change: CEL for the API server, `allows` for `ottla up`."""
+
+    path: str
+    message: str
+    cel: str
+    allows: Callable[[Any, Any], bool]
+
+
+def immutable(path: str, attribute: str, *, optional: bool = False) -> TransitionRule:
+    """A field of the spec that may not change once set (nor be set or unset later)."""
+    name = path.removeprefix("spec.")
+    cel = f"self.{name} == oldSelf.{name}"
+    if optional:
+        cel = f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || {cel})"
+    return TransitionRule(
+        path=path,
+        message=f"{name} is immutable",
+        cel=cel,
+        allows=lambda old, new: bool(getattr(old, attribute) == getattr(new, attribute)),
+    )
+
+
+Name = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
+
+# As in Kubernetes: a number, or a number with a suffix.
+Quantity = Annotated[
+    str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True, "anyOf": None, "type": None})
+]
+
+Duration = Annotated[str, Field(pattern=r"^([0-9]+(ms|s|m|h))+$")]
+
+# Kafka's settings are strings; YAML writers leave quotes away.
+ConfigValue = str | int | float | bool
+ConfigMap = Annotated[dict[str, ConfigValue], Field(json_schema_extra={**FREE_FORM})]
+FreeForm = Annotated[dict[str, Any], Field(json_schema_extra={**FREE_FORM})]
+
+_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P|)$")
+_FACTORS = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
+}  # fmt: skip
+_DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
+_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+def parse_quantity(value: str | int) -> int | None:
+    """Bytes (or a count) of a Kubernetes quantity; None when it is none."""
+    match = _QUANTITY.match(str(value))
+    return int(float(match[1]) * _FACTORS[match[2]]) if match else None
+
+
+def parse_duration_ms(value: str) -> int:
+    """Milliseconds of a duration such as `90s`, `10m` or `1h30m`."""
+    return sum(int(number) * _DURATION_MS[unit] for number, unit in _DURATION_PART.findall(value))
+
+
+def config_text(value: ConfigValue) -> str:
+    """A setting as Kafka writes it: `true`, not `True`; `1`, not `1.0`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def config_texts(config: Mapping[str, ConfigValue]) -> dict[str, str]:
+    return {name: config_text(value) for name, value in config.items()}
+
+
+class ClusterRef(Model):
+    name: Name = Field(description="The BrokerCluster in the same namespace.")
+
+
+class Metadata(Model):
+    """The part of Kubernetes' ObjectMeta that means something here; the rest is accepted."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]
+    namespace: str | None = None
+    uid: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def paused(self) -> bool:
+        return self.annotations.get(PAUSE_ANNOTATION, "").lower() == "true"
+
+    @property
+    def managed(self) -> bool:
+        return self.annotations.get(MANAGED_ANNOTATION, "").lower() != "false"
+
+    @property
+    def deleting(self) -> bool:
+        return self.deletion_timestamp is not None
+
+    @property
+    def age_key(self) -> tuple[str, str, str]:
+        """Sorts resources by age, the oldest first; ties are broken the same way every time."""
+        return (self.creation_timestamp, self.name, self.uid)
+
+
+class Status(Model):
+    observed_generation: int = 0
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+
+
+SpecT = TypeVar("SpecT", bound=Model)
+StatusT = TypeVar("StatusT", bound=Status)
+
+
+@dataclass(frozen=True, slots=True)
+class PrinterColumn:
+    name: str
+    type: str
+    json_path: str
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a CustomResourceDefinition says beside its schema."""
+
+    kind: str
+    plural: str
+    short_names: tuple[str, ...]
+    condition_types: tuple[str, ...]
+    columns: tuple[PrinterColumn, ...]
+    transition_rules: tuple[TransitionRule, ...] = ()
+    scale: Mapping[str, str] | None = None
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+
+class Resource(Model, Generic[SpecT, StatusT]):
+    """A custom resource; the concrete classes set `definition` and the two type arguments."""
+
+    definition: ClassVar[Definition]
+
+    api_version: str = API_VERSION
+    kind: str
+    metadata: Metadata
+    spec: SpecT
+    status: StatusT
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.metadata.name}"
+
+    def problems(self) -> Iterator[Problem]:
+        """What the schema cannot say about the spec; nothing by default."""
+        return iter(())
+
+    def notes(self) -> Iterator[str]:
+        """Fields that are set but mean nothing without Kubernetes."""
+        return iter(())
+
+    def transition_problems(self, old: Resource[Any, Any]) -> Iterator[Problem]:
+        for rule in self.definition.transition_rules:
+            if not rule.allows(old.spec, self.spec):
+                yield Problem(rule.path, rule.message)
+
+
+AGE = PrinterColumn("Age", "date", ".metadata.creationTimestamp")
+
+
+def condition_column(name: str, condition: str, field: str = "status", priority: int = 0) -> PrinterColumn:
+    return PrinterColumn(name, "string", f'.status.conditions[?(@.type=="{condition}")].{field}', priority)

@@ -1,0 +1,208 @@
+"""Reads custom resources from YAML files: what a file says, and what is wrong with it, resource by resource.
+
+Called by `ottla up`. Invariants: one broken resource or file costs nothing but itself; a problem names the
+file, the document in it, the resource and the field; reading has no side effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ottla_operator.resources import API_VERSION, KINDS, AnyResource, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a resource was written: a file, and the how-many-th document in it (from 1)."""
+
+    file: Path
+    document: int
+
+    def __str__(self) -> str:
+        return f"{self.file} (document {self.document})"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document that could be told to be a resource of ours: valid, or with its problems."""
+
+    source: Source
+    kind: str
+    name: str
+    metadata: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """All that a folder holds. `errors` belong to no resource: unreadable files, unknown kinds."""
+
+    documents: tuple[Document, ...]
+    errors: tuple[str, ...]
+    unreadable: frozenset[Path]
+    """Files whose resources are not known now, and therefore not known to be gone."""
+
+
+def load_folder(folder: Path) -> Loaded:
+    """Every *.yaml and *.yml in the folder and below, or the one file given, in the order of their names."""
+    if folder.is_file():
+        return load_files([folder])
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix in (".yaml", ".yml") and not path.name.startswith(".") and path.is_file()
+    )
+    return load_files(files)
+
+
+def load_files(files: Iterable[Path]) -> Loaded:
+    documents: list[Document] = []
+    errors: list[str] = []
+    unreadable: set[Path] = set()
+    seen: dict[str, Source] = {}
+    for file in files:
+        try:
+            parsed = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            errors.append(f"{file}: {_yaml_reason(error)}")
+            unreadable.add(file)
+            continue
+        for number, content in enumerate(parsed, 1):
+            source = Source(file, number)
+            if content is None:
+                continue
+            found = _identify(content, source)
+            if isinstance(found, str):
+                errors.append(found)
+                continue
+            if found.key in seen:
+                errors.append(f"{source}: {found.key} is in {seen[found.key]} already; this one is ignored")
+                continue
+            seen[found.key] = source
+            documents.append(found)
+    return Loaded(tuple(documents), tuple(errors), frozenset(unreadable))
+
+
+def _yaml_reason(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return str(error)
+
+
+def _identify(content: object, source: Source) -> Document | str:
+    """The document as a resource of ours, or why it is none."""
+    if not isinstance(content, dict):
+        return f"{source}: not a resource: a mapping with apiVersion, kind, metadata and spec is needed"
+    kind, api_version = content.get("kind"), content.get("apiVersion")
+    if kind not in KINDS or api_version != API_VERSION:
+        allowed = ", ".join(KINDS)
+        return f"{source}: {api_version} {kind} is not known here; allowed: {API_VERSION} of kind {allowed}"
+    metadata = content.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(name, str) or not name:
+        return f"{source}: {kind}: metadata.name is needed"
+    spec = content.get("spec")
+    document = Document(source, kind, name, metadata, spec if isinstance(spec, dict) else {})
+    _, problems = parse_resource(kind, metadata, content.get("spec"), extra=_extra(content))
+    if not problems:
+        return document
+    return Document(source, kind, name, metadata, document.spec, tuple(problems))
+
+
+def _extra(content: Mapping[str, Any]) -> list[str]:
+    """Top-level fields that do not belong; `status` is the operator's, and ignored as on Kubernetes."""
+    return [name for name in content if name not in ("apiVersion", "kind", "metadata", "spec", "status")]
+
+
+def parse_resource(
+    kind: str, metadata: object, spec: object, status: object = None, *, extra: Iterable[str] = ()
+) -> tuple[AnyResource | None, list[Problem]]:
+    """The resource, or None and everything that is wrong with it."""
+    model = KINDS[kind]
+    problems = [Problem(name, "unknown field; allowed: apiVersion, kind, metadata, spec") for name in extra]
+    content = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+    if status is not None:
+        content["status"] = status
+    try:
+        resource: AnyResource = model.model_validate(content, by_alias=True, by_name=False)
+    except ValidationError as error:
+        return None, problems + problems_of(error, model)
+    problems += list(resource.problems())
+    return (None if problems else resource), problems
+
+
+def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
+    """Each error of pydantic's as a field path and a sentence that says what is allowed."""
+    merged: dict[str, list[str]] = {}
+    for item in error.errors(include_url=False):
+        location = item["loc"]
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = f"unknown field; allowed: {', '.join(_known_fields(model, location[:-1]))}"
+        elif item["type"] == "missing":
+            message = "is required"
+        elif item["type"] != "value_error":
+            message = f"{item['input']!r} is not allowed: {message[:1].lower()}{message[1:]}"
+        path = _path(location)
+        messages = merged.setdefault(path, [])
+        if message not in messages:
+            messages.append(message)
+    return [Problem(path, "; or ".join(messages)) for path, messages in merged.items()]
+
+
+_UNION_BRANCHES = frozenset({"str", "int", "float", "bool", "constrained-str", "constrained-int"})
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """`spec.listeners[0].port`. pydantic adds the branch of a union that it tried; that is no field."""
+    path = ""
+    for number, part in enumerate(location):
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif number == len(location) - 1 and part in _UNION_BRANCHES:
+            continue
+        elif "." in part:
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path
+
+
+def _known_fields(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The aliases of the fields at a place in the model; empty when it cannot be told."""
+    here: Any = model
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = next(
+            (f for name, f in here.model_fields.items() if part in (f.alias, name)),
+            None,
+        )
+        found = _model_in(field.annotation) if field is not None else None
+        if found is None:
+            return []
+        here = found
+    return [field.alias or name for name, field in here.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model inside `Model`, `Model | None`, `list[Model]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,91 @@
+"""Quota: limits of a user, of a client id, of both, or of their defaults (KIP-546's entities)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from ottla_operator.resources.common import (
+    AGE,
+    ClusterRef,
+    Definition,
+    Model,
+    PrinterColumn,
+    Problem,
+    Resource,
+    Status,
+    condition_column,
+    immutable,
+)
+
+
+class Entity(Model):
+    """Whom the limits are for: names, or `<default>` for all who have none of their own."""
+
+    user: str | None = Field(default=None, min_length=1)
+    client_id: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _somebody(self) -> Entity:
+        if self.user is None and self.client_id is None:
+            raise ValueError("give user, clientId or both; `<default>` is allowed for each")
+        return self
+
+
+class Limits(Model):
+    producer_byte_rate: float | None = Field(
+        default=None, gt=0, strict=False, description="Bytes per second."
+    )
+    consumer_byte_rate: float | None = Field(
+        default=None, gt=0, strict=False, description="Bytes per second."
+    )
+    request_percentage: float | None = Field(
+        default=None, gt=0, strict=False, description="Percent of one network or request thread's time."
+    )
+    controller_mutation_rate: float | None = Field(
+        default=None, gt=0, strict=False, description="Partition mutations per second."
+    )
+
+    def given(self) -> dict[str, float]:
+        return {
+            (type(self).model_fields[name].alias or name): value for name, value in self if value is not None
+        }
+
+
+class QuotaSpec(Model):
+    cluster_ref: ClusterRef
+    entity: Entity
+    limits: Limits
+
+
+class QuotaStatus(Status):
+    applied_limits: Limits | None = None
+    overridden_by: str | None = None
+
+
+class Quota(Resource[QuotaSpec, QuotaStatus]):
+    definition: ClassVar[Definition] = Definition(
+        kind="Quota",
+        plural="quotas",
+        short_names=("oq",),  # `quota` is Kubernetes' ResourceQuota
+        condition_types=("Ready", "Effective"),
+        columns=(
+            condition_column("Ready", "Ready"),
+            condition_column("Effective", "Effective"),
+            PrinterColumn("User", "string", ".spec.entity.user"),
+            PrinterColumn("Client", "string", ".spec.entity.clientId"),
+            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
+            AGE,
+        ),
+        transition_rules=(immutable("spec.clusterRef", "cluster_ref"), immutable("spec.entity", "entity")),
+    )
+
+    kind: Literal["Quota"]
+    status: QuotaStatus = Field(default_factory=QuotaStatus)
+
+    def problems(self) -> Iterator[Problem]:
+        if not self.spec.limits.given():
+            names = ", ".join(str(field.alias) for field in Limits.model_fields.values())
+            yield Problem("spec.limits", f"is empty; give at least one of {names}")

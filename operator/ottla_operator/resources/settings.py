@@ -1,0 +1,58 @@
+"""Checks Kafka settings in a spec by the brokers' own tables, so that a typo is found before a broker is.
+
+Called by the Topic and BrokerCluster models. Nothing here holds a table of its own but the settings that
+the operator itself writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ottla.metadata.config import BROKER_CONFIGS, BrokerConfig, ConfigError, validate_topic_config
+
+RESERVED_BROKER_SETTINGS: Final = {
+    "advertised.listeners": "from spec.listeners",
+    "broker.id": "the broker's ordinal",
+    "broker.id.generation.enable": "ids are ordinals",
+    "broker.rack": "from spec.rack",
+    "inter.broker.listener.name": "from spec.listeners",
+    "listener.security.protocol.map": "from spec.listeners",
+    "listeners": "from spec.listeners",
+    "log.dir": "on the broker's volume",
+    "log.dirs": "on the broker's volume",
+    "security.inter.broker.protocol": "from spec.listeners",
+    "zookeeper.connect": "from spec.zookeeper",
+}
+
+
+def topic_setting_problem(name: str, value: str) -> str | None:
+    """What is wrong with a topic's setting, or None."""
+    return validate_topic_config(name, value)
+
+
+def broker_settings_problems(settings: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """(setting, what is wrong with it) for each problem, and warnings about settings without effect."""
+    problems = [
+        (name, f"is set by the operator: {RESERVED_BROKER_SETTINGS[name]}")
+        for name in settings
+        if name in RESERVED_BROKER_SETTINGS
+    ]
+    free = {name: value for name, value in settings.items() if name not in RESERVED_BROKER_SETTINGS}
+    try:
+        return problems, BrokerConfig.from_properties(free).warnings
+    except ConfigError as error:
+        problems += [_named(line) for line in error.problems]
+        return problems, []
+
+
+def _named(line: str) -> tuple[str, str]:
+    """A line `name=value: reason` or `name: reason` as (name, what is wrong)."""
+    setting, _, reason = line.partition(": ")
+    name, equals, value = setting.partition("=")
+    return name, f"{value!r} is not allowed: {reason}" if equals else reason
+
+
+def setting_is_live(name: str) -> bool:
+    """Whether running brokers take a new value of this setting without a bounce."""
+    return name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic

@@ -1,0 +1,116 @@
+"""Topic: a topic with its partitions, replication factor and settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ottla_operator.resources.common import (
+    AGE,
+    ClusterRef,
+    ConfigMap,
+    Definition,
+    Model,
+    PrinterColumn,
+    Problem,
+    Resource,
+    Status,
+    TransitionRule,
+    condition_column,
+    config_texts,
+    immutable,
+)
+from ottla_operator.resources.settings import topic_setting_problem
+
+TOPIC_NAME = r"^[a-zA-Z0-9._-]+$"
+_TOPIC_NAME = re.compile(TOPIC_NAME)
+
+
+class TopicSpec(Model):
+    cluster_ref: ClusterRef
+    topic_name: Annotated[str, Field(pattern=TOPIC_NAME, min_length=1, max_length=249)] | None = Field(
+        default=None, description="The topic's name; the resource's own when left out."
+    )
+    partitions: int | None = Field(
+        default=None, ge=1, le=100_000, description="The brokers' num.partitions when left out."
+    )
+    replicas: int | None = Field(
+        default=None, ge=1, le=1000, description="The brokers' default.replication.factor when left out."
+    )
+    config: ConfigMap = Field(default_factory=dict, description="Kafka's topic settings.")
+    reclaim_policy: Literal["Delete", "Retain"] = Field(
+        default="Delete", description="Whether the topic, with its data, goes with the resource."
+    )
+    adopt: bool = Field(default=False, description="Take over a topic that exists and looks otherwise.")
+
+
+class ReplicasChange(Model):
+    target_replicas: int
+    state: Literal["Pending", "Ongoing", "Blocked"]
+    message: str = ""
+
+
+class TopicStatus(Status):
+    topic_name: str = ""
+    topic_id: str = ""
+    partitions: int = 0
+    replicas: int = 0
+    under_replicated_partitions: int = 0
+    replicas_change: ReplicasChange | None = None
+
+
+def _never_fewer(old: TopicSpec, new: TopicSpec) -> bool:
+    return old.partitions is None or (new.partitions is not None and new.partitions >= old.partitions)
+
+
+class Topic(Resource[TopicSpec, TopicStatus]):
+    definition: ClassVar[Definition] = Definition(
+        kind="Topic",
+        plural="topics",
+        short_names=("ot",),
+        condition_types=("Ready", "ConfigSynced", "ReplicasChanging"),
+        columns=(
+            condition_column("Ready", "Ready"),
+            PrinterColumn("Partitions", "integer", ".status.partitions"),
+            PrinterColumn("Replicas", "integer", ".status.replicas"),
+            PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
+            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
+            condition_column("Status", "Ready", "reason"),
+            AGE,
+            PrinterColumn("Topic", "string", ".status.topicName", 1),
+        ),
+        transition_rules=(
+            immutable("spec.clusterRef", "cluster_ref"),
+            immutable("spec.topicName", "topic_name", optional=True),
+            TransitionRule(
+                path="spec.partitions",
+                message="partitions cannot be decreased: Kafka has no way to take one away",
+                cel="!has(oldSelf.partitions) || "
+                "(has(self.partitions) && self.partitions >= oldSelf.partitions)",
+                allows=_never_fewer,
+            ),
+        ),
+    )
+
+    kind: Literal["Topic"]
+    status: TopicStatus = Field(default_factory=TopicStatus)
+
+    @property
+    def topic_name(self) -> str:
+        return self.spec.topic_name or self.metadata.name
+
+    def problems(self) -> Iterator[Problem]:
+        name = self.topic_name
+        if name in (".", "..") or not _TOPIC_NAME.match(name) or len(name) > 249:
+            yield Problem(
+                "spec.topicName", f"{name!r} is no topic name; allowed: 1 to 249 of a-z A-Z 0-9 . _ -"
+            )
+        if name.startswith("__"):
+            yield Problem("spec.topicName", f"{name!r}: names that start with __ are the brokers' own")
+        for setting, value in config_texts(self.spec.config).items():
+            problem = topic_setting_problem(setting, value)
+            if problem is not None:
+                yield Problem(f"spec.config[{setting}]", problem)
