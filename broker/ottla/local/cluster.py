@@ -1,0 +1,119 @@
+"""A whole cluster out of local processes: one embedded ZooKeeper and some brokers on loopback.
+
+Called by the tests and the benchmarks; `ottla up` drives the same processes through the operator's
+planning instead. A context manager: whatever happens inside, no process is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ottla.client.admin import AdminClient, ClusterUnreachable
+from ottla.client.admin_types import ClusterDescription, TopicDescription
+from ottla.client.connection import ConnectionLost
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import StartFailed
+from ottla.local.zookeeper import EmbeddedZooKeeper
+
+T = TypeVar("T")
+
+
+class LocalCluster:
+    """ZooKeeper and brokers 0 to n-1, each with a folder under `directory`."""
+
+    def __init__(
+        self, directory: Path, *, brokers: int = 3, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.directory = directory
+        self.settings = dict(settings or {})
+        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        self.brokers: dict[int, BrokerProcess] = {}
+        self._size = brokers
+
+    def __enter__(self) -> Self:
+        try:
+            self.zookeeper.start()
+            for broker_id in range(self._size):
+                self.add_broker(broker_id)
+            self.wait_until(lambda: len(self.describe().brokers) == self._size, "all brokers to register")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def add_broker(self, broker_id: int, settings: Mapping[str, str] | None = None) -> BrokerProcess:
+        """Start one more broker; returns at once."""
+        broker = BrokerProcess(broker_id, self.directory / "brokers" / str(broker_id), free_port())
+        broker.write_properties(self.zookeeper.connect, {**self.settings, **(settings or {})})
+        self.brokers[broker_id] = broker
+        broker.start()
+        return broker
+
+    def stop(self) -> None:
+        """Stop the brokers, all at the same time, then ZooKeeper; SIGKILL for what does not go."""
+        for broker in self.brokers.values():
+            broker.terminate()
+        for broker in self.brokers.values():
+            broker.stop(timeout_s=15)
+        self.zookeeper.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{broker.host}:{broker.port}" for broker in self.brokers.values())
+
+    def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+        """Run one coroutine with an admin client: `cluster.admin(lambda a: a.describe_cluster())`."""
+
+        async def run() -> T:
+            client = AdminClient([(b.host, b.port) for b in self.brokers.values() if b.running])
+            try:
+                return await use(client)
+            finally:
+                await client.close()
+
+        return asyncio.run(run())
+
+    def describe(self) -> ClusterDescription:
+        return self.admin(lambda client: client.describe_cluster())
+
+    def topic(self, name: str) -> TopicDescription | None:
+        return self.admin(lambda client: client.describe_topics([name])).get(name)
+
+    def create_topic(self, name: str, *, partitions: int = 1, replicas: int = 3, **config: str) -> None:
+        """Create a topic and wait until every partition has a leader and a full ISR; `_` in names is `.`."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self.admin(
+            lambda client: client.create_topic(
+                name, partitions=partitions, replication_factor=replicas, config=settings
+            )
+        )
+        self.wait_until(lambda: self.fully_replicated(name), f"{name} to be fully replicated")
+
+    def fully_replicated(self, name: str) -> bool:
+        topic = self.topic(name)
+        return topic is not None and all(
+            p.leader >= 0 and len(p.isr) == len(p.replicas) for p in topic.partitions
+        )
+
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+        """Await a condition; while no broker answers, it does not hold. Raises StartFailed with the logs."""
+
+        def holds() -> bool:
+            try:
+                return condition()
+            except (ClusterUnreachable, ConnectionLost, TimeoutError, OSError):
+                return False
+
+        if not wait_until(holds, timeout_s=timeout_s, poll_s=0.1):
+            logs = "\n".join(f"--- broker {b.broker_id}\n{b.log_tail()}" for b in self.brokers.values())
+            raise StartFailed(f"waited {timeout_s:g} s for {what}\n{logs}")
