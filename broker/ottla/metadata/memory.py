@@ -18,7 +18,6 @@ from ottla.metadata.store import (
     ANY_VERSION,
     BadVersion,
     Cancel,
-    Check,
     Create,
     Delete,
     NodeExists,
@@ -158,7 +157,11 @@ class MemoryTree:
         owner = session if operation.ephemeral else 0
         parent.children[name] = _Node(operation.data, self._zxid, self._zxid, owner, self._clock())
         parent.sequence += 1
-        undo.append(lambda: parent.children.pop(name) and None)
+
+        def remove() -> None:
+            del parent.children[name]
+
+        undo.append(remove)
         touched += [("data", path), ("children", path), ("children", parent_path)]
         return path
 
@@ -306,10 +309,10 @@ class MemoryStore:
             if notify in self._callbacks:
                 self._callbacks.remove(notify)
 
-        untree = self.tree.watch(kind, path, lambda: loop.call_soon(notify) and None)
+        def queue() -> None:
+            loop.call_soon(notify)
+
+        untree = self.tree.watch(kind, path, queue)
         self._callbacks.append(notify)
         self._cancels.append(untree)
         return cancel
-
-
-__all__ = ["Check", "MemoryStore", "MemoryTree"]

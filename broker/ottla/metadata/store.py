@@ -106,7 +106,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreConflict(StoreError):
-    """A `multi` was refused and nothing of it happened; `failed` is the operation that failed, `cause` why."""
+    """A `multi` was refused and nothing of it happened; `failed` is the culprit, `cause` its error."""
 
     def __init__(self, failed: Operation, index: int, cause: StoreError) -> None:
         super().__init__(failed.path, f"operation {index} ({type(failed).__name__}) of a multi: {cause!r}")

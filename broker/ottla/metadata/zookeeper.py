@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -197,13 +198,15 @@ class ZooKeeperStore:
             else:
                 future.set_exception(_translate(path, result.exception))
 
+        timeout_s = self._operation_timeout_s
+
         def time_out() -> None:
             if not future.done():
                 future.set_exception(
                     StoreUnavailable(path, f"no answer in {self._operation_timeout_s:.0f} s")
                 )
 
-        timer = self._loop.call_later(self._operation_timeout_s, time_out)
+        timer = self._loop.call_later(timeout_s, time_out)
         future.add_done_callback(lambda _: timer.cancel())
         issue().rawlink(lambda result: self._to_loop(lambda: finish(result)))
         return future
@@ -215,7 +218,7 @@ class ZooKeeperStore:
         while True:
             client = self._require_client(path)
             try:
-                return await self._await(path, lambda client=client: issue(client))
+                return await self._await(path, partial(issue, client))
             except StoreUnavailable:
                 if self._loop.time() >= deadline:
                     raise
@@ -227,7 +230,7 @@ class ZooKeeperStore:
             # Nothing is in flight yet: waiting for the connection cannot make the outcome unknown.
             assert self._loop is not None
             await self._until_connected(path, self._loop.time() + self._operation_timeout_s)
-        return await self._await(path, lambda: issue(client))
+        return await self._await(path, partial(issue, client))
 
     async def _until_connected(self, path: str, deadline: float) -> None:
         assert self._loop is not None
@@ -248,7 +251,8 @@ class ZooKeeperStore:
             data, stat = await self._read(path, lambda client: client.get_async(path))
         except NoNode:
             return None
-        return data, _stat(stat)
+        # Kafka's Java code creates its folders with null data.
+        return data or b"", _stat(stat)
 
     async def exists(self, path: str) -> Stat | None:
         stat = await self._read(path, lambda client: client.exists_async(path))
@@ -295,7 +299,7 @@ class ZooKeeperStore:
 
         results = await self._write(path, commit)
         for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
-            # Of a refused transaction ZooKeeper names the culprit; the others are "rolled back" or "not tried".
+            # ZooKeeper names the culprit; the other operations are "rolled back" or "not tried".
             if isinstance(result, Exception) and not isinstance(
                 result, RolledBackError | RuntimeInconsistency
             ):

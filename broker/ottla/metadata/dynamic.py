@@ -1,0 +1,196 @@
+"""Settings that change while brokers run: /config/topics, /config/brokers, and /config/changes.
+
+Called by the broker (to hear of changes) and by the handlers that alter settings. A change is the entity's
+node plus a sequential notification, which says only *what* to read again; so hearing twice, or late, does
+no harm. The callback also runs when a topic's node has gone (with an empty mapping).
+
+Invariant: after `start`, and after every notification, the callbacks have seen each entity's state as it was
+at that time or later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from ottla.metadata import znodes
+from ottla.metadata.store import (
+    Cancel,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    StoreError,
+    StoreUnavailable,
+    get_many,
+)
+
+log = logging.getLogger(__name__)
+
+# Kafka keeps notifications this long, for brokers that were away to find.
+CHANGE_EXPIRATION_MS = 15 * 60 * 1000
+_RETRY_DELAY_S = 1.0
+
+OnTopicConfig = Callable[[str, dict[str, str]], None]
+OnBrokerConfig = Callable[[str, dict[str, str]], None]
+
+
+class DynamicConfigs:
+    """Loads and follows topic and broker settings.
+
+    `on_topic_config(topic, overrides)`; `on_broker_config(broker_id or "<default>", overrides)`.
+    `clock` gives wall time in ms; with one, old notifications are purged.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        on_topic_config: OnTopicConfig,
+        on_broker_config: OnBrokerConfig | None = None,
+        *,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self._store = store
+        self._on_topic_config = on_topic_config
+        self._on_broker_config = on_broker_config
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._seen = -1
+        self._cancel: Cancel | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Load all topic and broker settings, calling back for each, then follow the changes."""
+        # Watch first, then note where the changes stand, then load: nothing falls between.
+        self._cancel = await self._store.watch_children(znodes.CONFIG_CHANGES, self._changed.set)
+        names = await self._store.children(znodes.CONFIG_CHANGES)
+        self._seen = max((_sequence(name) for name in names), default=-1)
+        await self.load_topics(await self._store.children(znodes.CONFIG_TOPICS))
+        for entity in await self._store.children(znodes.CONFIG_BROKERS):
+            await self._reload("brokers", entity)
+        self._task = asyncio.ensure_future(self._follow())
+
+    async def stop(self) -> None:
+        if self._cancel is not None:
+            self._cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def load_topics(self, topics: Iterable[str]) -> None:
+        """Read these topics' settings and call back for each.
+
+        For the broker that is told of a topic (LeaderAndIsr) before it has heard of its settings.
+        """
+        names = list(topics)
+        found = await get_many(self._store, [znodes.topic_config_path(name) for name in names])
+        for name, entry in zip(names, found, strict=True):
+            self._call_topic(name, entry[0] if entry else b"")
+
+    async def topic_config(self, topic: str) -> dict[str, str]:
+        """The topic's overrides as the store has them now."""
+        return await self._read("topics", topic)
+
+    async def broker_config(self, broker: str) -> dict[str, str]:
+        """The overrides of a broker id, or of "<default>"."""
+        return await self._read("brokers", broker)
+
+    async def alter_topic_config(self, topic: str, new: Mapping[str, str]) -> None:
+        """Replace the topic's overrides, and tell all brokers. Raises StoreError."""
+        await self._alter("topics", topic, new)
+
+    async def alter_broker_config(self, broker: str, new: Mapping[str, str]) -> None:
+        """Replace the overrides of a broker id, or of "<default>", and tell all brokers."""
+        await self._alter("brokers", broker, new)
+
+    async def _read(self, entity_type: str, entity: str) -> dict[str, str]:
+        path = znodes.config_path(entity_type, entity)
+        found = await self._store.get(path)
+        return znodes.decode_config(path, found[0]) if found else {}
+
+    async def _alter(self, entity_type: str, entity: str, new: Mapping[str, str]) -> None:
+        path, data = znodes.config_path(entity_type, entity), znodes.encode_config(new)
+        try:
+            await self._store.set(path, data)
+        except NoNode:
+            try:
+                await self._store.create(path, data, make_parents=True)
+            except NodeExists:
+                await self._store.set(path, data)
+        await self._store.create(
+            znodes.CONFIG_CHANGE_PREFIX,
+            znodes.encode_config_change(f"{entity_type}/{entity}"),
+            sequential=True,
+            make_parents=True,
+        )
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._process_changes()
+            except StoreUnavailable as error:
+                log.warning("cannot read the config changes, trying again: %s", error)
+                self._changed.set()
+                await asyncio.sleep(_RETRY_DELAY_S)
+
+    async def _process_changes(self) -> None:
+        names = await self._store.children(znodes.CONFIG_CHANGES)
+        new = sorted((name for name in names if _sequence(name) > self._seen), key=_sequence)
+        found = await get_many(self._store, [f"{znodes.CONFIG_CHANGES}/{name}" for name in new])
+        entities: dict[str, None] = {}
+        for entry in found:
+            if entry is not None:
+                try:
+                    entities[znodes.decode_config_change(entry[0])] = None
+                except znodes.InvalidNode as error:
+                    log.error("ignoring a config change: %s", error)
+        for path in entities:
+            entity_type, _, entity = path.partition("/")
+            await self._reload(entity_type, entity)
+        if new:
+            self._seen = _sequence(new[-1])
+        await self._purge(names)
+
+    async def _reload(self, entity_type: str, entity: str) -> None:
+        if entity_type == "topics":
+            await self.load_topics([entity])
+        elif entity_type == "brokers" and self._on_broker_config is not None:
+            try:
+                config = await self._read("brokers", entity)
+            except znodes.InvalidNode as error:
+                log.error("ignoring broker settings: %s", error)
+                return
+            self._on_broker_config(entity, config)
+
+    def _call_topic(self, topic: str, data: bytes) -> None:
+        try:
+            config = znodes.decode_config(znodes.topic_config_path(topic), data)
+        except znodes.InvalidNode as error:
+            log.error("ignoring topic settings: %s", error)
+            return
+        try:
+            self._on_topic_config(topic, config)
+        except Exception:
+            log.exception("applying the settings of topic %s failed", topic)
+
+    async def _purge(self, names: Iterable[str]) -> None:
+        """Remove old notifications; any broker may, and all do."""
+        if self._clock is None:
+            return
+        oldest_ms = self._clock() - CHANGE_EXPIRATION_MS
+        for name in sorted(names, key=_sequence):
+            path = f"{znodes.CONFIG_CHANGES}/{name}"
+            stat = await self._store.exists(path)
+            if stat is not None and stat.ctime_ms >= oldest_ms:
+                return
+            try:
+                await self._store.delete(path)
+            except StoreError as error:
+                log.debug("a config change is not purged: %s", error)
+
+
+def _sequence(name: str) -> int:
+    digits = name.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else -1

@@ -1,0 +1,135 @@
+"""A broker's presence in the store: the tree's folders, the cluster's id, and /brokers/ids/<id>.
+
+Called by the broker at start and after a lost session. Invariant: a broker id is registered by one session
+at a time; a registration of another live session is refused, not taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+
+from ottla.metadata import znodes
+from ottla.metadata.store import (
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    StoreUnavailable,
+    ensure_path,
+    pipelined,
+)
+from ottla.metadata.znodes import BrokerInfo, Endpoint
+
+log = logging.getLogger(__name__)
+
+
+class AlreadyRegistered(Exception):
+    """Another live broker has this id."""
+
+
+async def ensure_tree(store: MetadataStore) -> None:
+    """Create the persistent folders of Kafka's tree that are missing."""
+    await pipelined(lambda path: asyncio.ensure_future(ensure_path(store, path)), znodes.PERSISTENT_PATHS)
+
+
+def new_cluster_id() -> str:
+    """22 characters of URL-safe base64, as Kafka makes them; never with a leading dash (KAFKA-14189)."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+async def cluster_id(store: MetadataStore) -> str:
+    """The cluster's id, created by whichever broker is first."""
+    found = await store.get(znodes.CLUSTER_ID)
+    if found is None:
+        try:
+            await store.create(
+                znodes.CLUSTER_ID, znodes.encode_cluster_id(new_cluster_id()), make_parents=True
+            )
+        except NodeExists:
+            log.debug("another broker has created the cluster id first")
+        found = await store.get(znodes.CLUSTER_ID)
+        if found is None:
+            raise StoreUnavailable(znodes.CLUSTER_ID, "created, and gone again")
+    return znodes.decode_cluster_id(found[0])
+
+
+class BrokerRegistration:
+    """Registers one broker, again after each lost session.
+
+    `clock` gives wall time in ms. A previous session of the same broker may still hold the id after a crash;
+    `register` waits for its end, `wait_s` at most (choose more than the session timeout).
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        broker_id: int,
+        endpoints: Sequence[Endpoint],
+        *,
+        rack: str | None = None,
+        clock: Callable[[], int],
+        wait_s: float = 30.0,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._wait_s = wait_s
+        self.broker_id = broker_id
+        self.endpoints = tuple(endpoints)
+        self.rack = rack
+        self.broker_epoch = -1
+        self.cluster_id: str | None = None
+
+    async def register(self) -> int:
+        """Create /brokers/ids/<id> and return the broker epoch, its czxid (KIP-380).
+
+        Raises AlreadyRegistered if a live broker keeps the id for `wait_s`, StoreUnavailable.
+        """
+        await ensure_tree(self._store)
+        self.cluster_id = await cluster_id(self._store)
+        path = znodes.broker_path(self.broker_id)
+        info = BrokerInfo(self.broker_id, self.endpoints, self.rack, self._clock())
+        changed = asyncio.Event()
+        cancel = await self._store.watch_data(path, changed.set)
+        deadline = asyncio.get_running_loop().time() + self._wait_s
+        try:
+            while True:
+                changed.clear()
+                try:
+                    await self._store.create(path, znodes.encode_broker(info), ephemeral=True)
+                except NodeExists:
+                    log.debug("%s is taken", path)
+                stat = await self._store.exists(path)
+                if stat is not None and stat.ephemeral_owner == self._store.session_id:
+                    self.broker_epoch = stat.czxid
+                    log.info("registered broker %d with epoch %d", self.broker_id, stat.czxid)
+                    return stat.czxid
+                if stat is not None:
+                    await self._wait_for_the_other(changed, deadline)
+        finally:
+            cancel()
+
+    async def _wait_for_the_other(self, changed: asyncio.Event, deadline: float) -> None:
+        remaining_s = deadline - asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait_for(changed.wait(), max(0.0, remaining_s))
+        except TimeoutError:
+            raise AlreadyRegistered(
+                f"broker id {self.broker_id} is in use: {znodes.broker_path(self.broker_id)} belongs to "
+                "another live session. Give this broker another broker.id, or stop the other one."
+            ) from None
+
+    async def unregister(self) -> None:
+        """Remove the registration, if it is this session's."""
+        path = znodes.broker_path(self.broker_id)
+        stat = await self._store.exists(path)
+        if stat is not None and stat.ephemeral_owner == self._store.session_id:
+            try:
+                await self._store.delete(path)
+            except NoNode:
+                return
