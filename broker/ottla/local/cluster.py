@@ -74,14 +74,7 @@ class LocalCluster:
     def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
         """Run one coroutine with an admin client: `cluster.admin(lambda a: a.describe_cluster())`."""
 
-        async def run() -> T:
-            client = AdminClient([(b.host, b.port) for b in self.brokers.values() if b.running])
-            try:
-                return await use(client)
-            finally:
-                await client.close()
-
-        return asyncio.run(run())
+        return run_admin([(b.host, b.port) for b in self.brokers.values() if b.running], use)
 
     def describe(self) -> ClusterDescription:
         return self.admin(lambda client: client.describe_cluster())
@@ -117,3 +110,16 @@ class LocalCluster:
         if not wait_until(holds, timeout_s=timeout_s, poll_s=0.1):
             logs = "\n".join(f"--- broker {b.broker_id}\n{b.log_tail()}" for b in self.brokers.values())
             raise StartFailed(f"waited {timeout_s:g} s for {what}\n{logs}")
+
+
+def run_admin(bootstrap: list[tuple[str, int]], use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+    """Run one coroutine with an admin client of its own, on an event loop of its own."""
+
+    async def run() -> T:
+        client = AdminClient(bootstrap)
+        try:
+            return await use(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())

@@ -1,0 +1,1 @@
+"""Side-by-side measurements of Ottla and Apache Kafka on one machine, in one run."""

@@ -1,0 +1,140 @@
+"""Apache Kafka 3.9.1 from Maven Central: its classpath, its broker as a process, its tools.
+
+Called by the benchmarks, and by the tests that have Apache Kafka as their judge. The jars are kept outside
+the tree, under the user's cache folder, and fetched once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from ottla.local.java import find_java
+from ottla.local.ports import free_port, port_in_use, wait_until
+from ottla.local.processes import ChildProcess, StartFailed
+
+KAFKA_VERSION: Final = "3.9.1"
+CACHE: Final = Path("~/.cache/ottla").expanduser()
+_ARTIFACTS: Final = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-reload4j", "1.7.36"),
+)
+_POM: Final = """\
+<project><modelVersion>4.0.0</modelVersion>
+<groupId>dev.ottla</groupId><artifactId>judges</artifactId><version>1</version>
+<dependencies>{dependencies}</dependencies></project>
+"""
+_DEPENDENCY: Final = (
+    "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
+)
+_LOG4J: Final = """\
+log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.target=System.err
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %p %c{1} %m%n
+"""
+
+
+class JarsUnavailable(Exception):
+    """Maven is missing, or could not get the jars; the message says which."""
+
+
+@lru_cache
+def kafka_classpath() -> str:
+    """The classpath of Kafka's broker, clients and tools. Raises JarsUnavailable."""
+    folder = CACHE / f"kafka-{KAFKA_VERSION}"
+    done = folder / ".complete"
+    if not done.exists():
+        if shutil.which("mvn") is None:
+            raise JarsUnavailable(f"needs Maven for Apache Kafka {KAFKA_VERSION}'s jars")
+        folder.mkdir(parents=True, exist_ok=True)
+        pom = folder / "pom.xml"
+        pom.write_text(_POM.format(dependencies="".join(_DEPENDENCY.format(*a) for a in _ARTIFACTS)))
+        command = [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(pom),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={folder}",
+        ]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        if ran.returncode:
+            raise JarsUnavailable(f"Maven could not get Apache Kafka's jars: {ran.stdout[-800:]}")
+        (folder / "log4j.properties").write_text(_LOG4J)
+        done.touch()
+    return f"{folder}/*"
+
+
+def java_command(main_class: str, *arguments: str, heap: str = "512m") -> list[str]:
+    """The command line that runs one of Kafka's classes, with logging kept to warnings."""
+    classpath = kafka_classpath()
+    logging = Path(classpath).parent / "log4j.properties"
+    options = [f"-Xmx{heap}", "-XX:+UseSerialGC", f"-Dlog4j.configuration=file:{logging}"]
+    return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
+
+
+def run_tool(
+    main_class: str, arguments: Sequence[str], *, timeout_s: float = 120, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's tools to its end; its output is captured as text."""
+    command = java_command(main_class, *arguments)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, input=stdin, check=False
+    )
+
+
+class KafkaBroker:
+    """One Apache Kafka broker in ZooKeeper mode, on loopback."""
+
+    def __init__(
+        self,
+        directory: Path,
+        zookeeper_connect: str,
+        *,
+        broker_id: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.port = free_port()
+        self.directory = directory
+        self._settings = {
+            "broker.id": str(broker_id),
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "zookeeper.connect": zookeeper_connect,
+            "log.dirs": str(directory / "data"),
+            "offsets.topic.replication.factor": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **(settings or {}),
+        }
+        self._process: ChildProcess | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self, prefix: Sequence[str] = (), timeout_s: float = 60) -> None:
+        """Start and wait until it listens; `prefix` is put before the command (taskset, say)."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = self.directory / "server.properties"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
+        command = [*prefix, *java_command("kafka.Kafka", str(properties), heap="1g")]
+        self._process = process = ChildProcess("Apache Kafka", command, log=self.directory / "kafka.log")
+        process.start()
+        wait_until(lambda: not process.running or port_in_use(self.port), timeout_s=timeout_s)
+        if not process.running:
+            raise StartFailed(f"Apache Kafka did not come up:\n{process.log_tail()}")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop(timeout_s=20)
