@@ -1,0 +1,184 @@
+"""Changes of in-sync sets on their way to the controller (KIP-497).
+
+`manager` submits what its partitions propose; the port it is given carries the request to the controller,
+wherever that is at the time. Invariants: one request is in flight; a partition has at most one change
+waiting; every answer is matched by partition and checked there against the change it answers, since
+leadership may have moved meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
+from ottla.protocol.types import ZERO_UUID
+from ottla.replication.isr import IsrChange
+from ottla.replication.partition import Partition
+from ottla.replication.requests import PartitionKey
+
+_logger = logging.getLogger(__name__)
+
+RETRY_MS: Final = 50
+
+AlterPartitionPort = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
+Proposals = Mapping[PartitionKey, tuple[Partition, IsrChange]]
+
+
+def build_request(broker_id: int, broker_epoch: int, proposals: Proposals) -> AlterPartitionRequest:
+    """All proposals in one request, in the shape of version 3.
+
+    With ZooKeeper the members' broker epochs stay -1 (not checked, KIP-903): the controller knows better
+    than the leader which session of a broker is alive.
+    """
+    topics: dict[str, AlterPartitionRequest.TopicData] = {}
+    for partition, change in proposals.values():
+        topic = topics.get(partition.topic)
+        if topic is None:
+            topic = topics[partition.topic] = AlterPartitionRequest.TopicData(
+                topic_name=partition.topic, topic_id=partition.topic_id or ZERO_UUID
+            )
+        topic.partitions.append(
+            AlterPartitionRequest.PartitionData(
+                partition_index=partition.partition,
+                leader_epoch=change.leader_epoch,
+                new_isr_with_epochs=[
+                    AlterPartitionRequest.BrokerState(broker_id=broker) for broker in sorted(change.proposed)
+                ],
+                partition_epoch=change.partition_epoch,
+            )
+        )
+    return AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
+
+
+def highest_version(request: AlterPartitionRequest) -> int:
+    """3, but 1 if a topic has no id: from version 2 on topics go by id only."""
+    return 1 if any(topic.topic_id == ZERO_UUID for topic in request.topics) else 3
+
+
+def downgrade(request: AlterPartitionRequest, version: int) -> AlterPartitionRequest:
+    """The same request in the shape of `version`: before 3 the ISR is a plain list."""
+    if version >= 3:
+        return request
+    return AlterPartitionRequest(
+        broker_id=request.broker_id,
+        broker_epoch=request.broker_epoch,
+        topics=[
+            AlterPartitionRequest.TopicData(
+                topic_name=topic.topic_name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    AlterPartitionRequest.PartitionData(
+                        partition_index=row.partition_index,
+                        leader_epoch=row.leader_epoch,
+                        new_isr=[member.broker_id for member in row.new_isr_with_epochs],
+                        partition_epoch=row.partition_epoch,
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def apply_response(
+    proposals: Proposals, response: AlterPartitionResponse, now_ms: int
+) -> dict[PartitionKey, tuple[Partition, IsrChange]]:
+    """Tell each partition how its proposal went. Returns those to ask again, as they are."""
+    again: dict[PartitionKey, tuple[Partition, IsrChange]] = {}
+    if response.error_code != ErrorCode.NONE:
+        # Of the whole request: the controller moved, or it does not know this session of the broker (yet).
+        error = ErrorCode.of(response.error_code)
+        _logger.info("AlterPartition refused: %s; asks again", error.name)
+        return {key: item for key, item in proposals.items() if item[0].isr_change is item[1]}
+    names: dict[UUID, str] = {
+        item[0].topic_id: key[0] for key, item in proposals.items() if item[0].topic_id is not None
+    }
+    answered: dict[PartitionKey, AlterPartitionResponse.PartitionData] = {}
+    for topic in response.topics:
+        name = topic.topic_name or names.get(topic.topic_id, "")
+        for row in topic.partitions:
+            answered[(name, row.partition_index)] = row
+    for key, (partition, change) in proposals.items():
+        answer = answered.get(key)
+        if answer is None:
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
+        else:
+            error = ErrorCode.of(answer.error_code)
+        if answer is not None and error is ErrorCode.NONE:
+            partition.isr_change_committed(
+                change,
+                leader_epoch=answer.leader_epoch,
+                isr=frozenset(answer.isr),
+                partition_epoch=answer.partition_epoch,
+                now_ms=now_ms,
+            )
+        elif partition.isr_change_refused(change, error):
+            again[key] = (partition, change)
+    return again
+
+
+class AlterPartitionSender:
+    """Sends what was submitted, batched, one request at a time, until it is answered or out of date."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        port: AlterPartitionPort,
+        clock: Callable[[], int],
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._port = port
+        self._clock = clock
+        self._unsent: dict[PartitionKey, tuple[Partition, IsrChange]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def submit(self, partition: Partition, change: IsrChange) -> None:
+        """Have `change` decided; replaces an older one of the same partition. Needs a running loop."""
+        self._unsent[partition.key] = (partition, change)
+        if self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._send_all(), name="alter-partition")
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        try:
+            # Whatever else is proposed in this turn of the loop goes along.
+            await asyncio.sleep(0)
+            while proposals := self._take():
+                again = await self._send(proposals)
+                if again:
+                    for key, item in again.items():
+                        self._unsent.setdefault(key, item)
+                    await asyncio.sleep(RETRY_MS / 1000)
+        finally:
+            self._task = None
+
+    def _take(self) -> dict[PartitionKey, tuple[Partition, IsrChange]]:
+        proposals, self._unsent = self._unsent, {}
+        return {key: item for key, item in proposals.items() if item[0].isr_change is item[1]}
+
+    async def _send(self, proposals: Proposals) -> Proposals:
+        request = build_request(self._broker_id, self._broker_epoch(), proposals)
+        try:
+            response = await self._port(request)
+        except (OSError, TimeoutError, KafkaError) as error:
+            _logger.info("AlterPartition did not reach the controller: %s; asks again", error)
+            return proposals
+        except Exception:
+            # A change that is never answered would freeze its partition's ISR for this leadership.
+            _logger.exception("AlterPartition failed; asks again")
+            return proposals
+        return apply_response(proposals, response, self._clock())

@@ -1,0 +1,321 @@
+"""All partitions this broker has a replica of: obeys the controller and feeds the fetchers.
+
+Made by the server's Broker; called by its handlers (produce, fetch, offsets, cluster) and by the
+coordinators' logs. Everything runs on the event loop; `tick` is called by the shell every second or so and
+does what is due.
+
+Invariants: an order of an older controller, or of an older leader epoch, changes nothing; a partition that
+follows is in exactly one fetcher, one that leads in none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from ottla.metadata.cache import MetadataCache
+from ottla.metadata.config import BrokerConfig, topic_defaults
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from ottla.replication.alter_partition import AlterPartitionPort, AlterPartitionSender
+from ottla.replication.fetcher import Connect, Endpoint, FetchSettings, LeaderFetcher
+from ottla.replication.isr import IsrChange
+from ottla.replication.listener import ReplicationListener
+from ottla.replication.partition import Partition
+from ottla.replication.requests import (
+    EPOCH_DURING_DELETE,
+    NO_LEADER_EPOCH,
+    PartitionKey,
+    PartitionState,
+    StopState,
+    leader_and_isr_response,
+    partition_states,
+    stop_replica_response,
+    stop_states,
+)
+from ottla.replication.upkeep import Upkeep
+from ottla.storage.log_config import LogConfig
+from ottla.storage.manager import LogManager
+
+_logger = logging.getLogger(__name__)
+
+_NONE: Final = ErrorCode.NONE
+
+
+class ReplicaManager:
+    """This broker's replicas."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        config: BrokerConfig,
+        logs: LogManager,
+        cache: MetadataCache,
+        clock: Callable[[], int],
+        connect: Connect,
+        alter_partition: AlterPartitionPort,
+        listener: ReplicationListener,
+    ) -> None:
+        """`clock` gives ms; `alter_partition` carries a request to the present controller; `listener` is who
+        waits for records and high watermarks."""
+        self.broker_id = broker_id
+        self.broker_epoch = -1
+        """Set by the server once the broker is registered, and again after each new session."""
+        self.controller_epoch = 0
+        self._config = config
+        self._topic_defaults = topic_defaults(config)
+        self._topic_configs: dict[str, Mapping[str, str]] = {}
+        self._logs = logs
+        self._cache = cache
+        self._clock = clock
+        self._connect = connect
+        self._listener = listener
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._offline: set[PartitionKey] = set()
+        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._endpoints: dict[int, Endpoint] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._fetch_settings = FetchSettings.of(config)
+        self._lag_ms_max = config.get_int("replica.lag.time.max.ms")
+        self._sender = AlterPartitionSender(broker_id, lambda: self.broker_epoch, alter_partition, clock)
+        self._upkeep = Upkeep(self.partitions, config, logs)
+
+    # --- looking up ---------------------------------------------------------------------------------
+
+    def find(self, topic: str, partition: int) -> Partition | None:
+        return self._partitions.get((topic, partition))
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """The replica here. Raises NOT_LEADER_OR_FOLLOWER if the partition exists elsewhere,
+        UNKNOWN_TOPIC_OR_PARTITION if nowhere, KAFKA_STORAGE_ERROR if its disk failed."""
+        found = self._partitions.get((topic, partition))
+        if found is not None:
+            return found
+        if (topic, partition) in self._offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {topic}-{partition} is offline")
+        if partition in (self._cache.partitions(topic) or ()):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} has no replica here")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not known")
+
+    def partitions(self) -> Iterator[Partition]:
+        """All replicas here, leading or following."""
+        return iter(list(self._partitions.values()))
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """To be called once the logs are loaded, before the controller's first order."""
+        self._upkeep.start(self._clock())
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: shrink ISRs, write checkpoints, delete old segments."""
+        self._upkeep.tick(now_ms)
+
+    async def stop(self) -> None:
+        """Stop fetching and asking, and write the high watermarks. The logs stay open."""
+        for fetcher in list(self._fetchers.values()):
+            await fetcher.stop()
+        self._fetchers.clear()
+        await self._sender.stop()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._upkeep.stop()
+
+    # --- the controller's orders --------------------------------------------------------------------
+
+    def note_controller_epoch(self, epoch: int) -> bool:
+        """Take a controller's epoch from its order. False if that controller has been replaced."""
+        if epoch < self.controller_epoch:
+            return False
+        self.controller_epoch = epoch
+        return True
+
+    def apply_leader_and_isr(self, request: LeaderAndIsrRequest, version: int) -> LeaderAndIsrResponse:
+        """Lead and follow as the controller says. The broker epoch has been checked by the caller."""
+        if not self.note_controller_epoch(request.controller_epoch):
+            _logger.warning(
+                "LeaderAndIsr of controller %d in epoch %d comes after epoch %d",
+                request.controller_id, request.controller_epoch, self.controller_epoch,
+            )  # fmt: skip
+            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+        for leader in request.live_leaders:
+            self._endpoints[leader.broker_id] = (leader.host_name, leader.port)
+        errors: dict[PartitionKey, ErrorCode] = {}
+        accepted: list[tuple[Partition, PartitionState]] = []
+        for state in partition_states(request, version):
+            errors[state.key], partition = self._accept(state)
+            if partition is not None:
+                accepted.append((partition, state))
+        self._carry_out(accepted)
+        return leader_and_isr_response(request, version, errors)
+
+    def _accept(self, state: PartitionState) -> tuple[ErrorCode, Partition | None]:
+        """Whether a state may be taken, and the replica (created if need be) that it is for."""
+        if state.key in self._offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR, None
+        partition = self._partitions.get(state.key)
+        if partition is None:
+            if self.broker_id not in state.replicas:
+                _logger.warning("%s-%d has replicas %s, not here", *state.key, state.replicas)
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+            try:
+                partition = self._create(state)
+            except (OSError, KafkaError) as error:
+                _logger.error("the log of %s-%d cannot be opened: %s", *state.key, error)
+                self._offline.add(state.key)
+                return ErrorCode.KAFKA_STORAGE_ERROR, None
+        known_id = partition.topic_id
+        if known_id is not None and state.topic_id is not None and known_id != state.topic_id:
+            _logger.error("%r is of topic %s, not %s", partition, known_id, state.topic_id)
+            return ErrorCode.INCONSISTENT_TOPIC_ID, None
+        if state.leader_epoch < partition.leader_epoch:
+            _logger.info("%r ignores leader epoch %d", partition, state.leader_epoch)
+            return ErrorCode.STALE_CONTROLLER_EPOCH, None
+        if state.leader_epoch == partition.leader_epoch:
+            if known_id is None and state.topic_id is not None:
+                # A cluster that has just learned topic ids hands them out in the epochs that are.
+                partition.topic_id = state.topic_id
+                return _NONE, None
+            return ErrorCode.STALE_CONTROLLER_EPOCH, None
+        if self.broker_id not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        if known_id is None and state.topic_id is not None:
+            partition.topic_id = state.topic_id
+        return _NONE, partition
+
+    def _create(self, state: PartitionState) -> Partition:
+        log = self._logs.get_or_create(state.topic, state.partition, self.log_config(state.topic))
+        partition = Partition(
+            state.topic,
+            state.partition,
+            self.broker_id,
+            log,
+            listener=self._listener,
+            propose_isr=self._propose_isr,
+            is_eligible=self._is_eligible,
+            lag_ms_max=self._lag_ms_max,
+            high_watermark=self._upkeep.checkpointed(state.key),
+        )
+        self._partitions[state.key] = partition
+        return partition
+
+    def _carry_out(self, accepted: list[tuple[Partition, PartitionState]]) -> None:
+        now_ms = self._clock()
+        for partition, state in accepted:
+            self._stop_fetching(partition)
+            if state.leader == self.broker_id:
+                if partition.become_leader(state, now_ms):
+                    _logger.info(
+                        "%r starts at %d, high watermark %d, ISR %s", partition,
+                        partition.leader_epoch_start, partition.high_watermark, sorted(partition.isr),
+                    )  # fmt: skip
+                    self._listener.became_leader(partition)
+            elif partition.become_follower(state):
+                _logger.info("%r at %d", partition, partition.log.log_end_offset)
+                self._listener.became_follower(partition)
+        for partition, _ in accepted:
+            if not partition.is_leader and partition.leader_id >= 0:
+                self._fetch(partition)
+        self._close_idle_fetchers()
+
+    def apply_stop_replica(self, request: StopReplicaRequest, version: int) -> StopReplicaResponse:
+        """Stop replicas, and delete their logs where told to (also those of no partition known here)."""
+        if not self.note_controller_epoch(request.controller_epoch):
+            _logger.warning("StopReplica comes from epoch %d, of old", request.controller_epoch)
+            return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+        answers = [
+            ((state.topic, state.partition), self._stop(state)) for state in stop_states(request, version)
+        ]
+        self._close_idle_fetchers()
+        return stop_replica_response(answers)
+
+    def _stop(self, state: StopState) -> ErrorCode:
+        key = (state.topic, state.partition)
+        if key in self._offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        partition = self._partitions.get(key)
+        if partition is not None:
+            if (
+                state.leader_epoch not in (EPOCH_DURING_DELETE, NO_LEADER_EPOCH)
+                and state.leader_epoch < partition.leader_epoch
+            ):
+                _logger.info("%r is not stopped by leader epoch %d", partition, state.leader_epoch)
+                return ErrorCode.FENCED_LEADER_EPOCH
+            self._stop_fetching(partition)
+        if state.delete:
+            self._partitions.pop(key, None)
+            self._upkeep.forget(key)
+            try:
+                if self._logs.get(*key) is not None:
+                    self._logs.delete(*key)
+            except (OSError, KafkaError) as error:
+                _logger.error("the log of %s-%d cannot be deleted: %s", *key, error)
+                return ErrorCode.KAFKA_STORAGE_ERROR
+        if partition is not None:
+            self._listener.stopped(partition, state.delete)
+        return _NONE
+
+    # --- topic configs ------------------------------------------------------------------------------
+
+    def knows_config(self, topic: str) -> bool:
+        """Whether `topic_config_changed` has been called for the topic. The server loads a topic's config
+        before it passes on the first LeaderAndIsr that names the topic."""
+        return topic in self._topic_configs
+
+    def log_config(self, topic: str) -> LogConfig:
+        return LogConfig.from_mapping(self._topic_configs.get(topic, {}), self._topic_defaults)
+
+    def topic_config_changed(self, topic: str, props: Mapping[str, str]) -> None:
+        """The topic's overrides are now `props` (validated)."""
+        self._topic_configs[topic] = dict(props)
+        log_config = self.log_config(topic)
+        now_ms = self._clock()
+        for key, partition in self._partitions.items():
+            if key[0] == topic:
+                partition.config_changed(log_config, now_ms)
+
+    # --- fetchers and the controller's ear ----------------------------------------------------------
+
+    def _fetch(self, partition: Partition) -> None:
+        fetcher = self._fetchers.get(partition.leader_id)
+        if fetcher is None:
+            fetcher = self._fetchers[partition.leader_id] = LeaderFetcher(
+                partition.leader_id,
+                broker_id=self.broker_id,
+                broker_epoch=lambda: self.broker_epoch,
+                endpoint=self._endpoint,
+                connect=self._connect,
+                clock=self._clock,
+                settings=self._fetch_settings,
+            )
+        fetcher.add(partition)
+
+    def _stop_fetching(self, partition: Partition) -> None:
+        fetcher = self._fetchers.get(partition.leader_id)
+        if fetcher is not None:
+            fetcher.remove(partition.key)
+
+    def _close_idle_fetchers(self) -> None:
+        for leader_id in [leader for leader, fetcher in self._fetchers.items() if not len(fetcher)]:
+            task = asyncio.get_running_loop().create_task(self._fetchers.pop(leader_id).stop())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _endpoint(self, broker_id: int) -> Endpoint | None:
+        broker = self._cache.broker(broker_id)
+        if broker is not None:
+            return broker.host, broker.port
+        return self._endpoints.get(broker_id)
+
+    def _is_eligible(self, broker_id: int) -> bool:
+        return self._cache.broker(broker_id) is not None
+
+    def _propose_isr(self, partition: Partition, change: IsrChange) -> None:
+        self._sender.submit(partition, change)

@@ -1,0 +1,65 @@
+"""Looking up an offset by time, as ListOffsets asks for it.
+
+Called by `partition`. Pure but for the log's indexes. Negative timestamps stand for places of the log.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.storage.log import Log
+
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
+
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3
+"""The record with the largest timestamp (KIP-734)."""
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+"""With no tiered storage the same as the earliest (KIP-405)."""
+LATEST_TIERED_TIMESTAMP: Final = -5
+"""With no tiered storage there is none (KIP-1005)."""
+
+
+class OffsetFound(NamedTuple):
+    """An offset found. `timestamp` is -1 for the log's ends, `leader_epoch` -1 where it is not known."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def find_by_time(
+    log: Log, timestamp: int, *, visible_end: int, leader_epoch: int, is_lagging: bool
+) -> OffsetFound | None:
+    """The first offset at or after `timestamp` (ms) below `visible_end`; None if there is none.
+
+    `is_lagging`: a new leader's high watermark has not reached the start of its epoch, so that nobody knows
+    where the committed part ends. Then what lies at that end raises OFFSET_NOT_AVAILABLE (KIP-207), lest a
+    consumer see offsets go back.
+    """
+    if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+        start = log.log_start_offset
+        epoch = log.epoch_at(start)
+        return OffsetFound(start, NO_TIMESTAMP, NO_EPOCH if epoch is None else epoch)
+    if timestamp == LATEST_TIERED_TIMESTAMP:
+        return OffsetFound(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
+    if timestamp == LATEST_TIMESTAMP:
+        if is_lagging:
+            raise _lagging()
+        return OffsetFound(visible_end, NO_TIMESTAMP, leader_epoch)
+    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is not None and found[0] < visible_end:
+        return OffsetFound(*found)
+    if is_lagging:
+        raise _lagging()
+    return None
+
+
+def _lagging() -> KafkaError:
+    return KafkaError(
+        ErrorCode.OFFSET_NOT_AVAILABLE, "the leader has yet to learn what its predecessor committed"
+    )

@@ -1,0 +1,477 @@
+"""One partition's replica: what it may append, what it may show, and when a record is committed.
+
+Called by the produce, fetch and offset handlers (through `manager`), by the follower's fetcher, and by the
+coordinators' logs. Pure but for the log underneath: time is passed in (`now_ms`), a change of the in-sync set
+is handed to `propose_isr`, news goes to the listener.
+
+Invariants, asserted where they are cheap:
+- log_start_offset <= high_watermark <= log_end_offset, and a leader's high watermark never goes back;
+- a leader epoch never goes back, and a leader never truncates (KIP-320's premises);
+- what lies below the high watermark is on every member of the maximal ISR (KIP-497);
+- a follower truncates only to where the leader's log is known to diverge, never by high watermark (KIP-101).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.replication.isr import Follower, InSyncReplicas, IsrChange
+from ottla.replication.listener import ReplicationListener
+from ottla.replication.offsets import NO_EPOCH, NO_OFFSET, OffsetFound, find_by_time
+from ottla.replication.requests import PartitionState
+from ottla.storage.log import AppendInfo, Log, LogRead
+from ottla.storage.log_config import LogConfig
+
+_logger = logging.getLogger(__name__)
+
+ACKS_ALL: Final = -1
+
+_NONE: Final = ErrorCode.NONE
+
+
+class PartitionRead(NamedTuple):
+    """The answer to one partition's fetch. `read` is None when there is nothing to return."""
+
+    error: ErrorCode
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    diverging: tuple[int, int] | None
+    read: LogRead | None
+
+
+_FAILED: Final = {
+    error: PartitionRead(error, NO_OFFSET, NO_OFFSET, NO_OFFSET, None, None)
+    for error in (
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    )
+}
+
+
+class Partition:
+    """This broker's replica of a partition, as leader or as follower."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        broker_id: int,
+        log: Log,
+        *,
+        listener: ReplicationListener,
+        propose_isr: Callable[[Partition, IsrChange], None],
+        is_eligible: Callable[[int], bool],
+        lag_ms_max: int,
+        high_watermark: int = 0,
+    ) -> None:
+        """`high_watermark` is the checkpointed one; `is_eligible(broker)` says whether a broker may join the
+        ISR (it is alive); `lag_ms_max` is replica.lag.time.max.ms."""
+        self.topic = topic
+        self.partition = partition
+        self.broker_id = broker_id
+        self.log = log
+        self.listener = listener
+        self.leader_id = -1
+        self.leader_epoch = NO_EPOCH
+        self.leader_epoch_start = NO_OFFSET
+        """Where this leadership's records begin; -1 on a follower."""
+        self.partition_epoch = -1
+        self.is_leader = False
+        self.replicas: list[int] = []
+        self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+        self._in_sync = InSyncReplicas(broker_id, lag_ms_max, is_eligible)
+        self._propose_isr = propose_isr
+
+    def __repr__(self) -> str:
+        role = "leader" if self.is_leader else f"follower of {self.leader_id}"
+        return f"<{self.topic}-{self.partition} {role} epoch {self.leader_epoch}>"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.topic, self.partition)
+
+    @property
+    def topic_id(self) -> UUID | None:
+        return self.log.topic_id
+
+    @topic_id.setter
+    def topic_id(self, topic_id: UUID) -> None:
+        self.log.topic_id = topic_id
+
+    @property
+    def isr(self) -> frozenset[int]:
+        """The in-sync set that the controller is known to have; empty on a follower."""
+        return self._in_sync.committed
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """`isr`, and whom the controller was asked to add."""
+        return self._in_sync.maximal
+
+    @property
+    def isr_change(self) -> IsrChange | None:
+        """The change in flight. It stays after a refusal that leaves unknown what is in force, until the
+        controller speaks."""
+        return self._in_sync.change
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of what read_committed consumers see (KIP-98); no transaction is open yet."""
+        return self.high_watermark
+
+    @property
+    def min_in_sync(self) -> int:
+        """min.insync.replicas, but never more than there are replicas."""
+        return min(self.log.config.min_insync_replicas, len(self.replicas))
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return self.is_leader and len(self.isr) < self.min_in_sync
+
+    def follower(self, broker_id: int) -> Follower | None:
+        """What the leader knows of a follower's progress; None if it is no replica."""
+        return self._in_sync.followers.get(broker_id)
+
+    # --- roles --------------------------------------------------------------------------------------
+
+    def become_leader(self, state: PartitionState, now_ms: int) -> bool:
+        """Lead by the controller's word. Returns whether this broker did not lead before."""
+        assert state.leader == self.broker_id
+        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"
+        if state.partition_epoch < self.partition_epoch:
+            _logger.info("%r ignores an older state of epoch %d", self, state.partition_epoch)
+            return False
+        new_leader = not self.is_leader
+        new_epoch = state.leader_epoch > self.leader_epoch
+        self._assign(state)
+        self._in_sync.settle(state.isr)
+        self.is_leader = True
+        self.leader_id = self.broker_id
+        if new_epoch:
+            start = self.log.log_end_offset
+            # Also with nothing to append yet: a follower may hold records of an epoch later than any in
+            # this log, and must learn where they stop being true (KIP-101).
+            self.log.assign_epoch_start(state.leader_epoch, start)
+            self._in_sync.start_epoch(start, now_ms, new_leader=new_leader)
+            self.leader_epoch = state.leader_epoch
+            self.leader_epoch_start = start
+        self._clamp_high_watermark()
+        self._advance_and_tell(now_ms)
+        return new_leader
+
+    def become_follower(self, state: PartitionState) -> bool:
+        """Follow (or wait for a leader) by the controller's word. Returns whether the epoch is a new one,
+        in which case fetching has to start over."""
+        assert state.leader != self.broker_id
+        assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"
+        if state.partition_epoch < self.partition_epoch:
+            _logger.info("%r ignores an older state of epoch %d", self, state.partition_epoch)
+            return False
+        new_epoch = state.leader_epoch > self.leader_epoch
+        self.is_leader = False
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch
+        self.leader_epoch_start = NO_OFFSET
+        self._assign(state)
+        self._in_sync.clear()
+        self._clamp_high_watermark()
+        return new_epoch
+
+    def _assign(self, state: PartitionState) -> None:
+        self.partition_epoch = state.partition_epoch
+        self.replicas = list(state.replicas)
+        self._in_sync.assign(state.replicas)
+
+    def _clamp_high_watermark(self) -> None:
+        log = self.log
+        if self.high_watermark > log.log_end_offset:
+            self.high_watermark = log.log_end_offset
+        if self.high_watermark < log.log_start_offset:
+            self.high_watermark = log.log_start_offset
+
+    def config_changed(self, config: LogConfig, now_ms: int) -> None:
+        """The topic's settings are others now; a lower min.insync.replicas may commit what waits."""
+        self.log.config = config
+        if self.is_leader:
+            self._advance_and_tell(now_ms)
+
+    # --- the leader's log ---------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, records: bytes | memoryview, *, required_acks: int, now_ms: int, client: bool = True
+    ) -> AppendInfo:
+        """Append a producer's batches. Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below
+        min.insync.replicas), and what the log raises."""
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} cannot append")
+        if required_acks == ACKS_ALL and len(self._in_sync.committed) < self.min_in_sync:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self!r} has {len(self.isr)} replicas in sync, fewer than the {self.min_in_sync} required",
+            )
+        info = self.log.append_as_leader(
+            records, leader_epoch=self.leader_epoch, now_ms=now_ms, client=client
+        )
+        # A member of the ISR that is not us has not got these records, and holds the high watermark.
+        advanced = len(self._in_sync.maximal) == 1 and self._advance_high_watermark(now_ms)
+        self.listener.log_appended(self)
+        if advanced:
+            self.listener.high_watermark_advanced(self)
+        return info
+
+    def enough_replicas_for(self, offset: int) -> tuple[bool, ErrorCode]:
+        """Whether an acks=all produce that ends before `offset` is done, and how it went."""
+        if not self.is_leader:
+            return True, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self.high_watermark < offset:
+            return False, _NONE
+        if len(self.maximal_isr) < self.min_in_sync:
+            return True, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return True, _NONE
+
+    def read(
+        self,
+        fetch_offset: int,
+        max_bytes: int,
+        *,
+        replica_id: int,
+        current_leader_epoch: int = NO_EPOCH,
+        last_fetched_epoch: int = NO_EPOCH,
+        read_committed: bool = False,
+        min_one: bool = True,
+        now_ms: int,
+        record_progress: bool = True,
+        leader_only: bool = True,
+        follower_log_start_offset: int = NO_OFFSET,
+    ) -> PartitionRead:
+        """Serve one partition of a Fetch. `replica_id` is the follower's broker id, negative for a consumer.
+
+        A follower sees everything, a consumer what is committed. A follower's fetch also reports how far it
+        is; pass `record_progress=False` when a request that waited is read a second time. Consumers may read
+        from followers with `leader_only=False` (KIP-392). Errors are returned, not raised.
+        """
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            return _FAILED[self._epoch_error(current_leader_epoch)]
+        if not self.is_leader and (leader_only or replica_id >= 0):
+            return _FAILED[ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        log = self.log
+        end = log.log_end_offset
+        follower: Follower | None = None
+        if replica_id >= 0:
+            follower = self._in_sync.followers.get(replica_id)
+            if follower is None:
+                # In the leader's eyes no replica: one of the two has yet to hear of a reassignment.
+                return _FAILED[
+                    ErrorCode.UNKNOWN_LEADER_EPOCH
+                    if current_leader_epoch >= 0
+                    else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                ]
+            up_to = end
+        else:
+            up_to = self.last_stable_offset if read_committed else self.high_watermark
+
+        diverging: tuple[int, int] | None = None
+        if last_fetched_epoch >= 0 and (last_fetched_epoch != log.latest_epoch or fetch_offset > end):
+            epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
+            if epoch < 0 or epoch_end < 0 or fetch_offset < log.log_start_offset:
+                return _FAILED[ErrorCode.OFFSET_OUT_OF_RANGE]
+            if epoch < last_fetched_epoch or epoch_end < fetch_offset:
+                diverging = (epoch, epoch_end)
+        elif not log.log_start_offset <= fetch_offset <= end:
+            return _FAILED[ErrorCode.OFFSET_OUT_OF_RANGE]
+
+        read: LogRead | None = None
+        if diverging is None:
+            if fetch_offset < up_to and (max_bytes > 0 or min_one):
+                try:
+                    read = log.read(fetch_offset, max_bytes, up_to=up_to, min_one=min_one)
+                except KafkaError as error:
+                    return PartitionRead(error.code, NO_OFFSET, NO_OFFSET, NO_OFFSET, None, None)
+            if follower is not None and record_progress:
+                self._follower_fetched(follower, fetch_offset, follower_log_start_offset, end, now_ms)
+        return PartitionRead(
+            _NONE, self.high_watermark, self.last_stable_offset, log.log_start_offset, diverging, read
+        )
+
+    def _epoch_error(self, current_leader_epoch: int) -> ErrorCode:
+        """How the requester's idea of the leader epoch compares with ours (KIP-320)."""
+        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
+            return _NONE
+        if current_leader_epoch < self.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    # --- in-sync replicas and the high watermark ----------------------------------------------------
+
+    def _follower_fetched(
+        self, follower: Follower, offset: int, log_start_offset: int, leader_end: int, now_ms: int
+    ) -> None:
+        moved = follower.fetched(offset, log_start_offset, leader_end, now_ms)
+        in_sync = self._in_sync
+        if in_sync.change is None and follower.broker_id not in in_sync.committed:
+            self._maybe_expand_isr(follower)
+        if moved:
+            self._advance_and_tell(now_ms)
+
+    def _maybe_expand_isr(self, follower: Follower) -> None:
+        """Take in a follower that has all that is committed, and has caught up with this leadership: below
+        its start there may be records of a former leader that were never committed but will be now."""
+        end = follower.log_end_offset
+        if end < self.high_watermark or end < self.leader_epoch_start:
+            return
+        if self._in_sync.is_eligible(follower.broker_id):
+            self._propose(self.isr | {follower.broker_id})
+
+    def maybe_shrink_isr(self, now_ms: int) -> None:
+        """Ask for followers out that did not reach the log end within replica.lag.time.max.ms. To be called
+        twice in that time."""
+        if not self.is_leader or self._in_sync.change is not None:
+            return
+        behind = self._in_sync.laggards(self.log.log_end_offset, now_ms)
+        if behind:
+            _logger.info(
+                "%r, high watermark %d, end %d, shrinks its ISR %s: too slow are %s",
+                self, self.high_watermark, self.log.log_end_offset, sorted(self.isr),
+                [self.follower(broker) or broker for broker in sorted(behind)],
+            )  # fmt: skip
+            self._propose(self.isr - behind)
+
+    def _propose(self, isr: frozenset[int]) -> None:
+        assert self.is_leader
+        self._propose_isr(self, self._in_sync.propose(isr, self.leader_epoch, self.partition_epoch))
+
+    def isr_change_committed(
+        self, change: IsrChange, *, leader_epoch: int, isr: frozenset[int], partition_epoch: int, now_ms: int
+    ) -> bool:
+        """The controller's state of the partition after `change`. False if it says nothing about now."""
+        if self.isr_change is not change or leader_epoch != self.leader_epoch:
+            return False
+        if partition_epoch < self.partition_epoch:
+            return False
+        self._in_sync.settle(isr)
+        self.partition_epoch = partition_epoch
+        _logger.info("%r has ISR %s (partition epoch %d)", self, sorted(isr), partition_epoch)
+        self._advance_and_tell(now_ms, isr_changed=True)
+        return True
+
+    def isr_change_refused(self, change: IsrChange, error: ErrorCode) -> bool:
+        """The controller refused `change`. Returns whether to ask again as it is."""
+        if self.isr_change is not change:
+            return False
+        match error:
+            case ErrorCode.INELIGIBLE_REPLICA | ErrorCode.OPERATION_NOT_ATTEMPTED:
+                # The only refusals that say the committed set is what we think it is.
+                self._in_sync.fall_back()
+                return False
+            case (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                | ErrorCode.UNKNOWN_TOPIC_ID
+                | ErrorCode.FENCED_LEADER_EPOCH
+                | ErrorCode.INVALID_UPDATE_VERSION
+                | ErrorCode.INVALID_REQUEST
+                | ErrorCode.NEW_LEADER_ELECTED
+            ):
+                _logger.info("%r was refused %s: %s; waits for LeaderAndIsr", self, change, error.name)
+                return False
+            case _:
+                _logger.warning("%r was refused %s: %s; asks again", self, change, error.name)
+                return True
+
+    def _advance_and_tell(self, now_ms: int, *, isr_changed: bool = False) -> None:
+        # A changed ISR wakes the waiting too: a produce may have to fail for want of replicas now.
+        if self._advance_high_watermark(now_ms) or isr_changed:
+            self.listener.high_watermark_advanced(self)
+
+    def _advance_high_watermark(self, now_ms: int) -> bool:
+        """Move the high watermark up to what all that count have.
+
+        Not with fewer in sync than min.insync.replicas: a record would be committed, and readable, that one
+        more failure can lose (KAFKA-15583).
+        """
+        if len(self._in_sync.committed) < self.min_in_sync:
+            return False
+        committed = self._in_sync.common_end(self.log.log_end_offset, now_ms)
+        if committed <= self.high_watermark:
+            return False
+        self.high_watermark = committed
+        return True
+
+    # --- the follower's log -------------------------------------------------------------------------
+
+    def append_as_follower(
+        self, records: bytes | memoryview, *, leader_high_watermark: int, leader_log_start: int, now_ms: int
+    ) -> None:
+        """Append what the leader sent (maybe nothing), and follow its high watermark and log start."""
+        assert not self.is_leader
+        log = self.log
+        if records:
+            log.append_as_follower(records, now_ms=now_ms)
+        committed = min(leader_high_watermark, log.log_end_offset)
+        advanced = committed > self.high_watermark
+        if advanced:
+            self.high_watermark = committed
+        if leader_log_start > log.log_start_offset:
+            log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
+        if advanced:
+            self.listener.high_watermark_advanced(self)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the records from `offset` on, which the leader does not have."""
+        assert not self.is_leader, "a leader never truncates"
+        if offset < self.high_watermark:
+            # Only an unclean election, or a leader that lost its disk, takes back what was committed.
+            _logger.warning("%r truncates to %d, below %d", self, offset, self.high_watermark)
+        self.log.truncate_to(offset)
+        self._clamp_high_watermark()
+
+    def start_over_at(self, offset: int) -> None:
+        """Drop everything: the leader's log begins beyond the end of ours."""
+        assert not self.is_leader, "a leader never truncates"
+        _logger.warning("%r starts over at %d: its end was %d", self, offset, self.log.log_end_offset)
+        self.log.truncate_fully_and_start_at(offset)
+        self.high_watermark = self.log.log_end_offset
+
+    # --- offsets ------------------------------------------------------------------------------------
+
+    def offset_for_leader_epoch(self, current_leader_epoch: int, epoch: int) -> tuple[ErrorCode, int, int]:
+        """Where the largest epoch not above `epoch` ended: (error, that epoch, end), -1 when not known."""
+        error = self._leader_error(current_leader_epoch)
+        if error is not _NONE:
+            return error, NO_EPOCH, NO_OFFSET
+        found, end = self.log.end_offset_for_epoch(epoch)
+        return _NONE, found, end
+
+    def _leader_error(self, current_leader_epoch: int) -> ErrorCode:
+        error = self._epoch_error(current_leader_epoch)
+        if error is _NONE and not self.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return error
+
+    def offset_for_time(
+        self, timestamp: int, isolation: int | None, current_leader_epoch: int = NO_EPOCH
+    ) -> OffsetFound | None:
+        """The first offset at or after `timestamp` (ms), or one of the log's ends for a negative one; None if
+        there is none. `isolation` is 0 (read uncommitted), 1 (committed), None for a follower, which sees
+        all. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER and, while a new
+        leader's high watermark has not reached the start of its epoch, OFFSET_NOT_AVAILABLE (KIP-207)."""
+        error = self._leader_error(current_leader_epoch)
+        if error is not _NONE:
+            raise KafkaError(error, f"{self!r} was asked for an offset in epoch {current_leader_epoch}")
+        if isolation is None:
+            visible_end = self.log.log_end_offset
+        else:
+            visible_end = self.last_stable_offset if isolation else self.high_watermark
+        return find_by_time(
+            self.log,
+            timestamp,
+            visible_end=visible_end,
+            leader_epoch=self.leader_epoch,
+            is_lagging=isolation is not None and self.leader_epoch_start > visible_end,
+        )

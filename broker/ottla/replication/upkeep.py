@@ -1,0 +1,98 @@
+"""What a replica manager does by the clock: shrink ISRs, write checkpoints, delete old segments.
+
+Made and ticked by `manager`. Files are synced in a thread, one write at a time. Invariant: what the high
+watermark checkpoint says of a partition that the controller has not spoken of since the start is kept: a
+leader that forgot its high watermark would show consumers less than it did (KAFKA-1647).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from ottla.metadata.config import BrokerConfig
+from ottla.replication.partition import Partition
+from ottla.replication.requests import PartitionKey
+from ottla.storage.manager import LogManager
+
+_logger = logging.getLogger(__name__)
+
+
+class Every:
+    """Due once in each `interval_ms`."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._due_ms = 0
+
+    def start(self, now_ms: int) -> None:
+        self._due_ms = now_ms + self._interval_ms
+
+    def is_due(self, now_ms: int) -> bool:
+        if now_ms < self._due_ms:
+            return False
+        self._due_ms = now_ms + self._interval_ms
+        return True
+
+
+class Upkeep:
+    """The timers and checkpoints of one ReplicaManager."""
+
+    def __init__(
+        self, partitions: Callable[[], Iterator[Partition]], config: BrokerConfig, logs: LogManager
+    ) -> None:
+        self._partitions = partitions
+        self._logs = logs
+        self._checkpointed: dict[PartitionKey, int] = {}
+        self._writing: asyncio.Future[None] | None = None
+        self._shrink = Every(max(1, config.get_int("replica.lag.time.max.ms") // 2))
+        self._high_watermarks = Every(config.get_int("replica.high.watermark.checkpoint.interval.ms"))
+        self._checkpoints = Every(config.get_int("log.flush.offset.checkpoint.interval.ms"))
+        self._retention = Every(config.get_int("log.retention.check.interval.ms"))
+
+    def checkpointed(self, key: PartitionKey) -> int:
+        """The high watermark of the last checkpoint; 0 for a partition it does not have."""
+        return self._checkpointed.get(key, 0)
+
+    def forget(self, key: PartitionKey) -> None:
+        self._checkpointed.pop(key, None)
+
+    def start(self, now_ms: int) -> None:
+        self._checkpointed = dict(self._logs.read_high_watermarks())
+        for every in (self._shrink, self._high_watermarks, self._checkpoints, self._retention):
+            every.start(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        if self._shrink.is_due(now_ms):
+            for partition in self._partitions():
+                partition.maybe_shrink_isr(now_ms)
+        if self._retention.is_due(now_ms):
+            self._logs.cleanup(now_ms, self._snapshot())
+        if self._writing is not None:
+            return
+        high_watermarks, checkpoints = self._high_watermarks.is_due(now_ms), self._checkpoints.is_due(now_ms)
+        if high_watermarks or checkpoints:
+            loop = asyncio.get_running_loop()
+            self._writing = loop.run_in_executor(None, self._write, self._snapshot(), checkpoints)
+            self._writing.add_done_callback(self._written)
+
+    async def stop(self) -> None:
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+        await asyncio.to_thread(self._write, self._snapshot(), False)
+
+    def _snapshot(self) -> dict[PartitionKey, int]:
+        for partition in self._partitions():
+            self._checkpointed[partition.key] = partition.high_watermark
+        return dict(self._checkpointed)
+
+    def _write(self, high_watermarks: dict[PartitionKey, int], checkpoints: bool) -> None:
+        self._logs.write_high_watermarks(high_watermarks)
+        if checkpoints:
+            self._logs.write_checkpoints()
+
+    def _written(self, done: asyncio.Future[None]) -> None:
+        self._writing = None
+        if not done.cancelled() and (error := done.exception()) is not None:
+            _logger.error("the checkpoints cannot be written: %s", error)
