@@ -1,0 +1,283 @@
+"""OffsetCommit (0-9), OffsetFetch (0-9) and OffsetDelete (0).
+
+Called by `coordinator`. Commits are answered once replicated. Left out on purpose: OffsetCommit and
+OffsetFetch version 0 are served like the later ones, where Kafka keeps their offsets in ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ottla.coordinators import records
+from ottla.coordinators.cleanup import Cleanup
+from ottla.coordinators.config import GroupConfig
+from ottla.coordinators.effects import Effect
+from ottla.coordinators.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
+from ottla.coordinators.journal import COMMIT_ERRORS, Journal
+from ottla.coordinators.membership import Membership
+from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition
+from ottla.coordinators.registry import Registry
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+INVALID_OFFSET = -1
+FIRST_VERSION_WITH_GROUP_ERROR = 2
+FIRST_VERSION_WITH_MANY_GROUPS = 8
+
+_Found = tuple[CommittedOffset, ErrorCode]
+_NOTHING = CommittedOffset(INVALID_OFFSET)
+
+
+class Commits:
+    def __init__(
+        self,
+        config: GroupConfig,
+        registry: Registry,
+        membership: Membership,
+        journal: Journal,
+        cleanup: Cleanup,
+        clock: Callable[[], int],
+        apply_effects: Callable[[list[Effect]], None],
+        topic_exists: Callable[[str], bool],
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._membership = membership
+        self._journal = journal
+        self._cleanup = cleanup
+        self._clock = clock
+        self._apply_effects = apply_effects
+        self._topic_exists = topic_exists
+
+    # -- OffsetCommit --------------------------------------------------------------------------------
+
+    async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """UNKNOWN_TOPIC_OR_PARTITION and OFFSET_METADATA_TOO_LARGE per partition; all others for all."""
+        now_ms = self._clock()
+        errors: dict[TopicPartition, ErrorCode] = {}
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        for topic in request.topics:
+            exists = self._topic_exists(topic.name)
+            for item in topic.partitions:
+                partition = (topic.name, item.partition_index)
+                if exists:
+                    offsets[partition] = _offset_of(item, request.retention_time_ms, now_ms)
+                else:
+                    errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        group, error = self._group_for_commit(request) if offsets else (None, ErrorCode.NONE)
+        if group is None:
+            errors.update(dict.fromkeys(offsets, error))
+        else:
+            errors.update(await self._store(group, offsets, now_ms))
+        return OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponse.OffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetCommitResponse.OffsetCommitResponsePartition(
+                            partition_index=item.partition_index,
+                            error_code=errors[topic.name, item.partition_index],
+                        )
+                        for item in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _group_for_commit(self, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
+        group_id, generation = request.group_id, request.generation_id_or_member_epoch
+        error = self._registry.check(group_id, may_be_empty=True)
+        if error is not ErrorCode.NONE:
+            return None, error
+        group = self._registry.find(group_id)
+        if group is None:
+            if generation >= 0:
+                return None, ErrorCode.ILLEGAL_GENERATION
+            group = self._registry.find_or_create(group_id)
+        error = self._validate_commit(group, request)
+        if error is not ErrorCode.NONE:
+            return None, error
+        if group.state is not GroupState.EMPTY:
+            self._apply_effects(self._membership.heard_from(group, request.member_id, self._clock()))
+        return group, ErrorCode.NONE
+
+    def _validate_commit(self, group: Group, request: OffsetCommitRequest) -> ErrorCode:
+        generation = request.generation_id_or_member_epoch
+        if group.state is GroupState.EMPTY and generation < 0:
+            return ErrorCode.NONE  # A simple consumer or an administrator, and nobody to disturb.
+        if generation < 0 and not request.member_id and request.group_instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = self._membership.validate(group, request.member_id, request.group_instance_id, generation)
+        if error is ErrorCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
+            # The member knows the new generation but not its assignment: it must sync first.
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return error
+
+    async def _store(
+        self, group: Group, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
+    ) -> dict[TopicPartition, ErrorCode]:
+        limit = self._config.offset_metadata_max_bytes
+        accepted = {key: offset for key, offset in offsets.items() if _java_length(offset.metadata) <= limit}
+        errors = dict.fromkeys(offsets.keys() - accepted.keys(), ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        if accepted:
+            ticket = group.offsets.begin_commit(accepted)
+            entries = [
+                (records.offset_key(group.group_id, key), records.offset_value(offset))
+                for key, offset in accepted.items()
+            ]
+            write = self._journal.append(self._registry.partition_of(group.group_id), entries, now_ms)
+            # By callback: the commit counts whether or not its client is still there to be told.
+            write.add_done_callback(
+                lambda done: group.offsets.end_commit(ticket, accepted, done.result() is ErrorCode.NONE)
+            )
+            error = await write
+            errors.update(dict.fromkeys(accepted, COMMIT_ERRORS.get(error, error)))
+        return errors
+
+    # -- OffsetFetch ---------------------------------------------------------------------------------
+
+    def fetch(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+        """Committed offsets, -1 where there is none. UNSTABLE_OFFSET_COMMIT per partition (KIP-447)."""
+        if version >= FIRST_VERSION_WITH_MANY_GROUPS:
+            return OffsetFetchResponse(
+                groups=[self._fetch_group(group, request.require_stable) for group in request.groups]
+            )
+        wanted = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
+        error, found = self._find(request.group_id, wanted, request.require_stable)
+        if error is not ErrorCode.NONE and version < FIRST_VERSION_WITH_GROUP_ERROR:
+            found = {name: dict.fromkeys(indexes, (_NOTHING, error)) for name, indexes in wanted or []}
+        return OffsetFetchResponse(
+            error_code=error if version >= FIRST_VERSION_WITH_GROUP_ERROR else ErrorCode.NONE,
+            topics=[
+                OffsetFetchResponse.OffsetFetchResponseTopic(
+                    name=name,
+                    partitions=[
+                        OffsetFetchResponse.OffsetFetchResponsePartition(
+                            partition_index=index,
+                            committed_offset=offset.offset,
+                            committed_leader_epoch=offset.leader_epoch,
+                            metadata=offset.metadata,
+                            error_code=code,
+                        )
+                        for index, (offset, code) in partitions.items()
+                    ],
+                )
+                for name, partitions in found.items()
+            ],
+        )
+
+    def _fetch_group(
+        self, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
+    ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+        wanted = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
+        error, found = self._find(group.group_id, wanted, require_stable)
+        return OffsetFetchResponse.OffsetFetchResponseGroup(
+            group_id=group.group_id,
+            error_code=error,
+            topics=[
+                OffsetFetchResponse.OffsetFetchResponseTopics(
+                    name=name,
+                    partitions=[
+                        OffsetFetchResponse.OffsetFetchResponsePartitions(
+                            partition_index=index,
+                            committed_offset=offset.offset,
+                            committed_leader_epoch=offset.leader_epoch,
+                            metadata=offset.metadata,
+                            error_code=code,
+                        )
+                        for index, (offset, code) in partitions.items()
+                    ],
+                )
+                for name, partitions in found.items()
+            ],
+        )
+
+    def _find(
+        self, group_id: str, wanted: Iterable[tuple[str, list[int]]] | None, require_stable: bool
+    ) -> tuple[ErrorCode, dict[str, dict[int, _Found]]]:
+        """By topic and partition. `wanted` None asks for everything the group has."""
+        error = self._registry.check(group_id, may_be_empty=True)
+        if error is not ErrorCode.NONE:
+            return error, {}
+        group = self._registry.find(group_id)
+        if wanted is None:
+            keys: list[TopicPartition] = [] if group is None else list(group.offsets.committed)
+        else:
+            keys = [(name, index) for name, indexes in wanted for index in indexes]
+        found: dict[str, dict[int, _Found]] = {}
+        for key in keys:
+            if group is None:
+                result = (_NOTHING, ErrorCode.NONE)
+            elif require_stable and group.offsets.is_unstable(key):
+                result = (_NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            else:
+                result = (group.offsets.committed.get(key, _NOTHING), ErrorCode.NONE)
+            found.setdefault(key[0], {})[key[1]] = result
+        return ErrorCode.NONE, found
+
+    # -- OffsetDelete --------------------------------------------------------------------------------
+
+    async def delete(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP for the whole; GROUP_SUBSCRIBED_TO_TOPIC,
+        UNKNOWN_TOPIC_OR_PARTITION for a partition (KIP-496)."""
+        error = self._registry.check(request.group_id)
+        group = self._registry.find(request.group_id)
+        if error is ErrorCode.NONE:
+            if group is None:
+                error = ErrorCode.GROUP_ID_NOT_FOUND
+            elif group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+                error = ErrorCode.NON_EMPTY_GROUP
+        if group is None or error is not ErrorCode.NONE:
+            return OffsetDeleteResponse(error_code=error)
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for topic in request.topics:
+            if not self._topic_exists(topic.name):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif group.state is not GroupState.EMPTY and group.is_subscribed_to(topic.name):
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                code = ErrorCode.NONE
+            for item in topic.partitions:
+                errors[topic.name, item.partition_index] = code
+        doomed = [key for key, code in errors.items() if code is ErrorCode.NONE]
+        await self._cleanup.remove([group], lambda _: doomed, self._clock())
+        return OffsetDeleteResponse(
+            topics=[
+                OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                            partition_index=item.partition_index,
+                            error_code=errors[topic.name, item.partition_index],
+                        )
+                        for item in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+
+def _offset_of(
+    item: OffsetCommitRequest.OffsetCommitRequestPartition, retention_time_ms: int, now_ms: int
+) -> CommittedOffset:
+    return CommittedOffset(
+        item.committed_offset,
+        item.committed_leader_epoch if item.committed_leader_epoch >= 0 else NO_LEADER_EPOCH,
+        item.committed_metadata or "",
+        now_ms if item.commit_timestamp == -1 else item.commit_timestamp,
+        None if retention_time_ms == -1 else now_ms + retention_time_ms,
+    )
+
+
+def _java_length(text: str) -> int:
+    """Kafka measures this "bytes" limit in Java's chars."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

@@ -1,0 +1,386 @@
+"""The group coordinator as the server sees it: one coroutine per API, and a partition's coming and going.
+
+A thin shell. The rules are in `membership` and its neighbours; here their effects are carried out: answers
+are futures, deadlines share one alarm, records go to the journal. Everything runs on the event loop; state
+changes only between awaits, so no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+from uuid import uuid4
+
+from ottla.coordinators import inspection, records
+from ottla.coordinators.cleanup import Cleanup
+from ottla.coordinators.commits import Commits
+from ottla.coordinators.config import GroupConfig
+from ottla.coordinators.effects import (
+    CancelTimer,
+    CompleteJoin,
+    CompleteSync,
+    Effect,
+    JoinResult,
+    SetTimer,
+    StoreGroup,
+    SyncResult,
+    Timer,
+)
+from ottla.coordinators.group import Group, GroupState, NewMemberId
+from ottla.coordinators.journal import GROUP_ERRORS, Journal
+from ottla.coordinators.membership import JoinCall, Membership, SyncCall
+from ottla.coordinators.ports import Cancellable, ClientContext, GroupLog, LoopScheduler, Scheduler
+from ottla.coordinators.registry import Registry
+from ottla.coordinators.timers import Deadlines
+from ottla.protocol.compression import Codec
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["ClientContext", "GroupCoordinator", "GroupLog"]
+
+
+def new_member_id(name: str) -> str:
+    return f"{name}-{uuid4()}"
+
+
+class GroupCoordinator:
+    """Coordinates the groups whose partition of `__consumer_offsets` this broker leads."""
+
+    def __init__(
+        self,
+        *,
+        config: GroupConfig,
+        log: GroupLog,
+        clock: Callable[[], int],
+        scheduler: Scheduler | None = None,
+        member_ids: NewMemberId = new_member_id,
+        topic_exists: Callable[[str], bool] = lambda topic: True,
+    ) -> None:
+        """`clock` gives wall time in ms, for records and retention; deadlines are the scheduler's."""
+        self._config = config
+        self._clock = clock
+        self._scheduler = scheduler or LoopScheduler()
+        self._membership = Membership(config, member_ids)
+        self._journal = Journal(log, Codec(config.offsets_topic_compression_codec))
+        self._deadlines = Deadlines(self._scheduler, self._timer_fired)
+        self._registry = Registry(config, log, self._scheduler, clock, self._loaded, self._unloaded)
+        self._cleanup = Cleanup(config, self._registry, self._journal)
+        self._commits = Commits(
+            config,
+            self._registry,
+            self._membership,
+            self._journal,
+            self._cleanup,
+            clock,
+            self._apply,
+            topic_exists,
+        )
+        self._next_expiry: Cancellable | None = None
+        self._background: set[asyncio.Task[int]] = set()
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to serve, and to expire offsets. Until then everyone hears COORDINATOR_NOT_AVAILABLE."""
+        self._registry.active = True
+        self._schedule_expiry()
+
+    async def stop(self) -> None:
+        """Send waiting members to another broker, and wait for the records under way."""
+        self._registry.active = False
+        if self._next_expiry is not None:
+            self._next_expiry.cancel()
+            self._next_expiry = None
+        self._registry.unload_all()
+        self._deadlines.close()
+        await self._journal.drain()
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` whose leader coordinates the group."""
+        return self._registry.partition_of(group_id)
+
+    def load(self, partition: int) -> asyncio.Task[None] | None:
+        """Call when this broker becomes the partition's leader. The task ends when its groups are served."""
+        return self._registry.load(partition)
+
+    def unload(self, partition: int) -> None:
+        """Call when this broker stops being the partition's leader."""
+        self._registry.unload(partition)
+
+    def _loaded(self, group: Group) -> None:
+        self._apply(self._membership.loaded(group, self._clock()))
+
+    def _unloaded(self, group: Group) -> None:
+        self._apply(self._membership.unload(group, self._clock()))
+
+    # -- effects -------------------------------------------------------------------------------------
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SetTimer(timer, delay_ms):
+                    self._deadlines.set(timer, delay_ms)
+                case CancelTimer(timer):
+                    self._deadlines.cancel(timer)
+                case CompleteJoin(waiter, joined):
+                    _complete(cast("asyncio.Future[JoinResult]", waiter), joined)
+                case CompleteSync(waiter, synced):
+                    _complete(cast("asyncio.Future[SyncResult]", waiter), synced)
+                case StoreGroup():
+                    self._store(effect)
+
+    def _store(self, effect: StoreGroup) -> None:
+        group_id = effect.group.group_id
+        entry = (records.group_key(group_id), records.group_value_bytes(effect.value))
+        write = self._journal.append(self._registry.partition_of(group_id), [entry], self._clock())
+
+        def stored(done: asyncio.Task[ErrorCode]) -> None:
+            error = ErrorCode.UNKNOWN_SERVER_ERROR if done.cancelled() else done.result()
+            error = GROUP_ERRORS.get(error, error)
+            self._apply(self._membership.group_stored(effect, error, self._clock()))
+
+        write.add_done_callback(stored)
+
+    def _timer_fired(self, timer: Timer) -> None:
+        group = self._registry.find(timer.group_id)
+        if group is not None:
+            self._apply(self._membership.timer_fired(group, timer, self._clock()))
+
+    def _schedule_expiry(self) -> None:
+        self._next_expiry = self._scheduler.call_later(
+            self._config.offsets_retention_check_interval_ms, self._expire
+        )
+
+    def _expire(self) -> None:
+        self._run(self.expire_offsets())
+        self._schedule_expiry()
+
+    async def expire_offsets(self) -> int:
+        """One round of retention; runs by itself every offsets.retention.check.interval.ms."""
+        return await self._cleanup.expire(self._clock())
+
+    def topics_deleted(self, topics: set[str]) -> None:
+        """Forget what groups committed for topics that are gone."""
+
+        def of_topics(group: Group) -> list[tuple[str, int]]:
+            return [key for key in group.offsets.committed if key[0] in topics]
+
+        self._run(self._cleanup.remove(self._registry, of_topics, self._clock()))
+
+    def _run(self, work: Coroutine[Any, Any, int]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[int]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            logger.error("cleaning up groups failed", exc_info=problem)
+
+    # -- membership ----------------------------------------------------------------------------------
+
+    async def join_group(
+        self, request: JoinGroupRequest, version: int, ctx: ClientContext
+    ) -> JoinGroupResponse:
+        result = await self._join(request, version, ctx)
+        return JoinGroupResponse(
+            error_code=result.error,
+            generation_id=result.generation,
+            protocol_type=result.protocol_type,
+            protocol_name=result.protocol_name if version >= 7 else (result.protocol_name or ""),
+            leader=result.leader,
+            skip_assignment=result.skip_assignment,
+            member_id=result.member_id,
+            members=[
+                JoinGroupResponse.JoinGroupResponseMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    metadata=member.metadata,
+                )
+                for member in result.members
+            ],
+        )
+
+    async def _join(self, request: JoinGroupRequest, version: int, ctx: ClientContext) -> JoinResult:
+        error = self._registry.check(request.group_id)
+        if error is not ErrorCode.NONE:
+            return JoinResult(error, request.member_id)
+        config = self._config
+        session_ms = request.session_timeout_ms
+        if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
+            return JoinResult(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+        group = self._registry.find(request.group_id)
+        if group is None:
+            if request.member_id:
+                return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+            group = self._registry.find_or_create(request.group_id)
+        call = JoinCall(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client_id=ctx.client_id,
+            client_host=ctx.client_host,
+            # Version 0 knew one timeout for both.
+            rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else session_ms,
+            session_timeout_ms=session_ms,
+            protocol_type=request.protocol_type,
+            protocols=tuple((item.name, bytes(item.metadata)) for item in request.protocols),
+            requires_known_member_id=version >= 4 and request.group_instance_id is None,
+            supports_skipping_assignment=version >= 9,
+        )
+        waiter: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        self._apply(self._membership.join(group, call, waiter, self._clock()))
+        return await waiter
+
+    async def sync_group(
+        self, request: SyncGroupRequest, version: int, ctx: ClientContext
+    ) -> SyncGroupResponse:
+        result = await self._sync(request, version)
+        return SyncGroupResponse(
+            error_code=result.error,
+            protocol_type=result.protocol_type,
+            protocol_name=result.protocol_name,
+            assignment=result.assignment,
+        )
+
+    async def _sync(self, request: SyncGroupRequest, version: int) -> SyncResult:
+        if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+            return SyncResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        error = self._registry.check(request.group_id)
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # The rebalance under way was lost with the old coordinator: have the members join again.
+            return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS)
+        if error is not ErrorCode.NONE:
+            return SyncResult(error)
+        group = self._registry.find(request.group_id)
+        if group is None:
+            return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
+        call = SyncCall(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignment={item.member_id: bytes(item.assignment) for item in request.assignments},
+        )
+        waiter: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
+        self._apply(self._membership.sync(group, call, waiter, self._clock()))
+        return await waiter
+
+    async def heartbeat(
+        self, request: HeartbeatRequest, version: int, ctx: ClientContext
+    ) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=self._heartbeat(request))
+
+    def _heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
+        error = self._registry.check(request.group_id)
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return ErrorCode.NONE  # Who is a member is not known yet; nobody is expelled meanwhile.
+        if error is not ErrorCode.NONE:
+            return error
+        group = self._registry.find(request.group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error, effects = self._membership.heartbeat(
+            group, request.member_id, request.group_instance_id, request.generation_id, self._clock()
+        )
+        self._apply(effects)
+        return error
+
+    async def leave_group(
+        self, request: LeaveGroupRequest, version: int, ctx: ClientContext
+    ) -> LeaveGroupResponse:
+        """One member up to version 2, from 3 several, with an error code each."""
+        leaving = (
+            request.members
+            if version >= 3
+            else [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
+        )
+        error = self._registry.check(request.group_id)
+        if error is not ErrorCode.NONE:
+            return LeaveGroupResponse(error_code=error)
+        group = self._registry.find(request.group_id)
+        if group is not None and group.state is GroupState.DEAD:
+            return LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        errors = [self._leave(group, member) for member in leaving]
+        if version < 3:
+            return LeaveGroupResponse(error_code=errors[0])
+        return LeaveGroupResponse(
+            members=[
+                LeaveGroupResponse.MemberResponse(
+                    member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code
+                )
+                for member, code in zip(leaving, errors, strict=True)
+            ]
+        )
+
+    def _leave(self, group: Group | None, member: LeaveGroupRequest.MemberIdentity) -> ErrorCode:
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error, effects = self._membership.leave(
+            group, member.member_id, member.group_instance_id, self._clock()
+        )
+        self._apply(effects)
+        return error
+
+    # -- offsets and administration ------------------------------------------------------------------
+
+    async def offset_commit(
+        self, request: OffsetCommitRequest, version: int, ctx: ClientContext
+    ) -> OffsetCommitResponse:
+        return await self._commits.commit(request)
+
+    async def offset_fetch(
+        self, request: OffsetFetchRequest, version: int, ctx: ClientContext
+    ) -> OffsetFetchResponse:
+        return self._commits.fetch(request, version)
+
+    async def offset_delete(
+        self, request: OffsetDeleteRequest, version: int, ctx: ClientContext
+    ) -> OffsetDeleteResponse:
+        return await self._commits.delete(request)
+
+    async def list_groups(
+        self, request: ListGroupsRequest, version: int, ctx: ClientContext
+    ) -> ListGroupsResponse:
+        return inspection.list_groups(self._registry, request)
+
+    async def describe_groups(
+        self, request: DescribeGroupsRequest, version: int, ctx: ClientContext
+    ) -> DescribeGroupsResponse:
+        return inspection.describe_groups(self._registry, request)
+
+    async def delete_groups(
+        self, request: DeleteGroupsRequest, version: int, ctx: ClientContext
+    ) -> DeleteGroupsResponse:
+        return await inspection.delete_groups(self._registry, self._cleanup, self._clock, request)
+
+
+def _complete(waiter: asyncio.Future[Any], result: object) -> None:
+    """The one who waited may have gone: a connection closed, its request cancelled."""
+    if not waiter.done():
+        waiter.set_result(result)

@@ -1,0 +1,416 @@
+"""The rules of the classic group protocol: joining, syncing, heartbeats, leaving, and their timeouts.
+
+Pure: every entry point takes the group and the time, changes the group, and returns the effects for the
+shell to carry out in order. Called by `coordinator`. Static members (KIP-345) and what happens when a
+rebalance runs out are in `rebalance`, which this builds on. The behaviour is that of Kafka 3.9's
+GroupCoordinator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.coordinators.config import GroupConfig
+from ottla.coordinators.effects import (
+    AssignmentStored,
+    CancelTimer,
+    CompleteJoin,
+    CompleteSync,
+    Effect,
+    EmptinessStored,
+    JoinResult,
+    StaticMemberStored,
+    StoreGroup,
+    SyncResult,
+    Timer,
+    TimerKind,
+)
+from ottla.coordinators.group import Group, GroupState, Member, NewMemberId, Protocols, Waiter
+from ottla.coordinators.rebalance import Rebalance, Step, group_information
+from ottla.coordinators.records import group_value
+from ottla.protocol.errors import ErrorCode
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
+"""A member that has not learnt its id cannot send heartbeats, so its JoinGroup may wait only this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCall:
+    """A JoinGroup request, with what its version implies."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    requires_known_member_id: bool = False
+    """KIP-394: a new member is first told its id, and joins with it (version 4+, dynamic members)."""
+    supports_skipping_assignment: bool = False
+    """Version 9+."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncCall:
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignment: dict[str, bytes]
+
+
+class Membership:
+    """The rules, with the limits of the configuration. Holds no state of any group."""
+
+    def __init__(self, config: GroupConfig, new_member_id: NewMemberId) -> None:
+        self._config = config
+        self._new_member_id = new_member_id
+        self._rebalance = Rebalance(config)
+
+    # -- JoinGroup -----------------------------------------------------------------------------------
+
+    def join(self, group: Group, call: JoinCall, waiter: Waiter, now_ms: int) -> list[Effect]:
+        """Let a member in, or back in; it is answered when the rebalance ends, or at once.
+
+        GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+        MEMBER_ID_REQUIRED, COORDINATOR_NOT_AVAILABLE (the group was just deleted).
+        """
+        step = Step(now_ms)
+        error = self._reason_to_refuse(group, call)
+        if error is not ErrorCode.NONE:
+            if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
+                self._forget_refused(step, group, call.member_id)
+            step.answer_join(waiter, JoinResult(error, call.member_id))
+        elif not call.member_id:
+            self._join_new(step, group, call, waiter)
+        else:
+            self._join_known(step, group, call, waiter)
+        self._rebalance.try_complete_join(step, group)
+        return step.effects
+
+    def _reason_to_refuse(self, group: Group, call: JoinCall) -> ErrorCode:
+        if not self._has_room(group, call.member_id):
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if group.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not group.supports_protocols(call.protocol_type, call.protocols):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        """Whether one more may enter. During a rebalance those count who have come back, so that a group
+        which is too large (the limit was lowered) sheds the members that come last."""
+        match group.state:
+            case GroupState.EMPTY | GroupState.DEAD:
+                return True
+            case GroupState.PREPARING_REBALANCE:
+                return (
+                    member_id in group.awaiting_join or len(group.awaiting_join) < self._config.group_max_size
+                )
+            case _:
+                return member_id in group.members or len(group.members) < self._config.group_max_size
+
+    def _forget_refused(self, step: Step, group: Group, member_id: str) -> None:
+        if member_id in group.members or member_id in group.pending_members:
+            self._rebalance.drop(step, group, member_id)
+
+    def _join_new(self, step: Step, group: Group, call: JoinCall, waiter: Waiter) -> None:
+        member_id = self._new_member_id(call.instance_id or call.client_id)
+        if call.instance_id is not None:
+            old_member_id = group.static_members.get(call.instance_id)
+            if old_member_id is None:
+                self._add_and_rebalance(step, group, call, member_id, waiter)
+            else:
+                self._replace_static(step, group, call, old_member_id, member_id, waiter)
+        elif call.requires_known_member_id:
+            group.pending_members.add(member_id)
+            step.set_timer(
+                Timer(TimerKind.PENDING_MEMBER, group.group_id, member_id), call.session_timeout_ms
+            )
+            step.answer_join(waiter, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add_and_rebalance(step, group, call, member_id, waiter)
+
+    def _join_known(self, step: Step, group: Group, call: JoinCall, waiter: Waiter) -> None:
+        if call.member_id in group.pending_members and call.instance_id is None:
+            step.effects.append(CancelTimer(Timer(TimerKind.PENDING_MEMBER, group.group_id, call.member_id)))
+            self._add_and_rebalance(step, group, call, call.member_id, waiter)
+            return
+        error = group.validate_member(call.member_id, call.instance_id)
+        if error is not ErrorCode.NONE:
+            step.answer_join(waiter, JoinResult(error, call.member_id))
+            return
+        member = group.members[call.member_id]
+        is_leader = group.leader_id == member.member_id
+        unchanged = member.protocols == call.protocols
+        match group.state:
+            case GroupState.PREPARING_REBALANCE:
+                rejoins = True
+            case GroupState.COMPLETING_REBALANCE:
+                # The answer to the first JoinGroup may have been lost: give the same one again.
+                rejoins = not unchanged
+            case GroupState.STABLE:
+                # A leader comes back when what it watches has changed (topics, partitions).
+                rejoins = is_leader or not unchanged
+            case _:
+                step.answer_join(waiter, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, call.member_id))
+                return
+        if rejoins:
+            self._update(step, group, member, call, waiter)
+            self._rebalance.maybe_prepare(step, group)
+        else:
+            with_members = is_leader and group.state is GroupState.COMPLETING_REBALANCE
+            step.answer_join(waiter, group_information(group, member.member_id, with_members=with_members))
+
+    def _add_and_rebalance(
+        self, step: Step, group: Group, call: JoinCall, member_id: str, waiter: Waiter
+    ) -> None:
+        member = Member(
+            member_id=member_id,
+            instance_id=call.instance_id,
+            client_id=call.client_id,
+            client_host=call.client_host,
+            rebalance_timeout_ms=call.rebalance_timeout_ms,
+            session_timeout_ms=call.session_timeout_ms,
+            protocols=call.protocols,
+            is_new=True,
+        )
+        # The very first rebalance is held back further while members keep arriving.
+        if group.state is GroupState.PREPARING_REBALANCE and group.generation == 0:
+            group.new_member_added = True
+        group.add(member, call.protocol_type, waiter)
+        step.set_timer(Timer(TimerKind.SESSION, group.group_id, member_id), NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance.maybe_prepare(step, group)
+
+    def _update(self, step: Step, group: Group, member: Member, call: JoinCall, waiter: Waiter) -> None:
+        group.update(member, call.protocols, call.rebalance_timeout_ms, call.session_timeout_ms)
+        superseded = group.awaiting_join.pop(member.member_id, None)
+        if superseded is not None:
+            # The member asks again, so nobody reads this answer; but nothing may wait for ever.
+            step.answer_join(superseded, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        group.awaiting_join[member.member_id] = waiter
+
+    def _replace_static(
+        self, step: Step, group: Group, call: JoinCall, old_id: str, new_id: str, waiter: Waiter
+    ) -> None:
+        """A static member came back without its member id: it restarted. It keeps its place (KIP-345)."""
+        assert call.instance_id is not None
+        old_leader = group.leader_id or ""
+        self._rebalance.fence(step, group, old_id)
+        step.effects.append(CancelTimer(Timer(TimerKind.SESSION, group.group_id, old_id)))
+        member = group.rename_static_member(call.instance_id, old_id, new_id)
+        step.heard_from(group, member)
+        undo = StaticMemberStored(
+            instance_id=call.instance_id,
+            old_member_id=old_id,
+            new_member_id=new_id,
+            old_protocols=member.protocols,
+            old_rebalance_timeout_ms=member.rebalance_timeout_ms,
+            old_session_timeout_ms=member.session_timeout_ms,
+            old_leader=old_leader,
+            supports_skipping_assignment=call.supports_skipping_assignment,
+        )
+        self._update(step, group, member, call, waiter)
+        match group.state:
+            case GroupState.STABLE if group.protocol_name == group.select_protocol():
+                assignment = {item.member_id: item.assignment for item in group.members.values()}
+                step.effects.append(StoreGroup(group, group_value(group, assignment), undo))
+            case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
+                # In CompletingRebalance the leader may be assigning to the old member id right now.
+                self._rebalance.prepare(step, group)
+            case _:
+                assert group.state is GroupState.PREPARING_REBALANCE
+
+    # -- SyncGroup -----------------------------------------------------------------------------------
+
+    def sync(self, group: Group, call: SyncCall, waiter: Waiter, now_ms: int) -> list[Effect]:
+        """Answer with the member's assignment, once the leader has brought it and it is replicated.
+
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
+        REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+        """
+        step = Step(now_ms)
+        error = self._validate_sync(group, call)
+        if error is not ErrorCode.NONE:
+            step.answer_sync(waiter, SyncResult(error))
+            return step.effects
+        member = group.members[call.member_id]
+        match group.state:
+            case GroupState.COMPLETING_REBALANCE:
+                superseded = group.awaiting_sync.pop(call.member_id, None)
+                if superseded is not None:
+                    step.answer_sync(superseded, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+                group.awaiting_sync[call.member_id] = waiter
+                self._rebalance.synced(step, group, call.member_id)
+                if group.leader_id == call.member_id:
+                    assignment = {
+                        member_id: call.assignment.get(member_id, b"") for member_id in group.members
+                    }
+                    step.effects.append(
+                        StoreGroup(
+                            group,
+                            group_value(group, assignment),
+                            AssignmentStored(group.generation, assignment),
+                        )
+                    )
+            case GroupState.STABLE:
+                self._rebalance.synced(step, group, call.member_id)
+                step.answer_sync(
+                    waiter,
+                    SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment),
+                )
+                step.heard_from(group, member)
+            case GroupState.PREPARING_REBALANCE:
+                step.answer_sync(waiter, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+            case _:
+                step.answer_sync(waiter, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
+        return step.effects
+
+    def _validate_sync(self, group: Group, call: SyncCall) -> ErrorCode:
+        error = self.validate(group, call.member_id, call.instance_id, call.generation)
+        if error is not ErrorCode.NONE:
+            return error
+        for given, current in (
+            (call.protocol_type, group.protocol_type),
+            (call.protocol_name, group.protocol_name),
+        ):
+            if given is not None and given != current:
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
+    # -- Heartbeat, LeaveGroup -----------------------------------------------------------------------
+
+    def validate(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        if group.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = group.validate_member(member_id, instance_id)
+        if error is ErrorCode.NONE and generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        return error
+
+    def heartbeat(
+        self, group: Group, member_id: str, instance_id: str | None, generation: int, now_ms: int
+    ) -> tuple[ErrorCode, list[Effect]]:
+        error = self.validate(group, member_id, instance_id, generation)
+        if error is not ErrorCode.NONE:
+            return error, []
+        step = Step(now_ms)
+        step.heard_from(group, group.members[member_id])
+        rebalancing = group.state is GroupState.PREPARING_REBALANCE
+        return (ErrorCode.REBALANCE_IN_PROGRESS if rebalancing else ErrorCode.NONE), step.effects
+
+    def heard_from(self, group: Group, member_id: str, now_ms: int) -> list[Effect]:
+        """An offset commit is a sign of life too."""
+        step = Step(now_ms)
+        step.heard_from(group, group.members[member_id])
+        return step.effects
+
+    def leave(
+        self, group: Group, member_id: str, instance_id: str | None, now_ms: int
+    ) -> tuple[ErrorCode, list[Effect]]:
+        """Remove one member. An administrator may name just the instance id. Not for dead groups."""
+        step = Step(now_ms)
+        if not member_id:
+            found = None if instance_id is None else group.static_members.get(instance_id)
+            if found is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID, []
+            member_id = found
+        elif member_id not in group.pending_members:
+            error = group.validate_member(member_id, instance_id)
+            if error is not ErrorCode.NONE:
+                return error, []
+        self._rebalance.remove(step, group, member_id)
+        return ErrorCode.NONE, step.effects
+
+    # -- what comes back from the shell --------------------------------------------------------------
+
+    def timer_fired(self, group: Group, timer: Timer, now_ms: int) -> list[Effect]:
+        step = Step(now_ms)
+        match timer.kind:
+            case TimerKind.JOIN:
+                self._rebalance.join_timed_out(step, group)
+            case TimerKind.SYNC:
+                self._rebalance.sync_timed_out(step, group)
+            case TimerKind.SESSION:
+                self._rebalance.session_timed_out(step, group, timer.member_id)
+            case TimerKind.PENDING_MEMBER:
+                if timer.member_id in group.pending_members:
+                    self._rebalance.remove(step, group, timer.member_id)
+        return step.effects
+
+    def group_stored(self, effect: StoreGroup, error: ErrorCode, now_ms: int) -> list[Effect]:
+        """The record of a StoreGroup was replicated, or was not. `error` is one for clients."""
+        step = Step(now_ms)
+        group = effect.group
+        match effect.then:
+            case AssignmentStored(generation, assignment):
+                # Others may have joined or left while the record was under way; then it counts for nothing.
+                if group.state is GroupState.COMPLETING_REBALANCE and generation == group.generation:
+                    if error is ErrorCode.NONE:
+                        self._rebalance.assign(step, group, assignment)
+                    else:
+                        self._rebalance.revoke_assignments(step, group, error)
+                        self._rebalance.maybe_prepare(step, group)
+            case StaticMemberStored() as stored:
+                self._static_member_stored(step, group, stored, error)
+            case EmptinessStored():
+                pass
+        return step.effects
+
+    def _static_member_stored(
+        self, step: Step, group: Group, stored: StaticMemberStored, error: ErrorCode
+    ) -> None:
+        member = group.members.get(stored.new_member_id)
+        if member is None:
+            return  # Gone or replaced meanwhile; whoever did that answered its JoinGroup.
+        waiter = group.awaiting_join.pop(stored.new_member_id, None)
+        if error is not ErrorCode.NONE:
+            group.update(
+                member, stored.old_protocols, stored.old_rebalance_timeout_ms, stored.old_session_timeout_ms
+            )
+            self._rebalance.fence(step, group, stored.new_member_id)
+            step.effects.append(CancelTimer(Timer(TimerKind.SESSION, group.group_id, stored.new_member_id)))
+            group.rename_static_member(stored.instance_id, stored.new_member_id, stored.old_member_id)
+            step.heard_from(group, member)
+            result = JoinResult(
+                error, "", group.generation, group.protocol_type, group.protocol_name, stored.old_leader
+            )
+        elif stored.supports_skipping_assignment:
+            is_leader = group.leader_id == stored.new_member_id
+            result = group_information(group, stored.new_member_id, with_members=is_leader, skip=is_leader)
+        else:
+            # Told the old leader's id, a leader that restarted does not take itself for the leader, and so
+            # does not compute an assignment that a stable group would not hand out.
+            result = group_information(
+                group, stored.new_member_id, with_members=False, leader=stored.old_leader
+            )
+        if waiter is not None:
+            step.answer_join(waiter, result)
+
+    def unload(self, group: Group, now_ms: int) -> list[Effect]:
+        """The group's partition has moved to another broker: send the waiting members there."""
+        step = Step(now_ms)
+        group.transition_to(GroupState.DEAD, now_ms)
+        for member_id, waiter in group.awaiting_join.items():
+            step.effects.append(CompleteJoin(waiter, JoinResult(ErrorCode.NOT_COORDINATOR, member_id)))
+        for waiter in group.awaiting_sync.values():
+            step.effects.append(CompleteSync(waiter, SyncResult(ErrorCode.NOT_COORDINATOR)))
+        group.awaiting_join.clear()
+        group.awaiting_sync.clear()
+        timers = [Timer(TimerKind.JOIN, group.group_id), Timer(TimerKind.SYNC, group.group_id)]
+        timers += [Timer(TimerKind.SESSION, group.group_id, member_id) for member_id in group.members]
+        timers += [Timer(TimerKind.PENDING_MEMBER, group.group_id, item) for item in group.pending_members]
+        step.effects += [CancelTimer(timer) for timer in timers]
+        return step.effects
+
+    def loaded(self, group: Group, now_ms: int) -> list[Effect]:
+        """The group was read from the log: its members have a session's time to show up."""
+        step = Step(now_ms)
+        for member in group.members.values():
+            step.heard_from(group, member)
+        if len(group.members) > self._config.group_max_size:
+            self._rebalance.prepare(step, group)
+        return step.effects

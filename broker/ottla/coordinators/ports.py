@@ -1,0 +1,58 @@
+"""What the coordinator needs from the outside. The server implements these; tests have their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from ottla.protocol.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """Who sends a request. `client_host` in Kafka's form, a slash before the address: `/10.0.0.7`."""
+
+    client_id: str
+    client_host: str
+
+
+class GroupLog(Protocol):
+    """The partitions of `__consumer_offsets`."""
+
+    def is_leader(self, partition: int) -> bool: ...
+
+    async def append(self, partition: int, batch: bytes) -> ErrorCode:
+        """Append with acks=all; answer within `offsets.commit.timeout.ms` (REQUEST_TIMED_OUT).
+
+        The append to the leader's own log must come before the first suspension, so that batches lie in
+        the log in the order of the calls.
+        """
+        ...
+
+    def read_all(self, partition: int) -> Iterator[bytes | memoryview]:
+        """Whole record batches, some at a time, from the log's start to its end. May raise KafkaError."""
+        ...
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> object: ...
+
+
+class Scheduler(Protocol):
+    def now_ms(self) -> int:
+        """Time that only goes forward; its zero means nothing."""
+        ...
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Cancellable: ...
+
+
+class LoopScheduler:
+    """The running event loop's own time."""
+
+    def now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Cancellable:
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)

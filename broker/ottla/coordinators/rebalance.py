@@ -1,0 +1,237 @@
+"""How a rebalance begins, ends, and is cut short; and how members drop out of it.
+
+The lower half of `membership`, which is the only caller. Functions append their effects to a `Step`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ottla.coordinators.config import GroupConfig
+from ottla.coordinators.effects import (
+    CancelTimer,
+    CompleteJoin,
+    CompleteSync,
+    Effect,
+    EmptinessStored,
+    JoinedMember,
+    JoinResult,
+    SetTimer,
+    StoreGroup,
+    SyncResult,
+    Timer,
+    TimerKind,
+)
+from ottla.coordinators.group import Group, GroupState, Member, Waiter
+from ottla.coordinators.records import group_value
+from ottla.protocol.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+
+class Step:
+    """One step of the core: its time, and the effects so far."""
+
+    __slots__ = ("effects", "now_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.effects: list[Effect] = []
+
+    def answer_join(self, waiter: Waiter, result: JoinResult) -> None:
+        self.effects.append(CompleteJoin(waiter, result))
+
+    def answer_sync(self, waiter: Waiter, result: SyncResult) -> None:
+        self.effects.append(CompleteSync(waiter, result))
+
+    def set_timer(self, timer: Timer, delay_ms: int) -> None:
+        self.effects.append(SetTimer(timer, delay_ms))
+
+    def heard_from(self, group: Group, member: Member) -> None:
+        self.set_timer(Timer(TimerKind.SESSION, group.group_id, member.member_id), member.session_timeout_ms)
+
+
+def group_information(
+    group: Group, member_id: str, *, with_members: bool, skip: bool = False, leader: str | None = None
+) -> JoinResult:
+    """The current generation, as a JoinGroup answer tells it; only leaders get everyone's metadata."""
+    members = (
+        tuple(
+            JoinedMember(member.member_id, member.instance_id, member.metadata_for(group.protocol_name))
+            for member in group.members.values()
+        )
+        if with_members
+        else ()
+    )
+    return JoinResult(
+        ErrorCode.NONE,
+        member_id,
+        group.generation,
+        group.protocol_type,
+        group.protocol_name,
+        (group.leader_id or "") if leader is None else leader,
+        members,
+        skip,
+    )
+
+
+class Rebalance:
+    def __init__(self, config: GroupConfig) -> None:
+        self._config = config
+
+    # -- beginning -----------------------------------------------------------------------------------
+
+    def maybe_prepare(self, step: Step, group: Group) -> None:
+        if group.can_rebalance:
+            self.prepare(step, group)
+
+    def prepare(self, step: Step, group: Group) -> None:
+        """Call the members back: they learn of it from their heartbeats, and join again."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self.revoke_assignments(step, group, ErrorCode.REBALANCE_IN_PROGRESS)
+        step.effects.append(CancelTimer(Timer(TimerKind.SYNC, group.group_id)))
+        if group.state is GroupState.EMPTY:
+            # Starting consumers come one after the other; waiting a little saves them many rebalances.
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            group.initial_delay_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        else:
+            delay_ms = group.rebalance_timeout_ms
+            group.initial_delay_remaining_ms = None
+        group.transition_to(GroupState.PREPARING_REBALANCE, step.now_ms)
+        step.set_timer(Timer(TimerKind.JOIN, group.group_id), delay_ms)
+        self.try_complete_join(step, group)
+
+    # -- ending --------------------------------------------------------------------------------------
+
+    def try_complete_join(self, step: Step, group: Group) -> None:
+        """End the rebalance if nobody is missing. Not during the initial delay: that runs its time."""
+        if (
+            group.state is GroupState.PREPARING_REBALANCE
+            and group.initial_delay_remaining_ms is None
+            and group.all_members_joined
+        ):
+            self._complete_join(step, group)
+
+    def join_timed_out(self, step: Step, group: Group) -> None:
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        remaining_ms = group.initial_delay_remaining_ms
+        if remaining_ms and group.new_member_added:
+            group.new_member_added = False
+            delay_ms = min(self._config.group_initial_rebalance_delay_ms, remaining_ms)
+            group.initial_delay_remaining_ms = remaining_ms - delay_ms
+            step.set_timer(Timer(TimerKind.JOIN, group.group_id), delay_ms)
+            return
+        group.initial_delay_remaining_ms = None
+        self._complete_join(step, group)
+
+    def _complete_join(self, step: Step, group: Group) -> None:
+        """Begin the next generation with those who joined; dynamic members who did not are out."""
+        late = [
+            member.member_id
+            for member in group.members.values()
+            if member.member_id not in group.awaiting_join and member.instance_id is None
+        ]
+        for member_id in late:
+            logger.info("group %s: member %s did not rejoin in time", group.group_id, member_id)
+            self.drop(step, group, member_id)
+        if not group.elect_joined_leader() and group.members:
+            # Only silent static members are left. Wait for them until their sessions run out.
+            step.set_timer(Timer(TimerKind.JOIN, group.group_id), group.rebalance_timeout_ms)
+            return
+        step.effects.append(CancelTimer(Timer(TimerKind.JOIN, group.group_id)))
+        group.begin_generation(step.now_ms)
+        logger.info(
+            "group %s: generation %d with %d members", group.group_id, group.generation, len(group.members)
+        )
+        if group.state is GroupState.EMPTY:
+            step.effects.append(StoreGroup(group, group_value(group, {}), EmptinessStored()))
+            return
+        for member in group.members.values():
+            waiter = group.awaiting_join.pop(member.member_id, None)
+            if waiter is not None:
+                is_leader = member.member_id == group.leader_id
+                step.answer_join(waiter, group_information(group, member.member_id, with_members=is_leader))
+            step.heard_from(group, member)
+            member.is_new = False
+            group.pending_sync.add(member.member_id)
+        step.set_timer(Timer(TimerKind.SYNC, group.group_id), group.rebalance_timeout_ms)
+
+    # -- assignments ---------------------------------------------------------------------------------
+
+    def assign(self, step: Step, group: Group, assignment: dict[str, bytes]) -> None:
+        for member in group.members.values():
+            member.assignment = assignment.get(member.member_id, b"")
+        self._answer_syncs(step, group, ErrorCode.NONE)
+        group.transition_to(GroupState.STABLE, step.now_ms)
+
+    def revoke_assignments(self, step: Step, group: Group, error: ErrorCode) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+        self._answer_syncs(step, group, error)
+
+    def _answer_syncs(self, step: Step, group: Group, error: ErrorCode) -> None:
+        for member_id, waiter in group.awaiting_sync.items():
+            member = group.members[member_id]
+            if error is ErrorCode.NONE:
+                result = SyncResult(error, group.protocol_type, group.protocol_name, member.assignment)
+            else:
+                result = SyncResult(error)
+            step.answer_sync(waiter, result)
+            step.heard_from(group, member)
+        group.awaiting_sync.clear()
+
+    def synced(self, step: Step, group: Group, member_id: str) -> None:
+        group.pending_sync.discard(member_id)
+        if not group.pending_sync:
+            step.effects.append(CancelTimer(Timer(TimerKind.SYNC, group.group_id)))
+
+    def sync_timed_out(self, step: Step, group: Group) -> None:
+        """Members that joined but never asked for their assignment must not keep partitions."""
+        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
+            return
+        for member_id in list(group.pending_sync):
+            logger.info("group %s: member %s did not sync in time", group.group_id, member_id)
+            self.drop(step, group, member_id)
+        self.prepare(step, group)
+
+    # -- members that drop out -----------------------------------------------------------------------
+
+    def session_timed_out(self, step: Step, group: Group, member_id: str) -> None:
+        member = group.members.get(member_id)
+        if member is None or group.state is GroupState.DEAD:
+            return
+        waits = member_id in group.awaiting_join or member_id in group.awaiting_sync
+        if waits and not member.is_new:
+            return  # It waits for us, so we cannot ask for heartbeats; answering starts a new session.
+        logger.info("group %s: member %s has not been heard from", group.group_id, member_id)
+        self.remove(step, group, member_id)
+
+    def remove(self, step: Step, group: Group, member_id: str) -> None:
+        """Take a member out (pending ones too) and rebalance among the others."""
+        was_pending = member_id in group.pending_members
+        self.drop(step, group, member_id)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self.try_complete_join(step, group)
+        elif not was_pending and group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.maybe_prepare(step, group)
+
+    def drop(self, step: Step, group: Group, member_id: str) -> None:
+        """Take a member out, and nothing else. If it waits for an answer it is told to start afresh."""
+        self._refuse(step, group, member_id, "", ErrorCode.UNKNOWN_MEMBER_ID)
+        if member_id in group.pending_members:
+            step.effects.append(CancelTimer(Timer(TimerKind.PENDING_MEMBER, group.group_id, member_id)))
+        group.remove(member_id)
+        step.effects.append(CancelTimer(Timer(TimerKind.SESSION, group.group_id, member_id)))
+
+    def fence(self, step: Step, group: Group, member_id: str) -> None:
+        """Another process has taken this member's instance id: whoever waits as it must stop (KIP-345)."""
+        self._refuse(step, group, member_id, member_id, ErrorCode.FENCED_INSTANCE_ID)
+
+    def _refuse(self, step: Step, group: Group, member_id: str, answer_id: str, error: ErrorCode) -> None:
+        waiter = group.awaiting_join.pop(member_id, None)
+        if waiter is not None:
+            step.answer_join(waiter, JoinResult(error, answer_id))
+        waiter = group.awaiting_sync.pop(member_id, None)
+        if waiter is not None:
+            step.answer_sync(waiter, SyncResult(error))
