@@ -1,0 +1,128 @@
+"""Brokers end, by signal or by accident, under Kafka's own verifiable producer; nothing is lost.
+
+One cluster for all: each test brings the brokers back, so that the next one finds three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from judges import needs_kafka_jars
+from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+
+from ottla.local.cluster import LocalCluster
+
+PARTITIONS = 3
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    needs_kafka_jars()
+    settings = {
+        "zookeeper.session.timeout.ms": "4000",
+        "replica.lag.time.max.ms": "5000",
+        "controlled.shutdown.retry.backoff.ms": "500",
+        "offsets.topic.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = request.node.name.removeprefix("test_")[:200]
+    cluster.create_topic(name, partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
+    yield name
+    for broker in cluster.brokers.values():
+        if not broker.running:
+            broker.start()
+    cluster.wait_until(lambda: cluster.fully_replicated(name), f"{name} to be whole again", timeout_s=90)
+
+
+def leader_of(cluster: LocalCluster, topic: str, partition: int = 0) -> int:
+    description = cluster.topic(topic)
+    assert description is not None
+    return description.partitions[partition].leader
+
+
+def check(cluster: LocalCluster, topic: str, producer: VerifiableProducer) -> None:
+    producer.stop()
+    assert producer.errors == []
+    stored = read_topic(cluster.bootstrap, topic, PARTITIONS)
+    assert_nothing_lost_or_doubled(producer.acknowledged, stored)
+
+
+def test_a_leader_killed_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(500)
+        victim = leader_of(cluster, topic)
+        cluster.brokers[victim].kill()
+        cluster.wait_until(lambda: leader_of(cluster, topic) not in (victim, -1), "a new leader")
+        producer.wait_for_more(1000)
+        cluster.brokers[victim].start()
+        cluster.wait_until(lambda: cluster.fully_replicated(topic), "the killed broker to be in sync again")
+        producer.wait_for_more(500)
+    check(cluster, topic, producer)
+
+
+def test_the_controller_killed_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(500)
+        victim = cluster.describe().controller_id
+        cluster.brokers[victim].kill()
+        cluster.wait_until(lambda: cluster.describe().controller_id not in (victim, -1), "a new controller")
+        producer.wait_for_more(1000)
+        cluster.brokers[victim].start()
+        cluster.wait_until(lambda: cluster.fully_replicated(topic), "the killed broker to be in sync again")
+    check(cluster, topic, producer)
+
+
+def test_each_broker_shut_down_in_order_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(500)
+        for broker in cluster.brokers.values():
+            assert broker.stop(timeout_s=30), (
+                f"broker {broker.broker_id} did not shut down:\n{broker.log_tail()}"
+            )
+            assert broker.exit_code == 0
+            producer.wait_for_more(200)
+            broker.start()
+            cluster.wait_until(lambda: cluster.fully_replicated(topic), "the broker to be in sync again")
+    check(cluster, topic, producer)
+
+
+def test_all_brokers_killed_at_once(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(1000)
+        for broker in cluster.brokers.values():
+            broker.kill()
+        for broker in cluster.brokers.values():
+            broker.start()
+        cluster.wait_until(lambda: cluster.fully_replicated(topic), "everything to come back", timeout_s=90)
+        producer.wait_for_more(500)
+    check(cluster, topic, producer)
+
+
+def test_a_follower_that_was_away_leaves_the_isr_and_comes_back(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(200)
+        description = cluster.topic(topic)
+        assert description is not None
+        away = description.partitions[0].replicas[-1]
+
+        def in_sync() -> bool:
+            described = cluster.topic(topic)
+            return described is not None and all(away in p.isr for p in described.partitions)
+
+        cluster.brokers[away].stop(timeout_s=30)
+        cluster.wait_until(lambda: not in_sync(), "the follower to leave the ISR")
+        producer.wait_for_more(1000)
+        cluster.brokers[away].start()
+        cluster.wait_until(in_sync, "the follower to be back in the ISR")
+    check(cluster, topic, producer)

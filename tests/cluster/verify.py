@@ -1,0 +1,161 @@
+"""Producers that know what was acknowledged, and checks that say which record was lost, doubled or moved."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+from bench.apache_kafka import java_command
+from ottla.local.ports import wait_until
+
+
+class VerifiableProducer:
+    """Kafka's own VerifiableProducer with acks=all: sends 0, 1, 2, … and reports each acknowledgement.
+
+    With `idempotent`, it retries for ever and may not double a record; else it never retries.
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, directory: Path, *, per_second: int = 500, idempotent: bool = True
+    ) -> None:
+        config = directory / f"producer-{topic}.properties"
+        settings = {"linger.ms": "5", "request.timeout.ms": "5000", "delivery.timeout.ms": "120000"}
+        if idempotent:
+            settings |= {"enable.idempotence": "true", "retries": "2147483647", "retry.backoff.ms": "50"}
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._command = java_command(
+            "org.apache.kafka.tools.VerifiableProducer",
+            *("--bootstrap-server", bootstrap, "--topic", topic, "--acks", "-1"),
+            *("--throughput", str(per_second), "--command-config", str(config)),
+            heap="256m",
+        )
+        self.acknowledged: dict[tuple[int, int], str] = {}
+        """(partition, offset) -> value."""
+        self.errors: list[str] = []
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("name") == "producer_send_success":
+                self.acknowledged[event["partition"], event["offset"]] = event["value"]
+            elif event.get("name") == "producer_send_error":
+                self.errors.append(f"{event['value']}: {event.get('exception')}: {event.get('message')}")
+
+    def wait_for(self, acknowledged: int, timeout_s: float = 60) -> None:
+        """Await so many acknowledgements in all."""
+        if not wait_until(lambda: len(self.acknowledged) >= acknowledged, timeout_s=timeout_s):
+            raise AssertionError(
+                f"{len(self.acknowledged)} of {acknowledged} acknowledged after {timeout_s} s; "
+                f"errors: {self.errors[:3]}"
+            )
+
+    def wait_for_more(self, more: int, timeout_s: float = 60) -> None:
+        self.wait_for(len(self.acknowledged) + more, timeout_s)
+
+    def stop(self) -> None:
+        """Ask it to flush and end; whatever it still reports is read."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._reader is not None
+        self._reader.join(10)
+        self._process = None
+
+
+def read_topic(
+    bootstrap: str, topic: str, partitions: int, timeout_s: float = 60
+) -> dict[tuple[int, int], str]:
+    """Every record of a topic, by (partition, offset), up to the end as it is now; by librdkafka."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "verify",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(partitions)])
+        found: dict[tuple[int, int], str] = {}
+        ended: set[int] = set()
+
+        def drained() -> bool:
+            for message in consumer.consume(1000, timeout=0.5):
+                _take(message, found, ended)
+            return len(ended) == partitions
+
+        if not wait_until(drained, timeout_s=timeout_s, poll_s=0):
+            raise AssertionError(f"read {len(found)} records of {topic}, the end of partitions {ended} only")
+        return found
+    finally:
+        consumer.close()
+
+
+def _take(message: Message, found: dict[tuple[int, int], str], ended: set[int]) -> None:
+    error = message.error()
+    if error is None:
+        value = message.value()
+        assert value is not None
+        found[message.partition(), message.offset()] = value.decode()
+        ended.discard(message.partition())
+    elif error.code() == KafkaError._PARTITION_EOF:
+        ended.add(message.partition())
+
+
+def assert_nothing_lost_or_doubled(
+    acknowledged: dict[tuple[int, int], str],
+    stored: dict[tuple[int, int], str],
+    *,
+    allow_doubles: bool = False,
+) -> None:
+    """What was acknowledged is at its place, once; offsets have no holes; each partition kept the order."""
+    lost = {place: value for place, value in acknowledged.items() if stored.get(place) != value}
+    assert not lost, f"{len(lost)} acknowledged records lost, the first at {sorted(lost.items())[:5]}"
+    if not allow_doubles:
+        doubled = {value: count for value, count in Counter(stored.values()).items() if count > 1}
+        assert not doubled, f"{len(doubled)} records doubled: {sorted(doubled.items())[:5]}"
+    by_partition: dict[int, list[int]] = {}
+    for partition, offset in sorted(stored):
+        by_partition.setdefault(partition, []).append(offset)
+    for partition, offsets in by_partition.items():
+        assert offsets == list(range(offsets[0], offsets[0] + len(offsets))), (
+            f"holes in partition {partition}"
+        )
+        values = [int(stored[partition, offset]) for offset in offsets if (partition, offset) in acknowledged]
+        if not allow_doubles:
+            assert values == sorted(values), f"partition {partition} lost its order"
