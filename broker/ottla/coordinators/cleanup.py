@@ -88,7 +88,7 @@ class Cleanup:
             for partition, entries in tombstones.items()
             for start in range(0, len(entries), TOMBSTONES_PER_BATCH)
         ]
-        for error in await asyncio.gather(*writes):
+        for error in await asyncio.shield(asyncio.gather(*writes)):
             if error is not ErrorCode.NONE:
                 logger.warning("tombstones were not replicated (%s); the next leader cleans up", error.name)
         return removed_count

@@ -6,6 +6,7 @@ OffsetFetch version 0 are served like the later ones, where Kafka keeps their of
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from ottla.coordinators import records
@@ -134,11 +135,13 @@ class Commits:
                 for key, offset in accepted.items()
             ]
             write = self._journal.append(self._registry.partition_of(group.group_id), entries, now_ms)
-            # By callback: the commit counts whether or not its client is still there to be told.
+            # By callback, and shielded: it counts even when its client is no longer there to be told.
             write.add_done_callback(
-                lambda done: group.offsets.end_commit(ticket, accepted, done.result() is ErrorCode.NONE)
+                lambda done: group.offsets.end_commit(
+                    ticket, accepted, not done.cancelled() and done.result() is ErrorCode.NONE
+                )
             )
-            error = await write
+            error = await asyncio.shield(write)
             errors.update(dict.fromkeys(accepted, COMMIT_ERRORS.get(error, error)))
         return errors
 

@@ -188,7 +188,7 @@ class GroupCoordinator:
         """Forget what groups committed for topics that are gone."""
 
         def of_topics(group: Group) -> list[tuple[str, int]]:
-            return [key for key in group.offsets.committed if key[0] in topics]
+            return [key for key in group.offsets.partitions() if key[0] in topics]
 
         self._run(self._cleanup.remove(self._registry, of_topics, self._clock()))
 

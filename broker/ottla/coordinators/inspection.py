@@ -99,7 +99,7 @@ async def delete_groups(
                 group.transition_to(GroupState.DEAD, now_ms)
                 doomed.append(group)
         errors[group_id] = error
-    await cleanup.remove(doomed, lambda group: list(group.offsets.committed), now_ms)
+    await cleanup.remove(doomed, lambda group: group.offsets.partitions(), now_ms)
     return DeleteGroupsResponse(
         results=[
             DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error)

@@ -246,16 +246,10 @@ class Membership:
                 group.awaiting_sync[call.member_id] = waiter
                 self._rebalance.synced(step, group, call.member_id)
                 if group.leader_id == call.member_id:
-                    assignment = {
-                        member_id: call.assignment.get(member_id, b"") for member_id in group.members
-                    }
-                    step.effects.append(
-                        StoreGroup(
-                            group,
-                            group_value(group, assignment),
-                            AssignmentStored(group.generation, assignment),
-                        )
-                    )
+                    given = call.assignment
+                    assignment = {member_id: given.get(member_id, b"") for member_id in group.members}
+                    then = AssignmentStored(group.generation, assignment)
+                    step.effects.append(StoreGroup(group, group_value(group, assignment), then))
             case GroupState.STABLE:
                 self._rebalance.synced(step, group, call.member_id)
                 step.answer_sync(

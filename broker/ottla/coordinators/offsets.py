@@ -40,6 +40,10 @@ class GroupOffsets:
     def in_use(self) -> bool:
         return bool(self.committed or self._pending or self.pending_transactional)
 
+    def partitions(self) -> list[TopicPartition]:
+        """All that have a commit, or one under way."""
+        return list(self.committed.keys() | self._pending.keys())
+
     def begin_commit(self, partitions: Iterable[TopicPartition]) -> int:
         """Mark commits as under way; the ticket goes back to `end_commit`."""
         self._sequence += 1
@@ -72,11 +76,12 @@ class GroupOffsets:
         """Forget offsets, and commits under way with them; returns those that need a tombstone."""
         removed = []
         for partition in partitions:
-            self._pending.pop(partition, None)
+            known = self._pending.pop(partition, None) is not None
             self._applied[partition] = self._sequence
             for offsets in self.pending_transactional.values():
                 offsets.pop(partition, None)
-            if self.committed.pop(partition, None) is not None:
+            known = self.committed.pop(partition, None) is not None or known
+            if known:
                 removed.append(partition)
         return removed
 
