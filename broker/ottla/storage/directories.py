@@ -1,0 +1,156 @@
+"""What a log directory and a partition's directory hold beside the logs, in Kafka's formats.
+
+Called by the log manager at start and shutdown, and by `Log` for partition.metadata:
+
+* meta.properties: which broker of which cluster the directory belongs to (version 0, ZooKeeper mode);
+* .lock: held by the running broker, seen by Apache Kafka too;
+* .kafka_cleanshutdown: that the logs were closed in order;
+* partition.metadata: the topic's id (KIP-516).
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import re
+import uuid
+from pathlib import Path
+
+from ottla.storage.durable import sync_directory, write_atomically
+
+META_PROPERTIES_FILE = "meta.properties"
+LOCK_FILE = ".lock"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+PARTITION_METADATA_FILE = "partition.metadata"
+DELETE_SUFFIX = "-delete"
+_OTHER_SUFFIXES = ("-future", "-stray")
+
+
+class LogDirProblem(Exception):
+    """A log directory that this broker cannot use; the message says why and what to do."""
+
+
+def parse_partition_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a directory's name; None when it is no partition of ours to open."""
+    if name.endswith((DELETE_SUFFIX, *_OTHER_SUFFIXES)):
+        return None
+    match = re.fullmatch(r"(.+)-(\d+)", name)
+    return (match[1], int(match[2])) if match else None
+
+
+# --- meta.properties -----------------------------------------------------------------------------
+
+
+def check_meta_properties(log_dir: Path, broker_id: int, cluster_id: str) -> None:
+    """Make sure that the directory is this broker's, or mark it so when it is nobody's yet.
+
+    Raises LogDirProblem when it belongs to another broker or cluster, or to a later format.
+    """
+    path = log_dir / META_PROPERTIES_FILE
+    ours = {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
+    if not path.exists():
+        write_atomically(path, "".join(f"{name}={value}\n" for name, value in ours.items()))
+        return
+    found = read_properties(path)
+    if found.get("version") != "0":
+        raise LogDirProblem(f"{path} has version={found.get('version')}; only 0 (ZooKeeper mode) is known")
+    for name, owner in (("broker.id", "broker"), ("cluster.id", "cluster")):
+        if found.get(name) != ours[name]:
+            raise LogDirProblem(
+                f"{path} has {name}={found.get(name)}, but this broker has {name}={ours[name]}: the "
+                f"directory belongs to another {owner}. Point log.dirs at this broker's own data, or correct {name}; "
+                "remove the file only if its data may be taken over."
+            )
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A Java properties file of plain `name=value` lines."""
+    properties = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.strip()
+        if text and text[0] not in "#!":
+            name, _, value = text.partition("=")
+            properties[name.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
+    return properties
+
+
+# --- .lock ---------------------------------------------------------------------------------------
+
+
+class DirectoryLock:
+    """The `.lock` of a log directory, held until `release`.
+
+    Two kinds of lock on one file: POSIX record locks are what Java takes, and keep Apache Kafka out;
+    flock also keeps out a second broker in the same process.
+    """
+
+    def __init__(self, log_dir: Path) -> None:
+        """Raises LogDirProblem when another broker holds it."""
+        path = log_dir / LOCK_FILE
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            os.close(self._fd)
+            raise LogDirProblem(
+                f"{path} is held by another broker process: stop that one, or give this one its own log.dirs"
+            ) from problem
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+# --- .kafka_cleanshutdown ------------------------------------------------------------------------
+
+
+def take_clean_shutdown(log_dir: Path) -> bool:
+    """Whether the last shutdown was clean; from now on it is not, until `mark_clean_shutdown`."""
+    path = log_dir / CLEAN_SHUTDOWN_FILE
+    if not path.exists():
+        return False
+    path.unlink()
+    sync_directory(log_dir)
+    return True
+
+
+def mark_clean_shutdown(log_dir: Path, broker_epoch: int = -1) -> None:
+    text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    write_atomically(log_dir / CLEAN_SHUTDOWN_FILE, text)
+
+
+# --- partition.metadata --------------------------------------------------------------------------
+
+
+def encode_topic_id(topic_id: uuid.UUID) -> str:
+    """Kafka's text form of a uuid: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def decode_topic_id(text: str) -> uuid.UUID:
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def read_topic_id(partition_dir: Path) -> uuid.UUID | None:
+    """Raises LogDirProblem when the file is there but makes no sense."""
+    path = partition_dir / PARTITION_METADATA_FILE
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    try:
+        fields = dict(line.split(": ", 1) for line in lines if line)
+        if fields["version"] != "0":
+            raise ValueError(f"version {fields['version']}")
+        return decode_topic_id(fields["topic_id"])
+    except (ValueError, KeyError) as problem:
+        raise LogDirProblem(f"{path} is malformed: {problem!r}") from problem
+
+
+def write_topic_id(partition_dir: Path, topic_id: uuid.UUID) -> None:
+    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
+    write_atomically(partition_dir / PARTITION_METADATA_FILE, text)

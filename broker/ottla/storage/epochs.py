@@ -1,0 +1,102 @@
+"""The leader epochs of a log and where each begins (KIP-101, KIP-279): leader-epoch-checkpoint.
+
+Owned by `Log`. Invariant: epochs and start offsets both strictly ascend; whatever contradicts a new
+entry is dropped in its favour, for the new entry comes from the present leader.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+
+from ottla.storage.checkpoints import read_entries, write_entries
+
+CHECKPOINT_FILE = "leader-epoch-checkpoint"
+UNDEFINED = -1
+
+
+class LeaderEpochCheckpoint:
+    """Epochs with their start offsets, kept in memory and in the file."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / CHECKPOINT_FILE
+        entries = read_entries(self._path, _parse_entry)
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+
+    @property
+    def latest(self) -> int | None:
+        return self._epochs[-1] if self._epochs else None
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), ascending."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` begins at `start_offset`; synced to disk when that is news."""
+        if epoch < 0 or start_offset < 0:
+            return
+        if self._epochs and self._epochs[-1] == epoch and self._starts[-1] <= start_offset:
+            return
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self._write(sync=True)
+
+    def start_of(self, epoch: int) -> int | None:
+        """Where `epoch` begins, or None when it left nothing in the log."""
+        at = bisect_right(self._epochs, epoch) - 1
+        return self._starts[at] if at >= 0 and self._epochs[at] == epoch else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(largest epoch at or below `epoch`, where it ends); (-1, -1) when that is not known.
+
+        An epoch below all known ones is answered with itself and the first known start (KIP-279).
+        """
+        if epoch == UNDEFINED or not self._epochs:
+            return UNDEFINED, UNDEFINED
+        if epoch == self._epochs[-1]:
+            return epoch, log_end_offset
+        above = bisect_right(self._epochs, epoch)
+        if above == len(self._epochs):
+            return UNDEFINED, UNDEFINED
+        return (self._epochs[above - 1] if above else epoch), self._starts[above]
+
+    def epoch_at(self, offset: int) -> int | None:
+        """The epoch that the record at `offset` was written in."""
+        at = bisect_right(self._starts, offset) - 1
+        return self._epochs[at] if at >= 0 else None
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or after `end_offset`."""
+        kept = len(self._starts)
+        while kept and self._starts[kept - 1] >= end_offset:
+            kept -= 1
+        if kept < len(self._starts):
+            del self._epochs[kept:], self._starts[kept:]
+            # Not synced: after a crash the stale tail is dropped again when the log is opened.
+            self._write(sync=False)
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end at or before `start_offset`; the one that spans it begins there."""
+        covering = bisect_right(self._starts, start_offset) - 1
+        if covering < 0 or (covering == 0 and self._starts[0] == start_offset):
+            return
+        del self._epochs[:covering], self._starts[:covering]
+        self._starts[0] = start_offset
+        self._write(sync=False)
+
+    def clear(self) -> None:
+        if self._epochs:
+            self._epochs, self._starts = [], []
+            self._write(sync=True)
+
+    def _write(self, *, sync: bool) -> None:
+        write_entries(self._path, (f"{epoch} {start}" for epoch, start in self.entries()), sync=sync)
+
+
+def _parse_entry(words: list[str]) -> tuple[int, int]:
+    epoch, start = words
+    return int(epoch), int(start)

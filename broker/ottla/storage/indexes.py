@@ -1,0 +1,197 @@
+"""The two sparse indexes of a segment, in Kafka's file formats.
+
+* `.index`: (offset relative to the segment's base: int32, file position: int32), 8 bytes;
+* `.timeindex`: (timestamp in ms: int64, relative offset: int32), 12 bytes (KIP-33).
+
+Owned by `segment`. An entry says: the batch at that position ends at that offset; everything with a
+later timestamp than the entry's comes after its offset. Invariants: offsets (and timestamps)
+strictly ascend; an index is never ahead of its log once both are flushed.
+
+Entries are kept in memory (arrays of machine integers, searched by bisect) and written to the file
+in one go when the segment is rolled, flushed or closed: an index lost in a crash is rebuilt from
+the log, whose bytes count. Those of sealed segments are read when first needed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+
+class CorruptIndex(Exception):
+    """An index file that must be rebuilt."""
+
+
+class _Index:
+    """Two parallel columns, and the file that they are kept in."""
+
+    ENTRY: ClassVar[struct.Struct]
+    FIRST_TYPE: ClassVar[str]
+
+    def __init__(self, path: Path, base_offset: int, max_bytes: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // self.ENTRY.size
+        self._first = array(self.FIRST_TYPE)
+        self._second = array("i")
+        self._unloaded = 0
+        """How many entries the file holds that were not read yet; all or none."""
+        self._written = 0
+        """How many entries the file holds."""
+
+    def attach(self) -> tuple[int, int] | None:
+        """Take over the existing file without reading it all; its last entry, None when empty.
+
+        Raises CorruptIndex when the file is missing or cannot be right.
+        """
+        size = self.ENTRY.size
+        try:
+            with self.path.open("rb") as file:
+                length = os.fstat(file.fileno()).st_size
+                if length % size:
+                    raise CorruptIndex(f"{self.path}: {length} bytes are not whole entries of {size}")
+                if length == 0:
+                    return None
+                first = self.ENTRY.unpack(os.pread(file.fileno(), size, 0))
+                last = self.ENTRY.unpack(os.pread(file.fileno(), size, length - size))
+        except FileNotFoundError:
+            raise CorruptIndex(f"{self.path}: missing") from None
+        if last[0] < first[0] or (length > size and last[0] == first[0]) or last[1] < 0:
+            raise CorruptIndex(f"{self.path}: ends in {last}, below its first entry")
+        self._unloaded = self._written = length // size
+        return last
+
+    def __len__(self) -> int:
+        return self._unloaded or len(self._first)
+
+    def entries(self) -> list[tuple[int, int]]:
+        """The entries as they are in the file."""
+        self._load()
+        return list(zip(self._first, self._second, strict=True))
+
+    def write(self) -> None:
+        """Bring the file up to date (no fsync); makes the file where there is none."""
+        count = len(self._second)
+        if self._unloaded or (self._written == count and count):
+            return
+        tail = zip(self._first[self._written : count], self._second[self._written : count], strict=True)
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(fd, self._pack(tail), self._written * self.ENTRY.size)
+        finally:
+            os.close(fd)
+        self._written = count
+
+    def flush(self) -> None:
+        """Write and fsync."""
+        self.write()
+        fd = os.open(self.path, os.O_WRONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def reset(self) -> None:
+        """Forget all entries, in memory and in the file."""
+        self._keep(0)
+
+    def _pack(self, entries: Iterable[tuple[int, int]]) -> bytes:
+        pack = self.ENTRY.pack
+        return b"".join(pack(first, second) for first, second in entries)
+
+    def _load(self) -> None:
+        if not self._unloaded:
+            return
+        data = self.path.read_bytes()
+        usable = len(data) - len(data) % self.ENTRY.size
+        columns = list(self.ENTRY.iter_unpack(data[:usable]))
+        self._first = array(self.FIRST_TYPE, [first for first, _ in columns])
+        self._second = array("i", [second for _, second in columns])
+        self._unloaded = 0
+        self._written = len(self._first)
+
+    def _keep(self, count: int) -> None:
+        self._load()
+        del self._first[count:], self._second[count:]
+        if self._written > count or count == 0:
+            self._written = min(self._written, count)
+            if self.path.exists():
+                os.truncate(self.path, self._written * self.ENTRY.size)
+
+
+class OffsetIndex(_Index):
+    """Offset to file position."""
+
+    ENTRY = struct.Struct(">ii")
+    FIRST_TYPE = "i"
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= self.max_entries
+
+    def append(self, offset: int, position: int) -> None:
+        """The batch at `position` ends at `offset`; does nothing when the index is full."""
+        self._load()
+        if len(self._first) < self.max_entries:
+            assert not self._first or offset - self.base_offset > self._first[-1]
+            self._first.append(offset - self.base_offset)
+            self._second.append(position)
+
+    def lookup(self, offset: int) -> int:
+        """The position of a batch at or before the one that holds `offset`."""
+        if self._unloaded:
+            self._load()
+        at = bisect_right(self._first, offset - self.base_offset) - 1
+        return self._second[at] if at >= 0 else 0
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop entries at or beyond `offset`."""
+        self._load()
+        self._keep(bisect_left(self._first, offset - self.base_offset))
+
+
+class TimeIndex(_Index):
+    """Timestamp to offset."""
+
+    ENTRY = struct.Struct(">qi")
+    FIRST_TYPE = "q"
+
+    @property
+    def is_full(self) -> bool:
+        # One entry is kept free for the largest timestamp, written when the segment is sealed.
+        return len(self) >= self.max_entries - 1
+
+    def maybe_append(self, timestamp: int, offset: int, *, sealing: bool = False) -> None:
+        """Note that later timestamps than `timestamp` come after `offset`, when that is news."""
+        self._load()
+        if self.is_full and not sealing:
+            return
+        relative = offset - self.base_offset
+        if timestamp > (self._first[-1] if self._first else -1):
+            assert not self._second or relative >= self._second[-1]
+            self._first.append(timestamp)
+            self._second.append(relative)
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry at or before `timestamp`; (-1, base) when none."""
+        if self._unloaded:
+            self._load()
+        at = bisect_right(self._first, timestamp) - 1
+        return (self._first[at], self.base_offset + self._second[at]) if at >= 0 else (-1, self.base_offset)
+
+    def last(self) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry; (-1, base) when there is none."""
+        self._load()
+        if not self._first:
+            return -1, self.base_offset
+        return self._first[-1], self.base_offset + self._second[-1]
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop entries at or beyond `offset`."""
+        self._load()
+        self._keep(bisect_left(self._second, offset - self.base_offset))

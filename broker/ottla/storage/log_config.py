@@ -1,0 +1,103 @@
+"""The settings of one partition's log: Kafka's topic configs, typed.
+
+Built by the shell out of already validated strings (topic overrides over the broker's defaults),
+read by everything in this package. Field names are Kafka's with `_` for `.`; sizes are bytes and
+times milliseconds, as their names say. Defaults are those of Kafka 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from ottla.protocol.compression import CODEC_BY_NAME, Codec
+from ottla.protocol.records import TimestampType
+
+INT64_MAX = 2**63 - 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    cleanup_policy: str = "delete"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_type: str = "producer"
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = DAY_MS
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = INT64_MAX
+    flush_ms: int = INT64_MAX
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = INT64_MAX
+    max_message_bytes: int = 1_048_588
+    message_downconversion_enable: bool = True
+    message_timestamp_after_max_ms: int = INT64_MAX
+    message_timestamp_before_max_ms: int = INT64_MAX
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    preallocate: bool = False
+    retention_bytes: int = -1
+    retention_ms: int = 7 * DAY_MS
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_index_bytes: int = 10 * 1024 * 1024
+    segment_jitter_ms: int = 0
+    segment_ms: int = 7 * DAY_MS
+    unclean_leader_election_enable: bool = False
+
+    @classmethod
+    def from_mapping(cls, props: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> LogConfig:
+        """`props` (topic config names to validated strings) over `defaults`; other names are ignored."""
+        merged = {**(defaults or {}), **props}
+        values: dict[str, object] = {}
+        for field in fields(cls):
+            text = merged.get(field.name.replace("_", "."))
+            if text is not None:
+                values[field.name] = _parse(str(field.type), text)
+        return cls(**values)  # type: ignore[arg-type]
+
+    @property
+    def deletes(self) -> bool:
+        """Whether retention by time and size applies (cleanup.policy names `delete`)."""
+        return "delete" in self._policies
+
+    @property
+    def compacts(self) -> bool:
+        """Whether every record needs a key (cleanup.policy names `compact`)."""
+        return "compact" in self._policies
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        if self.message_timestamp_type == "LogAppendTime":
+            return TimestampType.LOG_APPEND_TIME
+        return TimestampType.CREATE_TIME
+
+    @property
+    def target_codec(self) -> Codec | None:
+        """The codec that batches are stored in; None keeps the producer's."""
+        return None if self.compression_type == "producer" else CODEC_BY_NAME[self.compression_type]
+
+    def compression_level(self, codec: Codec) -> int | None:
+        match codec:
+            case Codec.GZIP:
+                return self.compression_gzip_level
+            case Codec.ZSTD:
+                return self.compression_zstd_level
+        return None
+
+    @property
+    def _policies(self) -> list[str]:
+        return [policy.strip() for policy in self.cleanup_policy.split(",")]
+
+
+def _parse(kind: str, text: str) -> object:
+    match kind:
+        case "int":
+            return int(text)
+        case "float":
+            return float(text)
+        case "bool":
+            return text.strip().lower() == "true"
+    return text

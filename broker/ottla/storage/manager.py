@@ -1,0 +1,270 @@
+"""All logs of one broker, over its log directories.
+
+Owned by the broker; used by replication to find and make logs. It loads them at start (recovering
+what a crash left), keeps the checkpoint files, applies retention, and closes everything in order.
+Nothing in here runs by itself: the shell calls `write_checkpoints`, `flush_due` and `cleanup` from
+its own timers, in threads, for they block.
+
+Invariants: a partition lives in one log directory; a directory's checkpoint files name only its own
+partitions; `.kafka_cleanshutdown` exists only while nobody has the logs open.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ottla.storage.checkpoints import (
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    MalformedCheckpoint,
+    TopicPartition,
+    read_offsets,
+    write_offsets,
+)
+from ottla.storage.directories import (
+    DELETE_SUFFIX,
+    DirectoryLock,
+    LogDirProblem,
+    check_meta_properties,
+    mark_clean_shutdown,
+    parse_partition_directory,
+    take_clean_shutdown,
+)
+from ottla.storage.log import Log
+from ottla.storage.log_config import INT64_MAX, LogConfig
+
+logger = logging.getLogger(__name__)
+
+PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
+"""producer.id.expiration.ms"""
+
+
+class LogManager:
+    """See the module. `defaults` are the topic configs that follow from the broker's own settings."""
+
+    def __init__(
+        self,
+        log_dirs: list[Path],
+        broker_id: int,
+        cluster_id: str,
+        defaults: Mapping[str, str] | None = None,
+        *,
+        recovery_threads: int = 1,
+        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+    ) -> None:
+        if not log_dirs:
+            raise LogDirProblem("log.dirs names no directory")
+        self.log_dirs = [Path(log_dir).absolute() for log_dir in log_dirs]
+        self.broker_id = broker_id
+        self.cluster_id = cluster_id
+        self.defaults = dict(defaults or {})
+        self._recovery_threads = recovery_threads
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._logs: dict[TopicPartition, Log] = {}
+        self._locks: list[DirectoryLock] = []
+        self._last_flush_ms: dict[TopicPartition, int] = {}
+        self._mutex = threading.Lock()
+        self._checkpoint_mutex = threading.Lock()
+
+    def load(self, now_ms: int, topic_configs: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """Lock the directories, make sure that they are this broker's, and open every log in them.
+
+        `topic_configs` are overrides per topic. Raises LogDirProblem (held by another broker, of
+        another broker or cluster, unusable), MalformedCheckpoint never: a checkpoint that cannot be
+        read is put aside, and its logs are verified from their start.
+        """
+        for log_dir in self.log_dirs:
+            try:
+                log_dir.mkdir(parents=True, exist_ok=True)
+                self._locks.append(DirectoryLock(log_dir))
+                check_meta_properties(log_dir, self.broker_id, self.cluster_id)
+            except (OSError, LogDirProblem) as problem:
+                self._release_locks()
+                if isinstance(problem, LogDirProblem):
+                    raise
+                raise LogDirProblem(f"log directory {log_dir} cannot be used: {problem}") from problem
+        for log_dir in self.log_dirs:
+            self._load_directory(log_dir, now_ms, topic_configs or {})
+
+    def config_for(self, props: Mapping[str, str]) -> LogConfig:
+        """A topic's configuration: its overrides `props` over the broker's defaults."""
+        return LogConfig.from_mapping(props, self.defaults)
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        return self._logs.get((topic, partition))
+
+    def logs(self) -> dict[TopicPartition, Log]:
+        """A copy: logs may come and go while the caller works through it."""
+        return dict(self._logs)
+
+    def get_or_create(self, topic: str, partition: int, config: LogConfig, now_ms: int = 0) -> Log:
+        """The log, made in the directory with the fewest partitions if there is none yet.
+
+        Raises OSError.
+        """
+        with self._mutex:
+            log = self._logs.get((topic, partition))
+            if log is None:
+                log_dir = min(self.log_dirs, key=self._count_in)
+                log = Log.open(
+                    log_dir / f"{topic}-{partition}",
+                    config,
+                    recovery_point=0,
+                    log_start_offset=0,
+                    clean_shutdown=True,
+                    now_ms=now_ms,
+                )
+                self._logs[(topic, partition)] = log
+            return log
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Remove the log and its checkpoint entries; nothing happens when there is none. Blocking."""
+        with self._mutex:
+            log = self._logs.pop((topic, partition), None)
+        if log is not None:
+            log_dir = log.directory.parent
+            log.delete()
+            self._write_log_checkpoints(log_dir)
+            with self._checkpoint_mutex:
+                high_watermarks = _read_or_set_aside(log_dir / REPLICATION_FILE)
+                if high_watermarks.pop((topic, partition), None) is not None:
+                    write_offsets(log_dir / REPLICATION_FILE, high_watermarks)
+
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    def read_high_watermarks(self) -> dict[TopicPartition, int]:
+        """High watermarks as last checkpointed."""
+        merged: dict[TopicPartition, int] = {}
+        for log_dir in self.log_dirs:
+            merged.update(_read_or_set_aside(log_dir / REPLICATION_FILE))
+        return merged
+
+    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Checkpoint them, each in its partition's directory; partitions without a log are left out."""
+        by_dir: dict[Path, dict[TopicPartition, int]] = {log_dir: {} for log_dir in self.log_dirs}
+        for key, offset in high_watermarks.items():
+            log = self._logs.get(key)
+            if log is not None:
+                by_dir[log.directory.parent][key] = offset
+        with self._checkpoint_mutex:
+            for log_dir, offsets in by_dir.items():
+                write_offsets(log_dir / REPLICATION_FILE, offsets)
+
+    def write_checkpoints(self) -> None:
+        """Flush sealed segments, then checkpoint recovery points and log start offsets. Blocking."""
+        for log in self.logs().values():
+            log.flush(include_active=False)
+        for log_dir in self.log_dirs:
+            self._write_log_checkpoints(log_dir)
+
+    def _write_log_checkpoints(self, log_dir: Path) -> None:
+        logs = {key: log for key, log in self.logs().items() if log.directory.parent == log_dir}
+        with self._checkpoint_mutex:
+            write_offsets(
+                log_dir / RECOVERY_POINT_FILE, {key: log.recovery_point for key, log in logs.items()}
+            )
+            write_offsets(log_dir / LOG_START_FILE, {key: log.log_start_offset for key, log in logs.items()})
+
+    # --- upkeep ----------------------------------------------------------------------------------
+
+    def cleanup(self, now_ms: int, high_watermarks: Mapping[TopicPartition, int]) -> int:
+        """Apply retention and forget silent producers; how many segments were deleted. Blocking.
+
+        A partition without a known high watermark is left alone.
+        """
+        deleted = 0
+        for key, log in self.logs().items():
+            log.producers.expire(now_ms, self._producer_id_expiration_ms)
+            if key in high_watermarks:
+                deleted += log.delete_old_segments(now_ms=now_ms, high_watermark=high_watermarks[key])
+        return deleted
+
+    def flush_due(self, now_ms: int) -> None:
+        """Flush the logs whose flush.ms has passed since the last time. Blocking."""
+        for key, log in self.logs().items():
+            if log.config.flush_ms == INT64_MAX:
+                continue
+            if now_ms - self._last_flush_ms.get(key, 0) >= log.config.flush_ms:
+                self._last_flush_ms[key] = now_ms
+                log.flush()
+
+    def close(self, now_ms: int, broker_epoch: int = -1) -> None:
+        """Close every log, checkpoint, mark the directories clean, release them. Blocking.
+
+        A directory with a log that could not be closed is not marked clean.
+        """
+        dirty: set[Path] = set()
+        for key, log in self.logs().items():
+            try:
+                log.close(now_ms)
+            except Exception:
+                logger.exception(
+                    "closing %s-%d failed; its directory will be verified at the next start", *key
+                )
+                dirty.add(log.directory.parent)
+        for log_dir in self.log_dirs:
+            if self._locks:
+                self._write_log_checkpoints(log_dir)
+                if log_dir not in dirty:
+                    mark_clean_shutdown(log_dir, broker_epoch)
+        self._release_locks()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _load_directory(
+        self, log_dir: Path, now_ms: int, topic_configs: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        clean = take_clean_shutdown(log_dir)
+        recovery_points = _read_or_set_aside(log_dir / RECOVERY_POINT_FILE)
+        start_offsets = _read_or_set_aside(log_dir / LOG_START_FILE)
+        found: list[tuple[TopicPartition, Path]] = []
+        for path in sorted(path for path in log_dir.iterdir() if path.is_dir()):
+            if path.name.endswith(DELETE_SUFFIX):
+                shutil.rmtree(path, ignore_errors=True)
+                continue
+            key = parse_partition_directory(path.name)
+            if key is None:
+                logger.warning("%s is no partition's directory: left alone", path)
+                continue
+            if key in self._logs:
+                raise LogDirProblem(f"{key[0]}-{key[1]} is in two log directories: {path} is one of them")
+            found.append((key, path))
+
+        def open_one(entry: tuple[TopicPartition, Path]) -> tuple[TopicPartition, Log]:
+            key, path = entry
+            log = Log.open(
+                path,
+                self.config_for(topic_configs.get(key[0], {})),
+                recovery_point=recovery_points.get(key, 0),
+                log_start_offset=start_offsets.get(key, 0),
+                clean_shutdown=clean,
+                now_ms=now_ms,
+            )
+            return key, log
+
+        with ThreadPoolExecutor(self._recovery_threads) as pool:
+            self._logs.update(pool.map(open_one, found))
+        logger.info("%s: %d logs, last shutdown %s", log_dir, len(found), "clean" if clean else "not clean")
+
+    def _count_in(self, log_dir: Path) -> int:
+        return sum(1 for log in self._logs.values() if log.directory.parent == log_dir)
+
+    def _release_locks(self) -> None:
+        for lock in self._locks:
+            lock.release()
+        self._locks = []
+
+
+def _read_or_set_aside(path: Path) -> dict[TopicPartition, int]:
+    """The checkpoint; empty when it is damaged, which costs a longer recovery and no data."""
+    try:
+        return read_offsets(path)
+    except MalformedCheckpoint as problem:
+        logger.warning("ignoring a checkpoint: %s", problem)
+        return {}

@@ -1,0 +1,228 @@
+"""What a log knows of the producers that wrote to it (KIP-98, KIP-185): idempotence and transactions.
+
+Owned by `Log`, which asks before an append and records after it, and replays batch headers when a
+log is opened or truncated. In memory only for now: a `.snapshot` of it per segment, to spare the
+replay, has its place in `dump`/`load` once it is needed.
+
+Per producer id: its epoch, the last five batches (within which a retry is recognised), and where its
+open transaction began. Invariants: `_ongoing` is in the order of first offsets, because transactions
+begin in log order; a batch is recorded only once it is in the file.
+
+Sequence rules, as in Kafka 3.9: an unknown producer may begin anywhere (its past may have been
+deleted by retention); a known one continues at last + 1, or at 0 under a newer epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.records import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, ControlRecord
+
+BATCHES_KEPT = 5
+
+
+class BatchMetadata(NamedTuple):
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class ProducerEntry:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "transaction_start")
+
+    def __init__(self) -> None:
+        self.epoch = NO_PRODUCER_EPOCH
+        self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
+        self.last_timestamp = -1
+        self.coordinator_epoch = -1
+        self.transaction_start: int | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class CompletedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """The marker's offset."""
+    aborted: bool
+
+
+class ProducerState:
+    """All producers of one log."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self._ongoing: dict[int, int] = {}
+        """Producer id to first offset, of open transactions."""
+        self._unreplicated: deque[CompletedTransaction] = deque()
+        """Complete, but their marker is not known to be below the high watermark."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    def entries(self) -> dict[int, ProducerEntry]:
+        """A copy of producer id to entry (for DescribeProducers)."""
+        return dict(self._entries)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+
+    # --- before an append ------------------------------------------------------------------------
+
+    def find_duplicate(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
+    ) -> BatchMetadata | None:
+        """The batch that a client's retry repeats, when it is one of the last five."""
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            return None
+        for batch in entry.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return None
+
+    def check_data(
+        self, producer_id: int, epoch: int, first_sequence: int, transactional: bool, *, client: bool
+    ) -> None:
+        """Whether this batch may be appended by the leader.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER (clients only) or
+        INVALID_TXN_STATE (a plain write within the producer's own transaction).
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        self._check_epoch(producer_id, entry, epoch)
+        if client:
+            if epoch != entry.epoch:
+                in_order = first_sequence == 0 or entry.epoch == NO_PRODUCER_EPOCH
+            else:
+                last = entry.last_sequence
+                in_order = first_sequence == last + 1 or (first_sequence == 0 and last == INT32_MAX)
+            if not in_order:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} of epoch {epoch} sent sequence {first_sequence} after "
+                    f"{entry.last_sequence} of epoch {entry.epoch}",
+                )
+        if entry.transaction_start is not None and not transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} wrote outside the transaction that it began at offset "
+                f"{entry.transaction_start}",
+            )
+
+    def check_marker(self, producer_id: int, epoch: int, marker: ControlRecord) -> None:
+        """Whether this marker may be appended by the leader.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        self._check_epoch(producer_id, entry, epoch)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"marker for producer {producer_id} from coordinator epoch {marker.coordinator_epoch}; "
+                f"{entry.coordinator_epoch} was seen already",
+            )
+
+    @staticmethod
+    def _check_epoch(producer_id: int, entry: ProducerEntry, epoch: int) -> None:
+        if epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} has epoch {entry.epoch}; {epoch} is fenced",
+            )
+
+    # --- after an append, on a follower, and in replay -------------------------------------------
+
+    def record_data(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        last_sequence: int,
+        first_offset: int,
+        last_offset: int,
+        timestamp: int,
+        transactional: bool,
+    ) -> None:
+        """A data batch is in the log."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry()
+        if entry.epoch != epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+        entry.batches.append(
+            BatchMetadata(first_sequence, last_sequence, last_offset, last_offset - first_offset, timestamp)
+        )
+        entry.last_timestamp = timestamp
+        if transactional and entry.transaction_start is None:
+            entry.transaction_start = first_offset
+            self._ongoing[producer_id] = first_offset
+
+    def record_marker(
+        self, producer_id: int, epoch: int, marker: ControlRecord, offset: int, timestamp: int
+    ) -> CompletedTransaction | None:
+        """A marker is in the log; the transaction that it ends, None for an empty one."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry()
+        if entry.epoch != epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = timestamp
+        first_offset, entry.transaction_start = entry.transaction_start, None
+        self._ongoing.pop(producer_id, None)
+        if first_offset is None:
+            return None
+        completed = CompletedTransaction(producer_id, first_offset, offset, marker.type == 0)
+        self._unreplicated.append(completed)
+        return completed
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """The first offset of a transaction that is open, or whose marker is not below the high
+        watermark; None when there is none. The last stable offset is this, or the high watermark."""
+        unreplicated = self._unreplicated
+        if unreplicated:
+            # Markers are in log order, so that the replicated ones are at the front.
+            while unreplicated and unreplicated[0].last_offset < high_watermark:
+                unreplicated.popleft()
+        first = next(iter(self._ongoing.values()), None)
+        for completed in unreplicated:
+            if first is None or completed.first_offset < first:
+                first = completed.first_offset
+        return first
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers silent for `expiration_ms` (producer.id.expiration.ms); how many."""
+        expired = [
+            producer_id
+            for producer_id, entry in self._entries.items()
+            if entry.transaction_start is None and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+        return len(expired)

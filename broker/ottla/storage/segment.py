@@ -1,0 +1,328 @@
+"""One segment of a log: the `.log` file with its two indexes, and ranges of it for readers.
+
+Owned by `Log` (which serialises writers); `FileSlice`s travel up to the server, which sends them
+with sendfile. Invariants: `size` is the number of bytes that hold whole batches; a slice keeps its
+file's descriptor open, so that it stays readable after the segment is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ottla.protocol.records import (
+    BATCH_HEADER,
+    HEAD_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+)
+from ottla.storage.indexes import OffsetIndex, TimeIndex
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+
+_SCAN_WINDOW_BYTES = 8 * 1024
+_RECENT_BATCHES_MAX = 256
+# Base offset, batch length and last offset delta: what finding an offset needs of a header.
+_LOCATE = struct.Struct(">qi11xi")
+
+
+def segment_name(base_offset: int) -> str:
+    """The file name, without suffix, of the segment that begins at `base_offset`."""
+    return f"{base_offset:020d}"
+
+
+class SegmentFile:
+    """An open file; the descriptor closes when the last reference is dropped."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = -1
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class FileSlice(NamedTuple):
+    """`length` bytes at `position` of a segment's file."""
+
+    file: SegmentFile
+    position: int
+    length: int
+
+    def to_bytes(self) -> bytes:
+        """The bytes; fewer where the file was truncated meanwhile."""
+        return os.pread(self.file.fd, self.length, self.position)
+
+
+class LogRead(NamedTuple):
+    """What a read found: ranges of files, beginning with the batch that holds `first_offset`."""
+
+    first_offset: int
+    slices: list[FileSlice]
+    size: int
+
+    def to_bytes(self) -> bytes:
+        return b"".join([piece.to_bytes() for piece in self.slices])
+
+
+class Segment:
+    """Appends to, finds offsets in, and truncates one segment. Times are milliseconds."""
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_index_interval_bytes",
+        "_older",
+        "_recent",
+        "base_offset",
+        "created_ms",
+        "fd",
+        "file",
+        "first_timestamp",
+        "index_full",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offset_index",
+        "size",
+        "time_index",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        index_max_bytes: int,
+        now_ms: int,
+    ) -> None:
+        name = segment_name(base_offset)
+        self.file = SegmentFile(directory / (name + LOG_SUFFIX))
+        self.fd = self.file.fd
+        self.base_offset = base_offset
+        self.size = os.fstat(self.fd).st_size
+        self.offset_index = OffsetIndex(directory / (name + INDEX_SUFFIX), base_offset, index_max_bytes)
+        self.time_index = TimeIndex(directory / (name + TIME_INDEX_SUFFIX), base_offset, index_max_bytes)
+        self.created_ms = now_ms
+        self.first_timestamp = -1
+        """The first batch's highest timestamp, from which rolling by time counts; -1 for none."""
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self.index_full = False
+        """No room for another index entry: time to roll."""
+        self._index_interval_bytes = index_interval_bytes
+        self._bytes_since_index = 0
+        # Where recently appended batches begin, in two generations: readers at the tail and the
+        # high watermark ask for just these, and need no scan.
+        self._recent: dict[int, int] = {}
+        self._older: dict[int, int] = {}
+
+    # --- appending -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        head: bytes,
+        rest: memoryview,
+        size: int,
+        first_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+    ) -> None:
+        """Write one batch, `head` and `rest` being its bytes. Raises OSError, leaving no part of it."""
+        position = self.size
+        fd = self.fd
+        written = os.pwritev(fd, (head, rest), position)
+        if written != size:
+            self._write_remainder(b"".join((head, rest)), written, position)
+        self.note_batch(size, first_offset, last_offset, max_timestamp)
+
+    def write(self, data: memoryview) -> None:
+        """Write whole batches as they are; the caller notes each with `note_batch` afterwards."""
+        written = os.pwrite(self.fd, data, self.size)
+        if written != len(data):
+            self._write_remainder(data, written, self.size)
+
+    def note_batch(self, size: int, first_offset: int, last_offset: int, max_timestamp: int) -> None:
+        """Account for a batch that was written at `self.size`."""
+        position = self.size
+        recent = self._recent
+        if len(recent) >= _RECENT_BATCHES_MAX:
+            self._older = recent
+            self._recent = recent = {}
+        recent[first_offset] = position
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if self._bytes_since_index > self._index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self._bytes_since_index = 0
+            self.index_full = self.offset_index.is_full or self.time_index.is_full
+        self._bytes_since_index += size
+        self.size = position + size
+
+    def _write_remainder(self, data: bytes | memoryview, written: int, position: int) -> None:
+        try:
+            while written < len(data):
+                count = os.pwrite(self.fd, data[written:], position + written)
+                if count == 0:
+                    raise OSError(f"{self.file.path}: the file takes no more bytes")
+                written += count
+        except OSError:
+            os.ftruncate(self.fd, position)
+            raise
+
+    # --- finding ---------------------------------------------------------------------------------
+
+    def position_of(self, offset: int) -> int:
+        """Where the first batch that ends at or after `offset` begins; `size` when there is none."""
+        position = self._recent.get(offset)
+        if position is None:
+            position = self._older.get(offset)
+            if position is None:
+                position = self._scan_for(offset)
+        return position
+
+    def _scan_for(self, offset: int) -> int:
+        position = self.offset_index.lookup(offset)
+        end = self.size
+        while position < end:
+            window = os.pread(self.fd, min(_SCAN_WINDOW_BYTES, end - position), position)
+            at = 0
+            last = len(window) - _LOCATE.size
+            while at <= last:
+                base_offset, length, delta = _LOCATE.unpack_from(window, at)
+                if base_offset + delta >= offset:
+                    return position + at
+                if length < 0:
+                    return end
+                at += LOG_OVERHEAD + length
+            if at == 0:
+                break
+            position += at
+        return end
+
+    def batch_size_at(self, position: int) -> int:
+        """Bytes of the batch that begins at `position`."""
+        return LOG_OVERHEAD + int.from_bytes(os.pread(self.fd, 4, position + 8), "big")
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches from `position` on; stops at what is no whole batch."""
+        return scan_headers(self.fd, position, self.size)
+
+    def slice(self, position: int, length: int) -> FileSlice:
+        return FileSlice(self.file, position, length)
+
+    def read_batch(self, position: int) -> bytes:
+        return os.pread(self.fd, self.batch_size_at(position), position)
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the batch that holds `offset`, and all after it."""
+        position = self.position_of(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self._recent.clear()
+        self._older = {}
+        os.ftruncate(self.fd, position)
+        self.size = position
+        self._bytes_since_index = 0
+        self.index_full = False
+        self.load_timestamps()
+
+    def load_timestamps(self) -> None:
+        """Find out the first and highest timestamps: the index's last entry, and the tail behind it."""
+        self.first_timestamp = self.max_timestamp = -1
+        self.max_timestamp_offset = self.base_offset
+        if self.size == 0:
+            return
+        for _, header in self.headers():
+            self.first_timestamp = header.max_timestamp
+            break
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        for _, header in self.headers(self.offset_index.lookup(self.max_timestamp_offset)):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+                self.max_timestamp_offset = header.last_offset
+
+    def seal(self) -> None:
+        """No more appends: note the highest timestamp, bring the index files up to date."""
+        if self.max_timestamp >= 0:
+            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset, sealing=True)
+        self._recent.clear()
+        self._older = {}
+        self.write_indexes()
+
+    def write_indexes(self) -> None:
+        self.offset_index.write()
+        self.time_index.write()
+
+    def sync(self) -> None:
+        """fsync log and indexes, as written so far."""
+        os.fsync(self.fd)
+        self.offset_index.flush()
+        self.time_index.flush()
+
+    def largest_timestamp(self) -> int:
+        """The highest timestamp, or the file's time of change when the records have none."""
+        if self.max_timestamp >= 0:
+            return self.max_timestamp
+        return int(os.fstat(self.fd).st_mtime * 1000)
+
+    def remove_files(self) -> None:
+        """Unlink; readers that hold slices go on reading. The log goes last, so that a crash in
+        between leaves a log whose indexes are rebuilt, and not indexes without a log."""
+        for path in (self.offset_index.path, self.time_index.path):
+            path.unlink(missing_ok=True)
+        self.file.path.with_suffix(TXN_INDEX_SUFFIX).unlink(missing_ok=True)
+        self.file.path.with_suffix(SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+        self.file.path.unlink(missing_ok=True)
+
+
+def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of consecutive v2 batches in [position, end), reading headers only.
+
+    Stops, without a word, at the first bytes that are no whole v2 batch: callers that care compare
+    where it stopped with where it should have.
+    """
+    unpack = BATCH_HEADER.unpack_from
+    while position + RECORD_BATCH_OVERHEAD <= end:
+        window = os.pread(fd, min(_SCAN_WINDOW_BYTES, end - position), position)
+        at = 0
+        last = len(window) - RECORD_BATCH_OVERHEAD
+        while at <= last:
+            header = BatchHeader(*unpack(window, at))
+            size = LOG_OVERHEAD + header.batch_length
+            if size < RECORD_BATCH_OVERHEAD or header.magic != MAGIC_V2 or position + at + size > end:
+                return
+            yield position + at, header
+            at += size
+        if at == 0:
+            return
+        position += at
+
+
+def patched_head(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
+    """The first 16 bytes of a batch, with the offset and epoch that the leader gives it."""
+    return HEAD.pack(base_offset, batch_length, leader_epoch)
+
+
+HEAD = struct.Struct(">qii")
+assert HEAD.size == HEAD_BYTES
