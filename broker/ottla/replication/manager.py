@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from ottla.metadata.cache import MetadataCache
-from ottla.metadata.config import BrokerConfig, topic_defaults
+from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     LeaderAndIsrRequest,
@@ -70,8 +70,6 @@ class ReplicaManager:
         self.broker_epoch = -1
         """Set by the server once the broker is registered, and again after each new session."""
         self.controller_epoch = 0
-        self._config = config
-        self._topic_defaults = topic_defaults(config)
         self._topic_configs: dict[str, Mapping[str, str]] = {}
         self._logs = logs
         self._cache = cache
@@ -191,7 +189,8 @@ class ReplicaManager:
         return _NONE, partition
 
     def _create(self, state: PartitionState) -> Partition:
-        log = self._logs.get_or_create(state.topic, state.partition, self.log_config(state.topic))
+        config = self.log_config(state.topic)
+        log = self._logs.get_or_create(state.topic, state.partition, config, self._clock())
         partition = Partition(
             state.topic,
             state.partition,
@@ -270,7 +269,7 @@ class ReplicaManager:
         return topic in self._topic_configs
 
     def log_config(self, topic: str) -> LogConfig:
-        return LogConfig.from_mapping(self._topic_configs.get(topic, {}), self._topic_defaults)
+        return self._logs.config_for(self._topic_configs.get(topic, {}))
 
     def topic_config_changed(self, topic: str, props: Mapping[str, str]) -> None:
         """The topic's overrides are now `props` (validated)."""
@@ -315,7 +314,7 @@ class ReplicaManager:
         return self._endpoints.get(broker_id)
 
     def _is_eligible(self, broker_id: int) -> bool:
-        return self._cache.broker(broker_id) is not None
+        return self._cache.is_alive(broker_id)
 
     def _propose_isr(self, partition: Partition, change: IsrChange) -> None:
         self._sender.submit(partition, change)

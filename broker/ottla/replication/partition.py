@@ -23,8 +23,9 @@ from ottla.replication.isr import Follower, InSyncReplicas, IsrChange
 from ottla.replication.listener import ReplicationListener
 from ottla.replication.offsets import NO_EPOCH, NO_OFFSET, OffsetFound, find_by_time
 from ottla.replication.requests import PartitionState
-from ottla.storage.log import AppendInfo, Log, LogRead
+from ottla.storage.log import AppendInfo, Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.segment import LogRead
 
 _logger = logging.getLogger(__name__)
 
@@ -123,8 +124,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what read_committed consumers see (KIP-98); no transaction is open yet."""
-        return self.high_watermark
+        """The end of what read_committed consumers see (KIP-98)."""
+        return self.log.last_stable_offset(self.high_watermark)
 
     @property
     def min_in_sync(self) -> int:
@@ -219,6 +220,8 @@ class Partition:
         info = self.log.append_as_leader(
             records, leader_epoch=self.leader_epoch, now_ms=now_ms, client=client
         )
+        if info.duplicate:
+            return info
         # A member of the ISR that is not us has not got these records, and holds the high watermark.
         advanced = len(self._in_sync.maximal) == 1 and self._advance_high_watermark(now_ms)
         self.listener.log_appended(self)
@@ -294,6 +297,8 @@ class Partition:
                     read = log.read(fetch_offset, max_bytes, up_to=up_to, min_one=min_one)
                 except KafkaError as error:
                     return PartitionRead(error.code, NO_OFFSET, NO_OFFSET, NO_OFFSET, None, None)
+                if not read.size:
+                    read = None
             if follower is not None and record_progress:
                 self._follower_fetched(follower, fetch_offset, follower_log_start_offset, end, now_ms)
         return PartitionRead(

@@ -1,6 +1,6 @@
-"""What a replica manager does by the clock: shrink ISRs, write checkpoints, delete old segments.
+"""What a replica manager does by the clock: shrink ISRs, write checkpoints, flush, delete old segments.
 
-Made and ticked by `manager`. Files are synced in a thread, one write at a time. Invariant: what the high
+Made and ticked by `manager`. What blocks runs in a thread, one batch of jobs at a time. Invariant: what the high
 watermark checkpoint says of a partition that the controller has not spoken of since the start is kept: a
 leader that forgot its high watermark would show consumers less than it did (KAFKA-1647).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from ottla.metadata.config import BrokerConfig
 from ottla.replication.partition import Partition
@@ -45,9 +46,10 @@ class Upkeep:
         self._partitions = partitions
         self._logs = logs
         self._checkpointed: dict[PartitionKey, int] = {}
-        self._writing: asyncio.Future[None] | None = None
+        self._working: asyncio.Future[None] | None = None
         self._shrink = Every(max(1, config.get_int("replica.lag.time.max.ms") // 2))
         self._high_watermarks = Every(config.get_int("replica.high.watermark.checkpoint.interval.ms"))
+        self._flushes = Every(config.get_int("log.flush.scheduler.interval.ms"))
         self._checkpoints = Every(config.get_int("log.flush.offset.checkpoint.interval.ms"))
         self._retention = Every(config.get_int("log.retention.check.interval.ms"))
 
@@ -60,39 +62,46 @@ class Upkeep:
 
     def start(self, now_ms: int) -> None:
         self._checkpointed = dict(self._logs.read_high_watermarks())
-        for every in (self._shrink, self._high_watermarks, self._checkpoints, self._retention):
+        for every in (self._shrink, self._high_watermarks, self._flushes, self._checkpoints, self._retention):
             every.start(now_ms)
 
     def tick(self, now_ms: int) -> None:
         if self._shrink.is_due(now_ms):
             for partition in self._partitions():
                 partition.maybe_shrink_isr(now_ms)
-        if self._retention.is_due(now_ms):
-            self._logs.cleanup(now_ms, self._snapshot())
-        if self._writing is not None:
+        if self._working is not None:
             return
-        high_watermarks, checkpoints = self._high_watermarks.is_due(now_ms), self._checkpoints.is_due(now_ms)
-        if high_watermarks or checkpoints:
-            loop = asyncio.get_running_loop()
-            self._writing = loop.run_in_executor(None, self._write, self._snapshot(), checkpoints)
-            self._writing.add_done_callback(self._written)
+        jobs: list[Callable[[], object]] = []
+        if self._high_watermarks.is_due(now_ms):
+            jobs.append(partial(self._logs.write_high_watermarks, self._snapshot()))
+        if self._flushes.is_due(now_ms):
+            jobs.append(partial(self._logs.flush_due, now_ms))
+        if self._checkpoints.is_due(now_ms):
+            jobs.append(self._logs.write_checkpoints)
+        if self._retention.is_due(now_ms):
+            jobs.append(partial(self._logs.cleanup, now_ms, self._snapshot()))
+        if jobs:
+            self._working = asyncio.get_running_loop().run_in_executor(None, _run, jobs)
+            self._working.add_done_callback(self._worked)
 
     async def stop(self) -> None:
-        if self._writing is not None:
-            await asyncio.gather(self._writing, return_exceptions=True)
-        await asyncio.to_thread(self._write, self._snapshot(), False)
+        if self._working is not None:
+            await asyncio.wait([self._working])
+        await asyncio.to_thread(self._logs.write_high_watermarks, self._snapshot())
 
     def _snapshot(self) -> dict[PartitionKey, int]:
         for partition in self._partitions():
             self._checkpointed[partition.key] = partition.high_watermark
         return dict(self._checkpointed)
 
-    def _write(self, high_watermarks: dict[PartitionKey, int], checkpoints: bool) -> None:
-        self._logs.write_high_watermarks(high_watermarks)
-        if checkpoints:
-            self._logs.write_checkpoints()
+    def _worked(self, done: asyncio.Future[None]) -> None:
+        self._working = None
 
-    def _written(self, done: asyncio.Future[None]) -> None:
-        self._writing = None
-        if not done.cancelled() and (error := done.exception()) is not None:
-            _logger.error("the checkpoints cannot be written: %s", error)
+
+def _run(jobs: list[Callable[[], object]]) -> None:
+    """In a thread: one job that fails (a full disk, say) keeps none of the others from their turn."""
+    for job in jobs:
+        try:
+            job()
+        except Exception:
+            _logger.exception("upkeep of the logs failed")
