@@ -1,6 +1,6 @@
-"""What a batch must satisfy before a leader appends it, and the named slow paths of an append.
+"""What a batch must satisfy before it is appended, and the named slow paths of an append.
 
-Called by `Log.append_as_leader`. `check_client_batch` looks at header fields only. The rest decode
+Called by `Log`'s appends. `check_client_batch` looks at header fields only. The rest decode
 records, and are reached only where a topic's configuration or an old client asks for it:
 
 * upconversion of message formats v0 and v1 (`legacy_records`);
@@ -11,12 +11,17 @@ records, and are reached only where a topic's configuration or an old client ask
 
 from __future__ import annotations
 
+from crc32c import crc32c
+
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.legacy_records import upconvert
 from ottla.protocol.records import (
+    BATCH_HEADER,
     CODEC_MASK,
     CONTROL_FLAG,
+    CRC_START,
+    LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     MAGIC_V2,
     NO_PRODUCER_ID,
@@ -71,7 +76,10 @@ def check_client_batch(
     base_sequence: int,
     record_count: int,
 ) -> None:
-    """Raises KafkaError(INVALID_RECORD) for header fields that no client may send."""
+    """Whether a client may send this header.
+
+    Raises KafkaError: INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
+    """
     if base_offset != 0:
         problem = f"the base offset must be 0, not {base_offset}"
     elif record_count <= 0 or last_offset_delta != record_count - 1:
@@ -80,6 +88,8 @@ def check_client_batch(
         problem = "clients may not write control records"
     elif producer_id > NO_PRODUCER_ID and base_sequence <= NO_SEQUENCE:
         problem = f"an idempotent producer's sequence cannot be {base_sequence}"
+    elif attributes & LOG_APPEND_TIME_FLAG:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients may not say LogAppendTime: brokers do")
     elif attributes & CODEC_MASK > Codec.ZSTD:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
@@ -153,3 +163,35 @@ def _recompressed(view: memoryview, header: BatchHeader, config: LogConfig, code
         timestamp_type=header.timestamp_type,
         transactional=header.is_transactional,
     )
+
+
+def verified_batches(view: memoryview, expected: int) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of the batches that a leader sent, in order from offset `expected` on.
+
+    A partial batch at the end is left out. Raises KafkaError: CORRUPT_MESSAGE,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT, OFFSET_OUT_OF_RANGE when they cannot follow.
+    """
+    batches = []
+    pos = 0
+    while pos + RECORD_BATCH_OVERHEAD <= len(view):
+        header = BatchHeader(*BATCH_HEADER.unpack_from(view, pos))
+        end = pos + LOG_OVERHEAD + header.batch_length
+        if header.magic != MAGIC_V2:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"the leader sent magic {header.magic}"
+            )
+        if end > len(view):
+            break
+        if end < pos + RECORD_BATCH_OVERHEAD or crc32c(view[pos + CRC_START : end]) != header.crc:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}: checksum or length"
+            )
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"a batch at offset {header.base_offset} cannot follow; expected {expected} or later",
+            )
+        expected = header.base_offset + header.last_offset_delta + 1
+        batches.append((pos, header))
+        pos = end
+    return batches

@@ -60,8 +60,8 @@ def check_meta_properties(log_dir: Path, broker_id: int, cluster_id: str) -> Non
         if found.get(name) != ours[name]:
             raise LogDirProblem(
                 f"{path} has {name}={found.get(name)}, but this broker has {name}={ours[name]}: the "
-                f"directory belongs to another {owner}. Point log.dirs at this broker's own data, or correct {name}; "
-                "remove the file only if its data may be taken over."
+                f"directory belongs to another {owner}. Point log.dirs at this broker's own data, or "
+                f"correct {name}; remove the file only if its data may be taken over."
             )
 
 

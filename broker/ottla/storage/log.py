@@ -5,24 +5,12 @@ Used by replication's `Partition` (and by the log manager for its upkeep). The p
 into a copy of the first 16 bytes, and writes that and the untouched rest with one system call.
 Whatever needs the records themselves is a slow path in `batch_rules`.
 
-Threads: appends, reads and truncations come from the broker's event loop; flushing, retention and
-deletion from upkeep threads. Writers hold `_lock` (never across an fsync); readers take the tuple of
-segments as it is at that moment, which is replaced, never changed.
-
-Invariants: `log_start_offset <= log_end_offset`; the last segment is the active one and alone is
-appended to; a producer's or epoch's state is changed only after its batch is in the file, but for a
-new epoch's start, which is durable before the epoch's first batch.
+The rest of what a log does, and the rules about threads, are in `log_state`.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
-import os
-import shutil
-import threading
-import uuid
-from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +24,7 @@ from ottla.protocol.records import (
     CRC_START,
     HEAD_BYTES,
     INT32_MAX,
+    LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD,
@@ -45,17 +34,14 @@ from ottla.protocol.records import (
     last_sequence,
     parse_control_record,
 )
-from ottla.storage import batch_rules, lookups
-from ottla.storage.directories import DELETE_SUFFIX, read_topic_id, write_topic_id
+from ottla.storage import batch_rules
 from ottla.storage.durable import sync_directory
-from ottla.storage.epochs import LeaderEpochCheckpoint
-from ottla.storage.loading import load_segments, open_segment
+from ottla.storage.loading import load_segments
 from ottla.storage.log_config import LogConfig
-from ottla.storage.producers import ProducerState
-from ottla.storage.retention import SegmentFacts, deletable_segments
-from ottla.storage.segment import HEAD, LogRead, Segment
+from ottla.storage.log_state import LogState
+from ottla.storage.segment import HEAD, Segment
 
-logger = logging.getLogger(__name__)
+_NOT_FROM_CLIENTS = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
 
 
 class AppendInfo(NamedTuple):
@@ -70,35 +56,8 @@ class AppendInfo(NamedTuple):
     duplicate: bool
 
 
-class Log:
+class Log(LogState):
     """See the module. Make one with `Log.open`."""
-
-    def __init__(
-        self,
-        directory: Path,
-        config: LogConfig,
-        segments: list[Segment],
-        *,
-        log_start_offset: int,
-        log_end_offset: int,
-        recovery_point: int,
-    ) -> None:
-        self.directory = directory
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
-        self.recovery_point = recovery_point
-        """All before it is on disk for certain."""
-        self.producers = ProducerState()
-        self.config = config
-        self.closed = False
-        self._epochs = LeaderEpochCheckpoint(directory)
-        self.latest_epoch = self._epochs.latest
-        self._topic_id = read_topic_id(directory)
-        self._lock = threading.RLock()
-        self._flush_lock = threading.Lock()
-        self._truncations = 0
-        self._unflushed_messages = 0
-        self._set_segments(segments)
 
     @classmethod
     def open(
@@ -113,7 +72,8 @@ class Log:
     ) -> Log:
         """Open or make the log in `directory`; after a crash, verify and cut its tail.
 
-        Raises OSError and `loading.UnfinishedSwap`.
+        Raises OSError, and `loading.UnfinishedSwap` or `loading.OldFormat` for what only another
+        version can open.
         """
         if not directory.exists():
             directory.mkdir(parents=True)
@@ -139,41 +99,6 @@ class Log:
         log._replay()
         return log
 
-    # --- facts -----------------------------------------------------------------------------------
-
-    @property
-    def config(self) -> LogConfig:
-        return self._config
-
-    @config.setter
-    def config(self, config: LogConfig) -> None:
-        """Takes effect for the next append, roll and retention."""
-        self._config = config
-        self._max_message_bytes = config.max_message_bytes
-        self._segment_bytes = config.segment_bytes
-        self._segment_ms = config.segment_ms
-        self._flush_messages = config.flush_messages
-        self._is_plain = not batch_rules.needs_rewrite_or_records(config)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all segments."""
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def topic_id(self) -> uuid.UUID | None:
-        """The id in partition.metadata; set once, when the first LeaderAndIsr request names it."""
-        return self._topic_id
-
-    @topic_id.setter
-    def topic_id(self, topic_id: uuid.UUID) -> None:
-        write_topic_id(self.directory, topic_id)
-        self._topic_id = topic_id
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._segments)
-
     # --- appending -------------------------------------------------------------------------------
 
     def append_as_leader(
@@ -196,21 +121,10 @@ class Log:
         ):
             view = batch_rules.single_batch(view)
             size = len(view)
-        (
-            base_offset,
-            length,
-            _,
-            _,
-            crc,
-            attributes,
-            delta,
-            _,
-            max_timestamp,
-            producer_id,
-            producer_epoch,
-            sequence,
-            count,
-        ) = BATCH_HEADER.unpack_from(view)
+        # fmt: off
+        (base_offset, length, _, _, crc, attributes, delta, _, max_timestamp,
+         producer_id, producer_epoch, sequence, count) = BATCH_HEADER.unpack_from(view)
+        # fmt: on
         if size > self._max_message_bytes:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -222,7 +136,7 @@ class Log:
             base_offset
             or delta != count - 1
             or delta < 0
-            or attributes & CONTROL_FLAG
+            or attributes & _NOT_FROM_CLIENTS
             or (producer_id >= 0 and sequence < 0)
             or attributes & CODEC_MASK > 4
         ):
@@ -232,7 +146,8 @@ class Log:
             view, log_append_time = batch_rules.prepare(view, self._config, now_ms, client=client)
             size = len(view)
             length = size - LOG_OVERHEAD
-            (max_timestamp,) = (log_append_time,) if log_append_time >= 0 else (max_timestamp,)
+            if log_append_time >= 0:
+                max_timestamp = log_append_time
             if size > self._max_message_bytes:
                 raise KafkaError(
                     ErrorCode.MESSAGE_TOO_LARGE,
@@ -276,8 +191,21 @@ class Log:
             except OSError as problem:
                 raise self._storage_error("append to", problem) from problem
             self.log_end_offset = last_offset + 1
-            if producer_id >= 0:
+            if producer_id < 0:
+                pass
+            elif attributes & CONTROL_FLAG:
                 self._note_producer(BatchHeader(*BATCH_HEADER.unpack_from(view)), view, first_offset)
+            else:
+                self.producers.record_data(
+                    producer_id,
+                    producer_epoch,
+                    sequence,
+                    last_sequence(sequence, delta),
+                    first_offset,
+                    last_offset,
+                    max_timestamp,
+                    bool(attributes & TRANSACTIONAL_FLAG),
+                )
         self._unflushed_messages += delta + 1
         if self._unflushed_messages >= self._flush_messages:
             self.flush()
@@ -293,7 +221,7 @@ class Log:
         the log's end, UNSUPPORTED_FOR_MESSAGE_FORMAT, KAFKA_STORAGE_ERROR.
         """
         view = memoryview(records)
-        batches = self._verified(view)
+        batches = batch_rules.verified_batches(view, self.log_end_offset)
         if not batches:
             raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(view)} bytes hold no whole batch")
         with self._lock:
@@ -312,33 +240,6 @@ class Log:
             self.log_start_offset,
             False,
         )
-
-    def _verified(self, view: memoryview) -> list[tuple[int, BatchHeader]]:
-        expected = self.log_end_offset
-        batches = []
-        pos = 0
-        while pos + RECORD_BATCH_OVERHEAD <= len(view):
-            header = BatchHeader(*BATCH_HEADER.unpack_from(view, pos))
-            end = pos + LOG_OVERHEAD + header.batch_length
-            if header.magic != MAGIC_V2:
-                raise KafkaError(
-                    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"the leader sent magic {header.magic}"
-                )
-            if end > len(view):
-                break
-            if end < pos + RECORD_BATCH_OVERHEAD or crc32c(view[pos + CRC_START : end]) != header.crc:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}: checksum or length"
-                )
-            if header.base_offset < expected or header.last_offset_delta < 0:
-                raise KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"a batch at offset {header.base_offset} cannot follow; expected {expected} or later",
-                )
-            expected = header.base_offset + header.last_offset_delta + 1
-            batches.append((pos, header))
-            pos = end
-        return batches
 
     def _append_batches(self, view: memoryview, batches: list[tuple[int, BatchHeader]], now_ms: int) -> None:
         """Write runs of batches, one system call per segment that they fall into."""
@@ -433,291 +334,3 @@ class Log:
             producer_id, producer_epoch, sequence, bool(attributes & TRANSACTIONAL_FLAG), client=client
         )
         return None
-
-    def _note_producer(self, header: BatchHeader, batch: memoryview | bytes, first_offset: int) -> None:
-        last_offset = first_offset + header.last_offset_delta
-        if header.is_control:
-            self.producers.record_marker(
-                header.producer_id,
-                header.producer_epoch,
-                parse_control_record(decode_batch(batch)[0]),
-                last_offset,
-                header.max_timestamp,
-            )
-            return
-        self.producers.record_data(
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            header.last_sequence,
-            first_offset,
-            last_offset,
-            header.max_timestamp,
-            header.is_transactional,
-        )
-
-    def _replay(self) -> None:
-        """Learn producers, and epochs that the checkpoint misses, from the headers of the whole log.
-
-        Snapshots of the producer state would let this begin later; they come with a later issue.
-        """
-        self.producers.clear()
-        for segment in self._segments:
-            for position, header in segment.headers():
-                if header.producer_id >= 0:
-                    batch = segment.read_batch(position) if header.is_control else b""
-                    self._note_producer(header, batch, header.base_offset)
-                if header.partition_leader_epoch > (-1 if self.latest_epoch is None else self.latest_epoch):
-                    self.assign_epoch_start(header.partition_leader_epoch, header.base_offset)
-        self.latest_epoch = self._epochs.latest
-
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """Up to where read_committed consumers may read (KIP-98)."""
-        unstable = self.producers.first_unstable_offset(high_watermark)
-        return high_watermark if unstable is None else min(unstable, high_watermark)
-
-    # --- reading ---------------------------------------------------------------------------------
-
-    def read(self, offset: int, max_bytes: int, *, up_to: int, min_one: bool = True) -> LogRead:
-        """Ranges of file from the batch that holds `offset` on, before `up_to`, of one segment.
-
-        As in Kafka, `max_bytes` may cut the last batch short, but with `min_one` the first is whole
-        however large; without, nothing is returned where the first does not fit. `up_to` (a high
-        watermark or last stable offset) excludes the batch that holds it. Raises
-        KafkaError(OFFSET_OUT_OF_RANGE) outside [log_start_offset, log_end_offset], KAFKA_STORAGE_ERROR.
-        """
-        log_end = self.log_end_offset
-        if offset < self.log_start_offset or offset > log_end:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not within {self.log_start_offset} to {log_end}",
-            )
-        if up_to > log_end:
-            up_to = log_end
-        if offset >= up_to or max_bytes < 0:
-            return LogRead(offset, [], 0)
-        try:
-            segment = self._active
-            if offset >= segment.base_offset:
-                position = segment.position_of(offset)
-                limit = segment.size if up_to == log_end else segment.position_of(up_to)
-            else:
-                segment, position, limit = self._locate(offset, up_to)
-            length = limit - position
-            if length > max_bytes:
-                length = max_bytes
-                first_size = segment.batch_size_at(position)
-                if first_size > max_bytes:
-                    length = first_size if min_one else 0
-        except OSError as problem:
-            raise self._storage_error("read", problem) from problem
-        if length <= 0:
-            return LogRead(offset, [], 0)
-        return LogRead(offset, [segment.slice(position, length)], length)
-
-    def _locate(self, offset: int, up_to: int) -> tuple[Segment, int, int]:
-        """Segment, start and limit of a read that does not begin in the active segment."""
-        segments = self._segments
-        at = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
-        while True:
-            segment = segments[at]
-            position = segment.position_of(offset)
-            is_last = at == len(segments) - 1
-            if position < segment.size or is_last:
-                break
-            at += 1  # a gap at the end of this segment: the offset was compacted away
-        end_offset = self.log_end_offset if is_last else segments[at + 1].base_offset
-        if up_to >= end_offset:
-            return segment, position, segment.size
-        return segment, position, segment.position_of(up_to)
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first record at or after `timestamp_ms`."""
-        return lookups.first_at_or_after(self._segments, timestamp_ms, self.log_start_offset)
-
-    def max_timestamp(self) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first record with the highest timestamp (KIP-734)."""
-        return lookups.highest(self._segments)
-
-    # --- leader epochs ---------------------------------------------------------------------------
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch at or below `epoch`, its end offset); (-1, -1) unknown (KIP-101, KIP-279)."""
-        return self._epochs.end_offset_for(epoch, self.log_end_offset)
-
-    def epoch_start(self, epoch: int) -> int | None:
-        return self._epochs.start_of(epoch)
-
-    def epoch_at(self, offset: int) -> int | None:
-        """The leader epoch that `offset` was written in."""
-        return self._epochs.epoch_at(offset)
-
-    def assign_epoch_start(self, epoch: int, offset: int) -> None:
-        """Note that `epoch` begins at `offset`: on becoming leader, and with an epoch's first batch."""
-        self._epochs.assign(epoch, offset)
-        self.latest_epoch = self._epochs.latest
-
-    # --- truncation, rolling, deletion -----------------------------------------------------------
-
-    def truncate_to(self, offset: int) -> bool:
-        """Drop everything from `offset` on; whether there was anything to drop."""
-        with self._lock:
-            if offset < 0:
-                raise ValueError(f"cannot truncate to {offset}")
-            if offset >= self.log_end_offset:
-                self._epochs.truncate_from_end(offset)
-                self.latest_epoch = self._epochs.latest
-                return False
-            if offset < self._segments[0].base_offset:
-                self.truncate_fully_and_start_at(offset)
-                return True
-            self._truncations += 1
-            kept = [segment for segment in self._segments if segment.base_offset <= offset]
-            dropped = self._segments[len(kept) :]
-            for segment in reversed(dropped):
-                segment.remove_files()
-            kept[-1].truncate_to(offset)
-            self._set_segments(kept)
-            self.log_end_offset = offset
-            self.log_start_offset = min(self.log_start_offset, offset)
-            self.recovery_point = min(self.recovery_point, offset)
-            self._epochs.truncate_from_end(offset)
-            self._replay()
-            return True
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and go on, empty, at `offset`."""
-        with self._lock:
-            self._truncations += 1
-            for segment in reversed(self._segments):
-                segment.remove_files()
-            self._set_segments([open_segment(self.directory, offset, self._config, 0)])
-            self.log_end_offset = self.log_start_offset = self.recovery_point = offset
-            self._epochs.clear()
-            self.latest_epoch = None
-            self.producers.clear()
-
-    def roll(self, now_ms: int, base_offset: int | None = None) -> None:
-        """Seal the active segment and begin a new one, unless it is empty. No fsync."""
-        with self._lock:
-            if self._active.size == 0:
-                return
-            self._active.seal()
-            offset = max(self.log_end_offset, base_offset or 0)
-            segment = open_segment(self.directory, offset, self._config, now_ms)
-            self._set_segments([*self._segments, segment])
-
-    def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Hide what lies before `offset` (DeleteRecords, retention); segments go at the next upkeep."""
-        with self._lock:
-            if offset <= self.log_start_offset or offset > self.log_end_offset:
-                return False
-            self.log_start_offset = offset
-            self._epochs.truncate_from_start(offset)
-            self.latest_epoch = self._epochs.latest
-            return True
-
-    def delete_old_segments(self, *, now_ms: int, high_watermark: int) -> int:
-        """Apply retention; how many segments went. Blocking: for an upkeep thread."""
-        with self._lock:
-            if self.closed:
-                return 0
-            segments = self._segments
-            facts = [SegmentFacts(s.base_offset, s.size, s.largest_timestamp()) for s in segments]
-            count = deletable_segments(
-                facts,
-                self._config,
-                now_ms=now_ms,
-                high_watermark=high_watermark,
-                log_start_offset=self.log_start_offset,
-                log_end_offset=self.log_end_offset,
-            )
-            if count == 0:
-                return 0
-            if count == len(segments):
-                self.roll(now_ms)
-            self._set_segments(list(self._segments[count:]))
-            self.maybe_increment_log_start_offset(self._segments[0].base_offset)
-            self.recovery_point = max(self.recovery_point, self.log_start_offset)
-        for segment in segments[:count]:
-            segment.remove_files()
-        return count
-
-    # --- durability and end ----------------------------------------------------------------------
-
-    def flush(self, *, include_active: bool = True) -> None:
-        """fsync what was appended since the recovery point, and move that. Blocking."""
-        with self._flush_lock:
-            with self._lock:
-                if self.closed:
-                    return
-                target = self.log_end_offset if include_active else self._active.base_offset
-                begin = self.recovery_point
-                if target <= begin:
-                    return
-                truncations = self._truncations
-                segments = self._segments
-                dirty = [
-                    segment
-                    for at, segment in enumerate(segments)
-                    if segment.base_offset < target
-                    and (at == len(segments) - 1 or segments[at + 1].base_offset > begin)
-                ]
-                for segment in dirty:
-                    segment.write_indexes()
-                self._unflushed_messages = 0
-            try:
-                for segment in dirty:
-                    segment.sync()
-                sync_directory(self.directory)
-            except FileNotFoundError:
-                return  # truncated or deleted meanwhile: there is nothing to make durable
-            except OSError as problem:
-                raise self._storage_error("flush", problem) from problem
-            with self._lock:
-                if truncations == self._truncations:
-                    self.recovery_point = max(self.recovery_point, target)
-
-    def close(self, now_ms: int = 0) -> None:
-        """Seal, flush, and take no more appends; files are then as Kafka leaves them. Blocking."""
-        if self.closed:
-            return
-        with self._lock:
-            self._active.seal()
-        self.flush()
-        for index in (self._active.offset_index, self._active.time_index):
-            index.flush()
-        self.closed = True
-
-    def delete(self) -> None:
-        """Remove the log: renamed first, so that a crash in between is finished at the next start."""
-        with self._lock:
-            self.closed = True
-            topic_partition = self.directory.name
-            suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
-            doomed = self.directory.with_name(topic_partition[: 255 - len(suffix)] + suffix)
-            try:
-                self.directory.rename(doomed)
-            except FileNotFoundError:
-                return
-            self.directory = doomed
-        sync_directory(doomed.parent)
-        shutil.rmtree(doomed, ignore_errors=True)
-
-    # --- inside ----------------------------------------------------------------------------------
-
-    def _set_segments(self, segments: list[Segment]) -> None:
-        assert segments
-        self._segments = tuple(segments)
-        self._active = segments[-1]
-
-    def _storage_error(self, action: str, problem: OSError) -> KafkaError:
-        logger.error("cannot %s %s: %s", action, self.directory, problem)
-        return KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"cannot {action} {self.directory}: {os.strerror(problem.errno or 0)}",
-        )
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset

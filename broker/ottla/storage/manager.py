@@ -180,7 +180,7 @@ class LogManager:
         """
         deleted = 0
         for key, log in self.logs().items():
-            log.producers.expire(now_ms, self._producer_id_expiration_ms)
+            log.expire_producers(now_ms, self._producer_id_expiration_ms)
             if key in high_watermarks:
                 deleted += log.delete_old_segments(now_ms=now_ms, high_watermark=high_watermarks[key])
         return deleted
