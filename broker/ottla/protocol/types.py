@@ -232,6 +232,7 @@ def canonical(cls: type[Struct]) -> type[Struct]:
 
 def fields_of(cls: type[Struct]) -> tuple[Field, ...]:
     """The resolved fields of `cls`, in the order of the wire."""
+    cls = canonical(cls)
     resolved: tuple[Field, ...] | None = cls.__dict__.get("_fields")
     if resolved is None:
         resolved = tuple(_resolve(cls, name, spec) for name, spec in cls._specs.items())
