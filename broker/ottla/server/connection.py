@@ -25,11 +25,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ottla.server.framing import FrameBuffer, InvalidFrameSize
-from ottla.storage.log import FileSlice
+from ottla.storage.segment import FileSlice
 
 log = logging.getLogger(__name__)
 
-Part = bytes | memoryview | FileSlice
+Part = bytes | bytearray | memoryview | FileSlice
 
 IOV_MAX = 64
 SENDFILE_MAX_BYTES = 1 << 30
@@ -203,7 +203,7 @@ class PlaintextConnection:
         if len(out) == 1:
             head = out[0]
             assert not isinstance(head, FileSlice)
-            chunks: list[bytes | memoryview] = [head]
+            chunks: list[bytes | bytearray | memoryview] = [head]
             sent = self._sock.send(head)
         else:
             chunks = []

@@ -102,7 +102,11 @@ class FrameBuffer:
     def shrink(self) -> None:
         """Give a grown buffer back if what it holds fits the base size (also called on idle connections)."""
         pending = self._end - self._start
-        if self._busy or len(self._view) <= self._base or max(pending + MIN_SPACE_BYTES, self._need) > self._base:
+        if (
+            self._busy
+            or len(self._view) <= self._base
+            or max(pending + MIN_SPACE_BYTES, self._need) > self._base
+        ):
             return
         self._move_to(memoryview(bytearray(self._base)))
 

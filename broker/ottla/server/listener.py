@@ -1,9 +1,9 @@
 """Listening sockets and the connections they accepted.
 
 Called by ottla.server.broker: `bind` first (so that the real port of a port-0 listener can be registered),
-`serve` once the broker may take requests, `stop_accepting` and `close_all` on the way down, `tick` about
-once a second for idle connections. A connection that cannot be accepted (out of descriptors) stops the
-acceptor for a moment instead of spinning.
+`listen` before the registration is seen by others, `serve` once the broker may take requests,
+`stop_accepting` and `close_all` on the way down, `tick` about once a second for idle connections. A
+connection that cannot be accepted (out of descriptors) stops the acceptor for a moment instead of spinning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ottla.server.connection import FrameHandler, PlaintextConnection
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 512
 ACCEPTS_PER_EVENT = 64
 ACCEPT_RETRY_S = 1.0
 TRIM_IDLE_S = 30.0
@@ -42,6 +41,7 @@ class SocketServer:
         idle_max_ms: int,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
+        backlog: int = 50,
     ) -> None:
         self._loop = loop
         self._on_frame = on_frame
@@ -49,33 +49,46 @@ class SocketServer:
         self._idle_max_s = idle_max_ms / 1000
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
+        self._backlog = backlog
         self._listening: dict[str, socket.socket] = {}
         self._accepting: set[str] = set()
         self.connections: set[PlaintextConnection] = set()
 
     def bind(self, endpoint: Endpoint) -> Endpoint:
-        """Bind and listen; answers the endpoint with its real port. Raises OSError naming the endpoint."""
+        """Take the address; answers the endpoint with its real port. Raises OSError naming the endpoint."""
         host = endpoint.host or None
+        sock: socket.socket | None = None
         try:
             if host is None and socket.has_dualstack_ipv6():
-                sock = socket.create_server(
-                    ("", endpoint.port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
-                )
+                sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                address: tuple[object, ...] = ("::", endpoint.port)
             else:
-                address = socket.getaddrinfo(
+                found = socket.getaddrinfo(
                     host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
                 )[0]
-                # create_server sets SO_REUSEADDR: a broker that restarts takes its port back at once.
-                sock = socket.create_server(address[4][:2], family=address[0], backlog=BACKLOG)
+                sock = socket.socket(found[0], socket.SOCK_STREAM)
+                address = found[4]
+            # A broker that restarts takes its port back at once.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
         except OSError as e:
+            if sock is not None:
+                sock.close()
             raise OSError(
-                e.errno, f"cannot listen on {endpoint.listener}://{endpoint.host}:{endpoint.port}: {e.strerror}"
+                e.errno,
+                f"cannot listen on {endpoint.listener}://{endpoint.host}:{endpoint.port}: {e.strerror}",
             ) from e
         sock.setblocking(False)
         if self._receive_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
         self._listening[endpoint.listener] = sock
         return endpoint._replace(port=sock.getsockname()[1])
+
+    def listen(self) -> None:
+        """Let the system take connections; they wait in the backlog for `serve`. Raises OSError."""
+        for sock in self._listening.values():
+            sock.listen(self._backlog)
 
     def serve(self) -> None:
         for listener in self._listening:

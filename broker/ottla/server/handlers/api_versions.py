@@ -1,8 +1,9 @@
 """ApiVersions, versions 0 to 4.
 
-Behaviour: advertises what has a route, and nothing else. From version 3 the client's software name and version
-must have Kafka's form (INVALID_REQUEST), and the ZooKeeper-mode fields say: no finalized features (epoch -1),
-no migration. An unknown version is answered by the dispatcher (version 0 body, error 35, the range served).
+Behaviour: advertises what has a route, and nothing else. From version 3 the client's software name and
+version must have Kafka's form (INVALID_REQUEST), and the ZooKeeper-mode fields say: no finalized features
+(epoch -1), no migration. An unknown version is answered by the dispatcher (version 0 body, error 35, the
+range served).
 
 Left out on purpose: supported features (none of Kafka's 3.9 applies without KRaft).
 """

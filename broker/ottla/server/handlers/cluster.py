@@ -1,20 +1,23 @@
-"""What brokers and the controller ask each other: LeaderAndIsr 0 to 7, StopReplica 0 to 4, UpdateMetadata 0 to 8,
-ControlledShutdown 0 to 3, AlterPartition 0 to 3.
+"""What brokers and the controller ask each other: LeaderAndIsr 0 to 7, StopReplica 0 to 4, UpdateMetadata 0
+to 8, ControlledShutdown 0 to 3, AlterPartition 0 to 3.
 
-Behaviour: the controller's commands carry the broker epoch it knows us by. An older one than our registration's
-is meant for a broker that has died since: STALE_BROKER_EPOCH. A controller epoch older than the last seen is
-STALE_CONTROLLER_EPOCH (the rooms check it). ControlledShutdown and AlterPartition are for the controller: from
-any other broker NOT_CONTROLLER.
+Behaviour: the controller's commands carry the broker epoch it knows us by. An older one than our
+registration's is meant for a broker that has died since: STALE_BROKER_EPOCH. A controller epoch older than
+the last seen is STALE_CONTROLLER_EPOCH (the rooms check it). ControlledShutdown and AlterPartition are for
+the controller: from any other broker NOT_CONTROLLER.
 
-Left out on purpose: the KRaft fields (type, isKRaftController) mean nothing in ZooKeeper mode and are ignored.
+Left out on purpose: the KRaft fields (type, isKRaftController) mean nothing in ZooKeeper mode and are
+ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 
 from ottla.controller.controller import Controller
 from ottla.metadata.cache import MetadataCache
+from ottla.metadata.store import StoreError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     AlterPartitionRequest,
@@ -29,7 +32,11 @@ from ottla.protocol.messages import (
     UpdateMetadataResponse,
 )
 from ottla.replication.manager import ReplicaManager
+from ottla.replication.requests import partition_states
 from ottla.server.dispatch import Request, Route
+from ottla.storage.manager import LogManager
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_EPOCH = -1
 
@@ -38,14 +45,20 @@ class ClusterHandler:
     def __init__(
         self,
         replicas: ReplicaManager,
+        logs: LogManager,
         cache: MetadataCache,
         controller: Controller,
         broker_epoch: Callable[[], int],
+        load_topic_configs: Callable[[list[str]], Awaitable[None]],
+        on_topics_deleted: Callable[[set[str]], None],
     ) -> None:
         self._replicas = replicas
+        self._logs = logs
         self._cache = cache
         self._controller = controller
         self._broker_epoch = broker_epoch
+        self._load_topic_configs = load_topic_configs
+        self._on_topics_deleted = on_topics_deleted
 
     def routes(self) -> list[Route]:
         return [
@@ -59,12 +72,23 @@ class ClusterHandler:
     def _is_stale(self, broker_epoch: int) -> bool:
         return broker_epoch != UNKNOWN_EPOCH and broker_epoch < self._broker_epoch()
 
-    def leader_and_isr(self, request: Request) -> None:
+    async def leader_and_isr(self, request: Request) -> LeaderAndIsrResponse:
         message = request.decode(LeaderAndIsrRequest)
         if self._is_stale(message.broker_epoch):
-            request.respond(LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-            return
-        request.respond(self._replicas.apply_leader_and_isr(message, request.version))
+            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        # A log is made with its topic's settings: a new topic's (or one made anew) are not known here yet.
+        new = {
+            state.topic
+            for state in partition_states(message, request.version)
+            if self._replicas.find(state.topic, state.partition) is None
+            and self._logs.get(state.topic, state.partition) is None
+        }
+        if new:
+            try:
+                await self._load_topic_configs(sorted(new))
+            except StoreError as e:
+                log.warning("the settings of %s cannot be read, defaults it is: %s", ", ".join(new), e)
+        return self._replicas.apply_leader_and_isr(message, request.version)
 
     def stop_replica(self, request: Request) -> None:
         message = request.decode(StopReplicaRequest)
@@ -81,7 +105,10 @@ class ClusterHandler:
         elif not self._replicas.note_controller_epoch(message.controller_epoch):
             error = ErrorCode.STALE_CONTROLLER_EPOCH
         else:
-            self._cache.update(message)
+            removed = self._cache.update(message)
+            deleted = {topic for topic, _ in removed if self._cache.partitions(topic) is None}
+            if deleted:
+                self._on_topics_deleted(deleted)
         request.respond(UpdateMetadataResponse(error_code=error))
 
     async def controlled_shutdown(self, request: Request) -> ControlledShutdownResponse:

@@ -1,11 +1,11 @@
 """Fetch, versions 4 to 17.
 
-Behaviour: a consumer or a follower reads from many partitions; the answer waits until `min_bytes` are there,
-something is wrong or diverged, or `max_wait_ms` is over. Limits are Kafka's: each partition gives at most
-`partition_max_bytes`, all together at most `max_bytes` (and fetch.max.bytes), but the first batch of the first
-partition that has any goes out whole, however big (KIP-74). Epochs fence (KIP-320); a follower that diverged is
-told where (Fetch 12 and later). From version 13 topics go by id, an unknown one is UNKNOWN_TOPIC_ID. From
-version 16 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951).
+Behaviour: a consumer or a follower reads from many partitions; the answer waits until `min_bytes` are
+there, something is wrong or diverged, or `max_wait_ms` is over. Limits are Kafka's: each partition gives at
+most `partition_max_bytes`, all together at most `max_bytes` (and fetch.max.bytes), but the first batch of
+the first partition that has any goes out whole, however big (KIP-74). Epochs fence (KIP-320); a follower
+that diverged is told where (Fetch 12 and later). From version 13 topics go by id, an unknown one is
+UNKNOWN_TOPIC_ID. From version 16 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951).
 Records go from the segment's file to the socket (sendfile), small pieces through one buffer.
 
 Left out on purpose: versions 0 to 3 (they want formats 0 and 1: advertised when there is down-conversion);
@@ -232,7 +232,7 @@ class _Fetch:
 
     def respond(self) -> None:
         request = self._request
-        hints = LeaderHints(self._handler.cache)
+        hints = LeaderHints(self._handler.cache, request.connection.listener)
         if self._urgent and request.version >= LEADER_HINTS_FROM:
             for (_, _, partitions), name in zip(self._results, self._names, strict=True):
                 for p in partitions:

@@ -14,7 +14,7 @@ from uuid import UUID
 from ottla.metadata.cache import BrokerEndpoint
 from ottla.protocol.errors import ErrorCode
 from ottla.server.connection import Part
-from ottla.storage.log import FileSlice
+from ottla.storage.segment import FileSlice
 
 # Up to here a slice is read into the response: one sendmsg for all beats a sendfile for each.
 INLINE_SLICE_MAX_BYTES = 16 * 1024

@@ -11,18 +11,19 @@ HINTED_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 class LeaderHints:
     """Collects, over one response, the leaders to name and the endpoints that go with them."""
 
-    __slots__ = ("_cache", "endpoints")
+    __slots__ = ("_cache", "_listener", "endpoints")
 
-    def __init__(self, cache: MetadataCache) -> None:
+    def __init__(self, cache: MetadataCache, listener: str) -> None:
         self._cache = cache
+        self._listener = listener
         self.endpoints: dict[int, BrokerEndpoint] = {}
 
     def leader_of(self, topic: str, partition: int) -> tuple[int, int] | None:
         """(leader id, leader epoch) of a partition whose leader is alive; its endpoint is noted."""
-        metadata = (self._cache.partitions(topic) or {}).get(partition)
+        metadata = self._cache.partition(topic, partition)
         if metadata is None:
             return None
-        endpoint = self._cache.broker(metadata.leader)
+        endpoint = self._cache.broker(metadata.leader, self._listener)
         if endpoint is None:
             return None
         self.endpoints[endpoint.id] = endpoint

@@ -1,12 +1,13 @@
 """ListOffsets, versions 0 to 9, and OffsetForLeaderEpoch, versions 0 to 4.
 
-Behaviour: special timestamps are -1 latest (the high watermark, or the last stable offset for read_committed),
--2 earliest, -3 the record with the largest timestamp (from version 7), -4 earliest local (from 8: the same as
-earliest, there is no tiered storage), -5 last tiered (from 9: none, answered as not found). A timestamp beyond
-the log is no error: timestamp and offset -1. Version 0 answers a list of offsets.
+Behaviour: special timestamps are -1 latest (the high watermark, or the last stable offset for
+read_committed), -2 earliest, -3 the record with the largest timestamp (from version 7), -4 earliest local
+(from 8: the same as earliest, there is no tiered storage), -5 last tiered (from 9: none, answered as not
+found). A timestamp beyond the log is no error: timestamp and offset -1. Version 0 answers a list of
+offsets.
 
-Left out on purpose: version 0 looks at no segment boundaries: it answers the offset of the timestamp and the
-log's start, which is all its users (0.9 consumers, exporters) read.
+Left out on purpose: version 0 looks at no segment boundaries: it answers the offset of the timestamp and
+the log's start, which is all its users (0.9 consumers, exporters) read.
 """
 
 from __future__ import annotations
@@ -92,9 +93,7 @@ class OffsetsHandler:
         for topic in message.topics:
             results: list[OffsetForLeaderEpochResponse.EpochEndOffset] = []
             response.topics.append(
-                OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
-                    topic=topic.topic, partitions=results
-                )
+                OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=results)
             )
             for asked in topic.partitions:
                 result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition)

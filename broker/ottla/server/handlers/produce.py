@@ -27,12 +27,13 @@ from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import RECORD_BATCH_OVERHEAD
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch import Request, Route
+from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.purgatory import Purgatory
 
 log = logging.getLogger(__name__)
 
-INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
+
 ADMIN_CLIENT_ID = "__admin_client"
 
 # Where a batch (format 2) or an entry (formats 0, 1) keeps what is looked at here.
@@ -62,15 +63,13 @@ class ProduceHandler:
         message = request.decode(ProduceRequest)
         acks = message.acks
         if acks not in (0, 1, -1):
-            request.respond(
-                error_response(message, request.version, ErrorCode.INVALID_REQUIRED_ACKS, None)
-            )
+            request.respond(error_response(message, request.version, ErrorCode.INVALID_REQUIRED_ACKS, None))
             return
         now_ms = self._clock()
         response = ProduceResponse()
         waits: list[tuple[tuple[str, int], int, ProduceResponse.PartitionProduceResponse]] = []
         failed = False
-        hints = LeaderHints(self._cache)
+        hints = LeaderHints(self._cache, request.connection.listener)
         for topic in message.topic_data:
             name = topic.name
             results: list[ProduceResponse.PartitionProduceResponse] = []
@@ -111,7 +110,9 @@ class ProduceHandler:
             return
         if acks == 0:
             if failed:
-                request.connection.close("a Produce with acks=0 failed: the client must look for new metadata")
+                request.connection.close(
+                    "a Produce with acks=0 failed: the client must look for new metadata"
+                )
             else:
                 request.respond_nothing()
             return
@@ -174,7 +175,8 @@ def _checked(records: bytes | memoryview | None, version: int) -> bytes | memory
         )
     if records[_MAGIC_AT] != 2:
         raise KafkaError(
-            ErrorCode.INVALID_RECORD, f"Produce requests from version 3 may not hold format {records[_MAGIC_AT]}"
+            ErrorCode.INVALID_RECORD,
+            f"Produce requests from version 3 may not hold format {records[_MAGIC_AT]}",
         )
     if int.from_bytes(records[8:12], "big") + 12 != len(records):
         raise KafkaError(

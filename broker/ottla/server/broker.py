@@ -1,0 +1,388 @@
+"""One broker: makes every room, wires them, starts them in order and stops them in the reverse.
+
+Called by `ottla broker` and by tests (with a `MemoryStore`: a single broker without ZooKeeper).
+
+Order, as in Kafka: metadata store, cluster id, logs (recovered in a thread), replicas and coordinator, the
+listeners' sockets, the registration (whose epoch the controller knows us by), requests, controller election.
+A stop first asks the controller to move leaders off (controlled shutdown), while everything still serves.
+
+Invariants: whatever was started is on one stack of undos, so that `stop` is right after a start that failed
+half-way too; after a lost session the broker registers anew, with a new epoch, before it stands for election.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from ottla.client.connection import BrokerConnection, UnsupportedApi
+from ottla.controller.controller import Controller
+from ottla.coordinators.config import GroupConfig
+from ottla.coordinators.coordinator import GroupCoordinator
+from ottla.metadata import znodes
+from ottla.metadata.cache import MetadataCache
+from ottla.metadata.config import BrokerConfig, Listener, topic_defaults
+from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.producer_ids import ProducerIds
+from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
+from ottla.metadata.registration import cluster_id as read_cluster_id
+from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable, get_many
+from ottla.metadata.zookeeper import ZooKeeperStore
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import ControlledShutdownRequest
+from ottla.replication.manager import ReplicaManager
+from ottla.server.controller_channel import ControllerChannel
+from ottla.server.dispatch import Dispatcher
+from ottla.server.group_log import ReplicatedGroupLog
+from ottla.server.handlers.api_versions import ApiVersionsHandler
+from ottla.server.handlers.auto_create import OFFSETS_TOPIC, TopicCreator
+from ottla.server.handlers.cluster import ClusterHandler
+from ottla.server.handlers.configs import ConfigsHandler
+from ottla.server.handlers.fetch import FetchHandler
+from ottla.server.handlers.find_coordinator import FindCoordinatorHandler
+from ottla.server.handlers.groups import GroupsHandler
+from ottla.server.handlers.metadata import MetadataHandler
+from ottla.server.handlers.offsets import OffsetsHandler
+from ottla.server.handlers.produce import ProduceHandler
+from ottla.server.handlers.producer_ids import ProducerIdsHandler
+from ottla.server.handlers.reassignments import ReassignmentsHandler
+from ottla.server.handlers.topics import TopicsHandler
+from ottla.server.listener import Endpoint, SocketServer
+from ottla.server.purgatory import Purgatory
+from ottla.storage.directories import LogDirProblem
+from ottla.storage.manager import LogManager
+
+log = logging.getLogger("ottla.broker")
+
+new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop
+"""The event loop that brokers run on: the one line to change (it needs add_reader and add_writer)."""
+
+TICK_S = 1.0
+REJOIN_RETRY_S = 1.0
+
+
+class StartupError(Exception):
+    """Why the broker cannot start, in one line."""
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """See the module. `start` and `stop` belong to one event loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MetadataStore | None = None,
+        clock: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.config = config
+        self.broker_id = config.broker_id
+        self.endpoints: list[Endpoint] = []
+        """The listeners as bound, with their real ports."""
+        self.store: MetadataStore = store or ZooKeeperStore(
+            config.zookeeper_connect or "",
+            config.get_int("zookeeper.session.timeout.ms"),
+            config.get_optional_int("zookeeper.connection.timeout.ms"),
+        )
+        self.cache = MetadataCache(config.inter_broker_listener)
+        self._clock = clock
+        self._undo = AsyncExitStack()
+        self._failed = asyncio.Event()
+        self._stopping = False
+        self._rejoining: asyncio.Task[None] | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._registration: BrokerRegistration | None = None
+        self._channel: ControllerChannel | None = None
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of our registration; -1 before the first."""
+        return -1 if self._registration is None else self._registration.broker_epoch
+
+    # --- start --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve, or raise StartupError."""
+        started = time.monotonic()
+        try:
+            await self._start()
+        except StoreError as e:
+            raise StartupError(f"the metadata store: {e}") from e
+        except (LogDirProblem, AlreadyRegistered) as e:
+            raise StartupError(str(e)) from e
+        except OSError as e:
+            raise StartupError(e.strerror or str(e)) from e
+        listeners = ",".join(f"{e.listener}://{e.host}:{e.port}" for e in self.endpoints)
+        log.info(
+            "started broker.id=%d listeners=%s in %.2f s",
+            self.broker_id,
+            listeners,
+            time.monotonic() - started,
+        )
+
+    async def _start(self) -> None:
+        config, store, clock = self.config, self.store, self._clock
+        loop = asyncio.get_running_loop()
+        undo = self._undo
+
+        undo.push_async_callback(store.close)
+        await store.connect()
+        self.cache.cluster_id = await read_cluster_id(store)
+
+        logs = LogManager(
+            config.log_dirs,
+            self.broker_id,
+            self.cache.cluster_id,
+            topic_defaults(config),
+            producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
+        )
+        await asyncio.to_thread(logs.load, clock(), await self._topic_configs())
+        undo.push_async_callback(self._close_logs, logs)
+
+        self.purgatory = purgatory = Purgatory(loop)
+        undo.callback(purgatory.close)
+        self.controller = controller = Controller(
+            broker_id=self.broker_id, store=store, config=config, clock=clock, client_factory=self._connect
+        )
+        timeout_s = config.get_int("request.timeout.ms") / 1000
+        self._channel = channel = ControllerChannel(
+            controller, self.cache, self._connect, timeout_s=timeout_s
+        )
+        self.replicas = replicas = ReplicaManager(
+            broker_id=self.broker_id,
+            config=config,
+            logs=logs,
+            cache=self.cache,
+            clock=clock,
+            connect=self._connect,
+            alter_partition=channel.alter_partition,
+            listener=purgatory,
+        )
+        undo.push_async_callback(replicas.stop)
+        undo.callback(channel.close)
+        replicas.start()
+
+        self.dynamic = dynamic = DynamicConfigs(store, replicas.topic_config_changed, clock=clock)
+        undo.push_async_callback(dynamic.stop)
+        await dynamic.start()
+
+        coordinator = self._make_coordinator(replicas)
+        undo.push_async_callback(coordinator.stop)
+        coordinator.start()
+
+        undo.push_async_callback(controller.stop)
+        dispatcher = Dispatcher(loop)
+        undo.push_async_callback(dispatcher.stop)
+        self.server = server = SocketServer(
+            loop=loop,
+            on_frame=dispatcher.on_frame,
+            max_request_bytes=config.get_int("socket.request.max.bytes"),
+            idle_max_ms=config.get_int("connections.max.idle.ms"),
+            send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
+            receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
+            backlog=config.get_int("socket.listen.backlog.size"),
+        )
+        undo.callback(server.close_all)
+        undo.callback(server.stop_accepting)
+        self._register_routes(dispatcher, logs, coordinator)
+        self.endpoints = [server.bind(Endpoint(x.name, x.host, x.port)) for x in config.listeners]
+
+        # Others may connect as soon as they see the registration: they wait in the backlog until `serve`.
+        server.listen()
+        self._registration = BrokerRegistration(
+            store,
+            self.broker_id,
+            self._advertised(),
+            rack=config.rack,
+            clock=clock,
+            # Our own previous session, after a crash, ends within its time-out.
+            wait_s=config.get_int("zookeeper.session.timeout.ms") / 1000 * 1.5 + 2,
+        )
+        undo.callback(store.on_session_expired(self._session_expired))
+        replicas.broker_epoch = await self._registration.register()
+        server.serve()
+        await controller.start(self.broker_epoch)
+        undo.callback(self._stop_ticking)
+        self._tick()
+
+    def _make_coordinator(self, replicas: ReplicaManager) -> GroupCoordinator:
+        config = self.config
+        group_log = ReplicatedGroupLog(
+            replicas,
+            self.purgatory,
+            self._clock,
+            commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+            load_buffer_bytes=config.get_int("offsets.load.buffer.size"),
+        )
+        coordinator = GroupCoordinator(
+            config=GroupConfig.read(config.get_int),
+            log=group_log,
+            clock=self._clock,
+            topic_exists=lambda topic: self.cache.partitions(topic) is not None,
+        )
+
+        def leads(topic: str, partition: int) -> None:
+            if topic == OFFSETS_TOPIC:
+                coordinator.load(partition)
+
+        def leads_no_more(topic: str, partition: int) -> None:
+            if topic == OFFSETS_TOPIC:
+                coordinator.unload(partition)
+
+        self.purgatory.on_leader.append(leads)
+        self.purgatory.on_not_leader.append(leads_no_more)
+        self.coordinator = coordinator
+        return coordinator
+
+    def _register_routes(
+        self, dispatcher: Dispatcher, logs: LogManager, coordinator: GroupCoordinator
+    ) -> None:
+        config, cache, clock = self.config, self.cache, self._clock
+        replicas, purgatory, controller = self.replicas, self.purgatory, self.controller
+        assert self._channel is not None
+        creator = TopicCreator(config, self._channel.create_topics)
+        fetch_max_bytes = config.get_int("fetch.max.bytes")
+        for handler in (
+            ProduceHandler(replicas, purgatory, cache, clock),
+            FetchHandler(replicas, purgatory, cache, clock, fetch_max_bytes=fetch_max_bytes),
+            OffsetsHandler(replicas),
+            MetadataHandler(cache, creator, config),
+            FindCoordinatorHandler(cache, creator, coordinator.partition_for),
+            GroupsHandler(coordinator),
+            ClusterHandler(
+                replicas,
+                logs,
+                cache,
+                controller,
+                broker_epoch=lambda: self.broker_epoch,
+                load_topic_configs=self.dynamic.load_topics,
+                on_topics_deleted=coordinator.topics_deleted,
+            ),
+            TopicsHandler(controller),
+            ConfigsHandler(config, cache, self.dynamic.topic_config, self.dynamic.alter_topic_config),
+            ReassignmentsHandler(controller),
+            ProducerIdsHandler(ProducerIds(self.store, self.broker_id)),
+            ApiVersionsHandler(dispatcher),
+        ):
+            dispatcher.register(handler.routes())
+
+    async def _topic_configs(self) -> dict[str, dict[str, str]]:
+        """Every topic's own settings, for opening the logs with."""
+        topics = await self.store.children(znodes.CONFIG_TOPICS)
+        paths = [znodes.topic_config_path(topic) for topic in topics]
+        configs: dict[str, dict[str, str]] = {}
+        for topic, path, found in zip(topics, paths, await get_many(self.store, paths), strict=True):
+            try:
+                configs[topic] = {} if found is None else znodes.decode_config(path, found[0])
+            except znodes.InvalidNode as e:
+                log.error("ignoring topic settings: %s", e)
+        return configs
+
+    def _advertised(self) -> list[znodes.Endpoint]:
+        """What clients and brokers are told: the advertised address, with the real port where it says 0."""
+        bound = {endpoint.listener: endpoint for endpoint in self.endpoints}
+
+        def port_of(listener: Listener) -> int:
+            return listener.port or bound[listener.name].port
+
+        return [
+            znodes.Endpoint(x.name, x.protocol, x.host or socket.getfqdn(), port_of(x))
+            for x in self.config.advertised_listeners
+        ]
+
+    async def _connect(self, host: str, port: int) -> BrokerConnection:
+        return await BrokerConnection.open(host, port, client_id=f"broker-{self.broker_id}")
+
+    # --- while it runs ------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tick_timer = loop.call_later(TICK_S, self._tick)
+        try:
+            self.server.tick()
+            self.replicas.tick(self._clock())
+        except Exception:
+            log.exception("upkeep failed")
+
+    def _stop_ticking(self) -> None:
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+
+    async def wait_failed(self) -> None:
+        """Return when the broker cannot go on (the log says why)."""
+        await self._failed.wait()
+
+    def _session_expired(self) -> None:
+        if not self._stopping and (self._rejoining is None or self._rejoining.done()):
+            log.warning("the metadata store's session has expired: registering again")
+            self._rejoining = asyncio.get_running_loop().create_task(self._rejoin())
+
+    async def _rejoin(self) -> None:
+        """Register under a new epoch, and stand for election again."""
+        assert self._registration is not None
+        while True:
+            try:
+                self.replicas.broker_epoch = await self._registration.register()
+                await self.controller.start(self.broker_epoch)
+                return
+            except StoreUnavailable as e:
+                log.warning("cannot register yet: %s", e)
+                await asyncio.sleep(REJOIN_RETRY_S)
+            except AlreadyRegistered as e:
+                log.error("%s", e)
+                self._failed.set()
+                return
+
+    # --- stop ---------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Move leaders off, then stop in order; safe at any time, and once more."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._rejoining is not None:
+            self._rejoining.cancel()
+            await asyncio.gather(self._rejoining, return_exceptions=True)
+        if self.broker_epoch >= 0 and self.config.get_bool("controlled.shutdown.enable"):
+            await self._controlled_shutdown()
+        try:
+            await self._undo.aclose()
+        except Exception:
+            log.exception("broker %d did not stop cleanly", self.broker_id)
+            return
+        log.info("stopped broker.id=%d", self.broker_id)
+
+    async def _controlled_shutdown(self) -> None:
+        """Ask the controller to move leaders off, `controlled.shutdown.max.retries` times at most (KIP-49)."""
+        assert self._channel is not None
+        retries = self.config.get_int("controlled.shutdown.max.retries")
+        backoff_s = self.config.get_int("controlled.shutdown.retry.backoff.ms") / 1000
+        for attempt in range(retries):
+            if attempt:
+                await asyncio.sleep(backoff_s)
+            request = ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
+            try:
+                response = await self._channel.controlled_shutdown(request)
+            except (OSError, TimeoutError, KafkaError, StoreError, UnsupportedApi) as e:
+                log.warning("controlled shutdown did not reach the controller: %s", e)
+                continue
+            if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
+                log.info("controlled shutdown: all leaders have moved")
+                return
+            log.info(
+                "controlled shutdown: %s, %d partitions still led here",
+                ErrorCode.of(response.error_code).name,
+                len(response.remaining_partitions),
+            )
+        log.warning("controlled shutdown gave up after %d tries: stopping as it is", retries)
+
+    async def _close_logs(self, logs: LogManager) -> None:
+        await asyncio.to_thread(logs.close, self._clock(), self.broker_epoch)

@@ -1,0 +1,93 @@
+"""Topics made because a client named them: `auto.create.topics.enable`, and the internal topics.
+
+Called by the metadata handlers. Creation goes to the controller in the background, once per topic at a time;
+the client that asked hears LEADER_NOT_AVAILABLE and asks again. Nothing is retried here: the next request is
+the retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+
+from ottla.metadata.config import BrokerConfig
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
+
+log = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, "__transaction_state"))
+TOPIC_NAME_MAX_LENGTH = 249
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]+")
+
+CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
+
+
+def is_legal_topic_name(name: str) -> bool:
+    return (
+        0 < len(name) <= TOPIC_NAME_MAX_LENGTH
+        and name not in (".", "..")
+        and bool(_LEGAL_NAME.fullmatch(name))
+    )
+
+
+class TopicCreator:
+    def __init__(self, config: BrokerConfig, create_topics: CreateTopics) -> None:
+        self._config = config
+        self._create_topics = create_topics
+        self._in_flight: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def request(self, name: str, live_brokers: int) -> ErrorCode:
+        """Have `name` created; the error to answer meanwhile."""
+        if not is_legal_topic_name(name):
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        topic = self._topic(name)
+        if topic.replication_factor > live_brokers:
+            return ErrorCode.INVALID_REPLICATION_FACTOR
+        if name not in self._in_flight:
+            self._in_flight.add(name)
+            task = asyncio.get_running_loop().create_task(self._create(topic))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+    def _topic(self, name: str) -> CreateTopicsRequest.CreatableTopic:
+        config = self._config
+        if name != OFFSETS_TOPIC:
+            return CreateTopicsRequest.CreatableTopic(
+                name=name,
+                num_partitions=config.get_int("num.partitions"),
+                replication_factor=config.get_int("default.replication.factor"),
+            )
+        settings = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
+        }
+        return CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=config.get_int("offsets.topic.num.partitions"),
+            replication_factor=config.get_int("offsets.topic.replication.factor"),
+            configs=[CreateTopicsRequest.CreatableTopicConfig(name=k, value=v) for k, v in settings.items()],
+        )
+
+    async def _create(self, topic: CreateTopicsRequest.CreatableTopic) -> None:
+        timeout_ms = self._config.get_int("request.timeout.ms")
+        try:
+            response = await self._create_topics(CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms))
+            for result in response.topics:
+                if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    log.warning(
+                        "creating %s automatically: %s %s",
+                        result.name,
+                        ErrorCode.of(result.error_code).name,
+                        result.error_message or "",
+                    )
+        except Exception as e:
+            log.warning("creating %s automatically: %s", topic.name, e)
+        finally:
+            self._in_flight.discard(topic.name)

@@ -1,0 +1,183 @@
+"""Metadata 0 to 12 and DescribeCluster 0 to 1.
+
+Behaviour: answers from this broker's own view (UpdateMetadata), as Kafka does; a partition whose leader is
+dead or unknown has LEADER_NOT_AVAILABLE and leader -1. No topics asked for means all (version 0: an empty
+list, later: null). An unknown topic is created when auto.create.topics.enable and the request allow it, and
+is LEADER_NOT_AVAILABLE until then; an unknown topic id (version 12) is UNKNOWN_TOPIC_ID. Without an
+authorizer every operation is authorized, and said so where asked for.
+
+Left out on purpose: DescribeCluster for controllers (endpoint type 2 is KRaft's:
+UNSUPPORTED_ENDPOINT_TYPE).
+"""
+
+from __future__ import annotations
+
+from ottla.metadata.cache import MetadataCache, PartitionMetadata
+from ottla.metadata.config import BrokerConfig
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from ottla.protocol.types import ZERO_UUID
+from ottla.server.dispatch import Request, Route
+from ottla.server.handlers.auto_create import INTERNAL_TOPICS, TopicCreator, is_legal_topic_name
+
+# Bits are Kafka's AclOperation codes.
+TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+NOT_ASKED = -(2**31)
+BROKERS_ENDPOINT = 1
+NO_LEADER = -1
+
+
+class MetadataHandler:
+    def __init__(self, cache: MetadataCache, creator: TopicCreator, config: BrokerConfig) -> None:
+        self._cache = cache
+        self._creator = creator
+        self._auto_create = config.get_bool("auto.create.topics.enable")
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(MetadataRequest, self.metadata, _metadata_error),
+            Route(DescribeClusterRequest, self.describe_cluster, _describe_cluster_error),
+        ]
+
+    def metadata(self, request: Request) -> None:
+        message = request.decode(MetadataRequest)
+        cache = self._cache
+        version = request.version
+        listener = request.connection.listener
+        asked = message.topics
+        if asked is None or (version == 0 and not asked):
+            topics = [self._topic(name, version, listener) for name in cache.topics()]
+        else:
+            may_create = self._auto_create and message.allow_auto_topic_creation
+            topics = [self._asked_topic(topic, version, listener, may_create) for topic in asked]
+        if message.include_topic_authorized_operations:
+            for topic in topics:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
+        response = MetadataResponse(
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(node_id=b.id, host=b.host, port=b.port, rack=b.rack)
+                for b in cache.brokers(listener)
+            ],
+            cluster_id=cache.cluster_id,
+            controller_id=self._controller_id(listener),
+            topics=topics,
+        )
+        if message.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        request.respond(response)
+
+    def _controller_id(self, listener: str) -> int:
+        controller = self._cache.controller_id
+        return -1 if controller is None or self._cache.broker(controller, listener) is None else controller
+
+    def _asked_topic(
+        self, asked: MetadataRequest.MetadataRequestTopic, version: int, listener: str, may_create: bool
+    ) -> MetadataResponse.MetadataResponseTopic:
+        cache = self._cache
+        name = asked.name
+        if name is None:
+            name = cache.topic_name(asked.topic_id)
+            if name is None:
+                return MetadataResponse.MetadataResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                    name=None if version >= 12 else "",
+                    topic_id=asked.topic_id,
+                )
+        if cache.partitions(name) is not None:
+            return self._topic(name, version, listener)
+        if not is_legal_topic_name(name):
+            error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        elif may_create:
+            error = self._creator.request(name, len(cache.brokers()))
+        else:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return MetadataResponse.MetadataResponseTopic(
+            error_code=error, name=name, topic_id=ZERO_UUID, is_internal=name in INTERNAL_TOPICS
+        )
+
+    def _topic(self, name: str, version: int, listener: str) -> MetadataResponse.MetadataResponseTopic:
+        partitions = self._cache.partitions(name) or {}
+        return MetadataResponse.MetadataResponseTopic(
+            name=name,
+            topic_id=self._cache.topic_id(name) or ZERO_UUID,
+            is_internal=name in INTERNAL_TOPICS,
+            partitions=[
+                self._partition(partitions[index], version, listener) for index in sorted(partitions)
+            ],
+        )
+
+    def _partition(
+        self, p: PartitionMetadata, version: int, listener: str
+    ) -> MetadataResponse.MetadataResponsePartition:
+        def alive(broker: int) -> bool:
+            return self._cache.broker(broker, listener) is not None
+
+        has_leader = p.leader >= 0 and alive(p.leader)
+        result = MetadataResponse.MetadataResponsePartition(
+            error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=p.partition,
+            leader_id=p.leader if has_leader else NO_LEADER,
+            leader_epoch=p.leader_epoch,
+            replica_nodes=list(p.replicas),
+            isr_nodes=list(p.isr),
+            offline_replicas=[r for r in p.replicas if not alive(r) or r in p.offline_replicas],
+        )
+        if version == 0:
+            # Clients of version 0 cannot place an id without an address.
+            result.replica_nodes = [r for r in p.replicas if alive(r)]
+            result.isr_nodes = [r for r in p.isr if alive(r)]
+            if has_leader and len(result.replica_nodes) < len(p.replicas):
+                result.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+        return result
+
+    def describe_cluster(self, request: Request) -> None:
+        message = request.decode(DescribeClusterRequest)
+        if message.endpoint_type != BROKERS_ENDPOINT:
+            request.respond(
+                DescribeClusterResponse(
+                    error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                    error_message="this cluster has no controllers of their own (ZooKeeper mode)",
+                )
+            )
+            return
+        cache = self._cache
+        listener = request.connection.listener
+        response = DescribeClusterResponse(
+            endpoint_type=message.endpoint_type,
+            cluster_id=cache.cluster_id or "",
+            controller_id=self._controller_id(listener),
+            brokers=[
+                DescribeClusterResponse.DescribeClusterBroker(
+                    broker_id=b.id, host=b.host, port=b.port, rack=b.rack
+                )
+                for b in cache.brokers(listener)
+            ],
+        )
+        if message.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        request.respond(response)
+
+
+def _metadata_error(
+    message: MetadataRequest, version: int, code: ErrorCode, detail: str | None
+) -> MetadataResponse:
+    return MetadataResponse(
+        topics=[
+            MetadataResponse.MetadataResponseTopic(
+                error_code=code, name=t.name if version >= 12 else t.name or "", topic_id=t.topic_id
+            )
+            for t in message.topics or []
+        ]
+    )
+
+
+def _describe_cluster_error(
+    message: DescribeClusterRequest, version: int, code: ErrorCode, detail: str | None
+) -> DescribeClusterResponse:
+    return DescribeClusterResponse(error_code=code, error_message=detail)
