@@ -1,0 +1,237 @@
+"""A group's memory is the log: whoever leads its partition next knows what the last leader knew."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from coordinators_world import CONTEXT, SESSION_MS, MemoryLog, World, commit, finished, settle, story
+
+from ottla.coordinators import records
+from ottla.coordinators.offsets import CommittedOffset
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import ListGroupsRequest
+from ottla.protocol.records import ControlType, Record, build_batch, build_control_batch
+
+
+@story
+async def test_the_next_coordinator_continues_where_the_last_one_stopped() -> None:
+    world = await World().started()
+    one, two = await world.members(2)
+    await one.commit(11)
+    await commit(world, 7, group="simple")
+    before = await world.describe()
+    other = await world.elsewhere()
+    assert await other.describe() == before
+    assert await other.committed() == (11, ErrorCode.NONE)
+    assert await other.committed("simple") == (7, ErrorCode.NONE)
+    assert await one.at(other).heartbeat() == ErrorCode.NONE
+    assert await two.at(other).commit(12) == ErrorCode.NONE
+    assert (await finished(two.syncing())).assignment == b"c2"
+
+
+@story
+async def test_members_that_were_loaded_must_show_up_within_their_session() -> None:
+    world = await World().started()
+    one, _two = await world.members(2)
+    other = await world.elsewhere()
+    await world.time.advance(SESSION_MS - 1)
+    assert await one.at(other).heartbeat() == ErrorCode.NONE
+    await world.time.advance(1)
+    assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    await other.rebalance([one])
+    assert [member.member_id for member in (await other.describe()).members] == [one.member_id]
+
+
+@story
+async def test_static_members_are_known_after_loading() -> None:
+    world = await World().started()
+    one = world.client("c1", instance_id="i1")
+    await world.rebalance([one])
+    other = await world.elsewhere()
+    back = one.restarted().at(other)
+    back.took(await finished(back.joining()))
+    assert (await finished(back.syncing())).assignment == b"c1"
+    third = await other.elsewhere()
+    assert await back.at(third).heartbeat() == ErrorCode.NONE, "its new member id was stored"
+
+
+@story
+async def test_an_empty_group_keeps_its_generation() -> None:
+    world = await World().started()
+    (one,) = await world.members(1)
+    await one.leave()
+    await settle()
+    other = await world.elsewhere()
+    assert await other.state() == "Empty"
+    newcomer = other.client("c9")
+    join = newcomer.joining()
+    await world.time.advance(0)
+    assert (await finished(join)).generation_id == 3
+
+
+@story
+async def test_a_group_above_a_lowered_limit_sheds_members() -> None:
+    world = await World().started()
+    clients = await world.members(3)
+    world.settings["group_max_size"] = 2
+    other = await world.elsewhere()
+    assert await clients[0].at(other).heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    joins = []
+    for client in clients:
+        joins.append(client.at(other).joining())
+        await settle()
+    await world.time.advance(0)
+    codes = [(await finished(join)).error_code for join in joins]
+    assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED]
+
+
+@story
+async def test_while_loading_clients_are_asked_for_patience() -> None:
+    world = World()
+    world.coordinator.start()
+    loading = world.coordinator.load(0)
+    client = world.client("c1")
+    client.member_id, client.generation = "c1-1", 1
+    assert (await client.join_once()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert await client.heartbeat() == ErrorCode.NONE
+    assert await client.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    listed = await world.coordinator.list_groups(ListGroupsRequest(), 4, CONTEXT)
+    assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert loading is not None
+    # Sync comes last: its task lets the loop run, and so the loading end.
+    sync = client.syncing()
+    await loading
+    assert (await finished(sync)).error_code in (
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    )
+    assert (await client.join_once()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.coordinator.load(0) is None
+
+
+@story
+async def test_a_partition_lost_while_loading_stays_lost() -> None:
+    world = await World().started()
+    await commit(world, 1)
+    other = World(world.log, world.time, **world.settings)
+    other.coordinator.start()
+    other.coordinator.load(0)
+    other.coordinator.unload(0)
+    await settle()
+    assert await commit(other, 2) == ErrorCode.NOT_COORDINATOR
+
+
+@story
+async def test_loading_that_fails_is_tried_again() -> None:
+    class FlakyLog(MemoryLog):
+        failures = 1
+
+        def read_all(self, partition: int) -> object:  # type: ignore[override]
+            if self.failures:
+                self.failures -= 1
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk hiccuped")
+            return super().read_all(partition)
+
+    world = World(FlakyLog())
+    world.coordinator.start()
+    logging.disable()
+    try:
+        world.coordinator.load(0)
+        await settle()
+    finally:
+        logging.disable(logging.NOTSET)
+    assert await commit(world, 1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await world.time.advance(1_000)
+    assert await commit(world, 1) == ErrorCode.NONE
+
+
+@story
+async def test_records_that_cannot_be_read_are_skipped() -> None:
+    log = MemoryLog()
+    log.batches[0] = [
+        build_batch(
+            [
+                Record(0, 0, b"\x00\x63unknown", b"x"),
+                Record(1, 0, b"\x00", b"x"),
+                Record(2, 0, records.group_key("g"), b"\x00\x03\xff"),
+                Record(3, 0, records.offset_key("g", ("t", 0)), records.offset_value(CommittedOffset(5))),
+            ]
+        )
+    ]
+    logging.disable()
+    try:
+        world = await World(log).started()
+    finally:
+        logging.disable(logging.NOTSET)
+    assert await world.committed() == (5, ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        (ControlType.COMMIT, (8, ErrorCode.NONE)),
+        (ControlType.ABORT, (5, ErrorCode.NONE)),
+        (None, (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)),
+    ],
+)
+def test_offsets_in_a_transaction_count_once_it_is_committed(
+    ending: ControlType | None, expected: tuple[int, int]
+) -> None:
+    def batch(offset: int, position: int, producer_id: int = -1) -> bytes:
+        record = Record(position, 0, records.offset_key("g", ("t", 0)), value(offset))
+        in_transaction = producer_id >= 0
+        return build_batch(
+            [record],
+            base_offset=position,
+            producer_id=producer_id,
+            producer_epoch=0 if in_transaction else -1,
+            base_sequence=0 if in_transaction else -1,
+            transactional=in_transaction,
+        )
+
+    def value(offset: int) -> bytes:
+        return records.offset_value(CommittedOffset(offset, metadata="", commit_timestamp_ms=0))
+
+    @story
+    async def run() -> None:
+        log = MemoryLog()
+        log.batches[0] = [batch(5, 0), batch(8, 1, producer_id=4)]
+        if ending is not None:
+            log.batches[0].append(
+                build_control_batch(
+                    ending, producer_id=4, producer_epoch=0, coordinator_epoch=0, timestamp=0, base_offset=2
+                )
+            )
+        world = await World(log).started()
+        assert await world.committed(stable=True) == expected
+
+    run()
+
+
+def test_of_a_transaction_and_a_later_commit_the_later_record_wins() -> None:
+    @story
+    async def run() -> None:
+        key = records.offset_key("g", ("t", 0))
+        transactional = build_batch(
+            [Record(0, 0, key, records.offset_value(CommittedOffset(8)))],
+            producer_id=4,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+        plain = build_batch([Record(1, 0, key, records.offset_value(CommittedOffset(9)))], base_offset=1)
+        marker = build_control_batch(
+            ControlType.COMMIT,
+            producer_id=4,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp=0,
+            base_offset=2,
+        )
+        log = MemoryLog()
+        log.batches[0] = [transactional + plain + marker]
+        world = await World(log).started()
+        assert await world.committed() == (9, ErrorCode.NONE)
+
+    run()

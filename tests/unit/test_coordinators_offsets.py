@@ -1,0 +1,339 @@
+"""Committing, fetching and losing offsets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinators_world import CONTEXT, World, commit, finished, settle, story
+
+from ottla.coordinators.offsets import CommittedOffset, GroupOffsets
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+MINUTE_MS = 60_000
+NOTHING = (-1, ErrorCode.NONE)
+
+
+@story
+async def test_what_a_member_commits_can_be_fetched() -> None:
+    world = await World().started()
+    (one,) = await world.members(1)
+    assert await world.committed() == NOTHING
+    assert await one.commit(42, metadata="here") == ErrorCode.NONE
+    assert await world.committed() == (42, ErrorCode.NONE)
+    assert await world.committed("another") == NOTHING
+
+
+@story
+async def test_simple_consumers_commit_to_groups_without_members() -> None:
+    world = await World().started()
+    assert await commit(world, 1, group="simple") == ErrorCode.NONE
+    assert await commit(world, 2, group="") == ErrorCode.NONE, "old clients may have no group id"
+    assert await world.state("simple") == "Empty"
+    assert await commit(world, 1, group="lost", generation=7) == ErrorCode.ILLEGAL_GENERATION
+    await world.members(1)
+    assert await commit(world, 1) == ErrorCode.UNKNOWN_MEMBER_ID, "not over the heads of members"
+
+
+@story
+async def test_a_commit_is_visible_only_once_replicated() -> None:
+    world = await World().started()
+    await commit(world, 1)
+    world.log.hold = True
+    committing = asyncio.create_task(commit(world, 2))
+    await settle()
+    assert not committing.done()
+    assert await world.committed() == (1, ErrorCode.NONE)
+    assert await world.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    world.log.release()
+    assert await finished(committing) == ErrorCode.NONE
+    assert await world.committed(stable=True) == (2, ErrorCode.NONE)
+
+
+@story
+async def test_of_two_commits_the_later_wins_in_whatever_order_they_are_acknowledged() -> None:
+    world = await World().started()
+    world.log.hold = True
+    first, second = asyncio.create_task(commit(world, 1)), asyncio.create_task(commit(world, 2))
+    await settle()
+    world.log.held[1].set_result(None)
+    assert await finished(second) == ErrorCode.NONE
+    world.log.held[0].set_result(None)
+    assert await finished(first) == ErrorCode.NONE
+    assert await world.committed(stable=True) == (2, ErrorCode.NONE)
+
+
+@story
+async def test_a_commit_counts_although_its_client_is_gone() -> None:
+    world = await World().started()
+    world.log.hold = True
+    committing = asyncio.create_task(commit(world, 9))
+    await settle()
+    committing.cancel()
+    await settle()
+    world.log.release()
+    await settle()
+    assert await world.committed(stable=True) == (9, ErrorCode.NONE)
+
+
+@story
+async def test_a_commit_that_was_not_replicated_leaves_the_old_offset() -> None:
+    world = await World().started()
+    await commit(world, 1)
+    for answer, told in (
+        (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+        (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT),
+    ):
+        world.log.answers = [answer]
+        assert await commit(world, 2) == told
+        assert await world.committed(stable=True) == (1, ErrorCode.NONE)
+
+
+@story
+async def test_metadata_and_topics_are_checked_for_each_partition() -> None:
+    world = await World(offset_metadata_max_bytes=5).started()
+    partitions = [
+        OffsetCommitRequest.OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=1, committed_metadata=text
+        )
+        for index, text in enumerate(["ééééé", "123456", None])
+    ]
+    request = OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=partitions)
+            for name in ("t", "missing")
+        ],
+    )
+    response = await world.coordinator.offset_commit(request, 2, CONTEXT)
+    codes = [[item.error_code for item in topic.partitions] for topic in response.topics]
+    assert codes == [
+        [ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE],
+        [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3,
+    ]
+
+
+@story
+async def test_members_commit_during_a_rebalance_but_not_between_join_and_sync() -> None:
+    world = await World().started()
+    (one,) = await world.members(1)
+    newcomer = world.client("c2").joining()
+    await settle()
+    assert await one.commit(10) == ErrorCode.NONE
+    one.took(await finished(one.joining()))
+    await finished(newcomer)
+    assert await one.commit(11) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert await world.committed() == (10, ErrorCode.NONE)
+
+
+@story
+async def test_a_commit_is_a_sign_of_life() -> None:
+    world = await World().started()
+    (one,) = await world.members(1)
+    for offset in range(4):
+        await world.time.advance(9_000)
+        assert await one.commit(offset) == ErrorCode.NONE
+
+
+@story
+async def test_fetching_no_topics_in_particular_fetches_all() -> None:
+    world = await World().started()
+    await commit(world, 1, topic="a")
+    await commit(world, 2, topic="b", partition=3)
+    request = OffsetFetchRequest(group_id="g", topics=None)
+    response = await world.coordinator.offset_fetch(request, 5, CONTEXT)
+    assert offsets_of(response.topics) == {("a", 0): 1, ("b", 3): 2}
+    assert response.topics[0].partitions[0].committed_leader_epoch == 3
+
+
+@story
+async def test_many_groups_are_fetched_at_once() -> None:
+    world = await World().started()
+    await commit(world, 1, group="one")
+    await commit(world, 2, group="two")
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    topic = OffsetFetchRequest.OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])
+    request = OffsetFetchRequest(
+        groups=[
+            group(group_id="one", topics=[topic]),
+            group(group_id="two"),
+            group(group_id="x", topics=None),
+        ]
+    )
+    request.groups[1].topics = None
+    response = await world.coordinator.offset_fetch(request, 8, CONTEXT)
+    assert [item.group_id for item in response.groups] == ["one", "two", "x"]
+    assert [offsets_of(item.topics) for item in response.groups] == [
+        {("t", 0): 1, ("t", 1): -1},
+        {("t", 0): 2},
+        {},
+    ]
+    world.coordinator.unload(0)
+    response = await world.coordinator.offset_fetch(request, 8, CONTEXT)
+    assert {item.error_code for item in response.groups} == {ErrorCode.NOT_COORDINATOR}
+
+
+@story
+async def test_old_versions_have_no_error_but_the_partitions() -> None:
+    world = await World().started()
+    world.coordinator.unload(0)
+    wanted = [OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[4])]
+    request = OffsetFetchRequest(group_id="g", topics=wanted)
+    old = await world.coordinator.offset_fetch(request, 1, CONTEXT)
+    assert old.error_code == ErrorCode.NONE
+    assert old.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert old.topics[0].partitions[0].committed_offset == -1
+    new = await world.coordinator.offset_fetch(request, 2, CONTEXT)
+    assert (new.error_code, new.topics) == (ErrorCode.NOT_COORDINATOR, [])
+
+
+def offsets_of(
+    topics: list[OffsetFetchResponse.OffsetFetchResponseTopic]
+    | list[OffsetFetchResponse.OffsetFetchResponseTopics],
+) -> dict[tuple[str, int], int]:
+    return {(t.name, p.partition_index): p.committed_offset for t in topics for p in t.partitions}
+
+
+# -- retention -------------------------------------------------------------------------------------------
+
+
+@story
+async def test_simple_consumers_offsets_expire_after_their_commit() -> None:
+    world = await World(offsets_retention_minutes=60).started()
+    await commit(world, 1)
+    await world.time.advance(59 * MINUTE_MS)
+    await commit(world, 2, partition=1)
+    await world.time.advance(11 * MINUTE_MS)
+    assert await world.committed() == NOTHING
+    assert await world.committed(partition=1) == (2, ErrorCode.NONE)
+    await world.time.advance(60 * MINUTE_MS)
+    assert await world.state() == "Dead", "with its last offset the group goes"
+
+
+@story
+async def test_offsets_of_consumers_expire_after_the_group_emptied() -> None:
+    world = await World(offsets_retention_minutes=60).started()
+    (one,) = await world.members(1, session_ms=1_800_000)
+    await one.commit(1)
+    for _ in range(6):
+        await world.time.advance(20 * MINUTE_MS)
+        await one.heartbeat()
+    assert await world.committed() == (1, ErrorCode.NONE), "kept while consumers are there"
+    await one.leave()
+    await world.time.advance(59 * MINUTE_MS)
+    assert await world.committed() == (1, ErrorCode.NONE)
+    await world.time.advance(11 * MINUTE_MS)
+    assert await world.committed() == NOTHING
+    assert await world.state() == "Dead"
+
+
+@story
+async def test_a_topic_that_is_no_longer_consumed_expires_under_a_living_group() -> None:
+    world = await World(offsets_retention_minutes=60).started()
+    (one,) = await world.members(1, topics=("t",), session_ms=1_800_000)
+    await one.commit(1, topic="t")
+    await one.commit(2, topic="formerly")
+    for _ in range(4):
+        await world.time.advance(20 * MINUTE_MS)
+        await one.heartbeat()
+    assert await world.committed() == (1, ErrorCode.NONE)
+    assert await world.committed(topic="formerly") == NOTHING
+    assert await world.state() == "Stable"
+
+
+@story
+async def test_clients_may_set_a_retention_of_their_own() -> None:
+    world = await World(offsets_retention_minutes=600).started()
+    await commit(world, 1, retention_ms=5 * MINUTE_MS)
+    await world.time.advance(10 * MINUTE_MS)
+    assert await world.committed() == NOTHING
+
+
+@story
+async def test_what_expired_stays_gone_on_the_next_coordinator() -> None:
+    world = await World(offsets_retention_minutes=60).started()
+    (one,) = await world.members(1)
+    await one.commit(1)
+    await one.leave()
+    await commit(world, 5, group="kept")
+    await world.time.advance(30 * MINUTE_MS)
+    await commit(world, 6, group="kept")
+    await world.time.advance(40 * MINUTE_MS)
+    other = await world.elsewhere()
+    assert await other.state() == "Dead"
+    assert await other.committed() == NOTHING
+    assert await other.committed("kept") == (6, ErrorCode.NONE)
+
+
+@story
+async def test_deleted_topics_take_their_offsets_along() -> None:
+    world = await World().started()
+    await commit(world, 1, topic="t")
+    await commit(world, 2, topic="u")
+    world.coordinator.topics_deleted({"t"})
+    await settle()
+    other = await world.elsewhere()
+    assert await other.committed(topic="t") == NOTHING
+    assert await other.committed(topic="u") == (2, ErrorCode.NONE)
+
+
+# -- OffsetDelete ----------------------------------------------------------------------------------------
+
+
+def deletion(group: str, *topics: str) -> OffsetDeleteRequest:
+    partition = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
+    return OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            OffsetDeleteRequest.OffsetDeleteRequestTopic(name=name, partitions=[partition]) for name in topics
+        ],
+    )
+
+
+@story
+async def test_offsets_are_deleted_unless_somebody_consumes_the_topic() -> None:
+    world = await World().started()
+    (one,) = await world.members(1, topics=("t",))
+    await one.commit(1, topic="t")
+    await one.commit(2, topic="u")
+    response = await world.coordinator.offset_delete(deletion("g", "t", "u", "missing"), 0, CONTEXT)
+    assert response.error_code == ErrorCode.NONE
+    assert [topic.partitions[0].error_code for topic in response.topics] == [
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert await world.committed(topic="t") == (1, ErrorCode.NONE)
+    assert await world.committed(topic="u") == NOTHING
+
+
+@story
+async def test_deleting_offsets_needs_a_group_of_consumers() -> None:
+    world = await World().started()
+    await world.members(1, group="connect", protocol_type="connect")
+    for group, error in (
+        ("connect", ErrorCode.NON_EMPTY_GROUP),
+        ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
+        ("", ErrorCode.INVALID_GROUP_ID),
+    ):
+        response = await world.coordinator.offset_delete(deletion(group, "t"), 0, CONTEXT)
+        assert (response.error_code, response.topics) == (error, [])
+
+
+def test_a_commit_under_way_does_not_outlive_the_deletion_of_its_offset() -> None:
+    offsets = GroupOffsets()
+    commits = {("t", 0): CommittedOffset(1)}
+    ticket = offsets.begin_commit(commits)
+    assert offsets.remove([("t", 0)]) == [("t", 0)], "its record is in the log and needs a tombstone"
+    offsets.end_commit(ticket, commits, succeeded=True)
+    assert offsets.committed == {}
+    later = offsets.begin_commit(commits)
+    offsets.end_commit(later, commits, succeeded=True)
+    assert offsets.committed == commits

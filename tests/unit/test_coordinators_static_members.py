@@ -1,0 +1,160 @@
+"""Static membership (KIP-345, KIP-814): an instance id keeps a member's place over restarts."""
+
+from __future__ import annotations
+
+from coordinators_world import CONTEXT, SESSION_MS, Client, World, finished, settle, story
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import LeaveGroupRequest
+
+
+async def static_pair(world: World, version: int = 9) -> tuple[Client, Client]:
+    one = world.client("c1", instance_id="i1", version=version)
+    two = world.client("c2", instance_id="i2", version=version)
+    await world.rebalance([one, two])
+    return one, two
+
+
+@story
+async def test_a_restart_keeps_the_assignment_without_a_rebalance() -> None:
+    world = await World().started()
+    one, two = await static_pair(world)
+    back = two.restarted()
+    back.took(await finished(back.joining()))
+    assert back.member_id != two.member_id
+    assert back.generation == 1
+    assert (await finished(back.syncing())).assignment == b"c2"
+    assert await one.heartbeat() == ErrorCode.NONE
+    assert await back.heartbeat() == ErrorCode.NONE
+
+
+@story
+async def test_the_process_that_was_replaced_is_fenced() -> None:
+    world = await World().started()
+    _one, two = await static_pair(world)
+    back = two.restarted()
+    back.took(await finished(back.joining()))
+    assert await two.heartbeat() == ErrorCode.FENCED_INSTANCE_ID
+    assert (await finished(two.syncing())).error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert (await finished(two.joining())).error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert await two.commit(1) == ErrorCode.FENCED_INSTANCE_ID
+    assert await two.leave() == ErrorCode.FENCED_INSTANCE_ID
+    assert await back.commit(1) == ErrorCode.NONE
+
+
+@story
+async def test_a_duplicate_that_waits_in_a_rebalance_is_fenced_at_once() -> None:
+    world = await World().started()
+    _one, two = await static_pair(world)
+    world.client("c3").joining()
+    await settle()
+    waiting = two.joining()
+    await settle()
+    two.restarted().joining()
+    assert (await finished(waiting)).error_code == ErrorCode.FENCED_INSTANCE_ID
+
+
+@story
+async def test_a_leader_that_restarts_leads_on_but_skips_the_assignment() -> None:
+    world = await World().started()
+    one, two = await static_pair(world)
+    back = one.restarted()
+    join = await finished(back.joining())
+    back.took(join)
+    assert back.is_leader
+    assert join.skip_assignment
+    assert {member.member_id for member in join.members} == {back.member_id, two.member_id}
+    assert (await finished(back.syncing())).assignment == b"c1"
+
+
+@story
+async def test_before_version_9_a_restarted_leader_is_told_its_old_id_as_leader() -> None:
+    world = await World().started()
+    one, _two = await static_pair(world, version=8)
+    join = await finished(one.restarted().joining())
+    assert join.error_code == ErrorCode.NONE
+    assert join.leader == one.member_id != join.member_id
+    assert not join.skip_assignment
+    assert join.members == []
+
+
+@story
+async def test_a_restart_with_another_protocol_rebalances() -> None:
+    world = await World().started()
+    one = world.client("c1", instance_id="i1", protocols=("range", "sticky"))
+    await world.rebalance([one])
+    back = one.restarted()
+    back.protocols = ("sticky",)
+    join = await finished(back.joining())
+    assert (join.generation_id, join.protocol_name) == (2, "sticky")
+
+
+@story
+async def test_a_restart_that_cannot_be_stored_is_undone() -> None:
+    world = await World().started()
+    _one, two = await static_pair(world)
+    world.log.answers = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    join = await finished(two.restarted().joining())
+    assert join.error_code == ErrorCode.NOT_COORDINATOR
+    assert await two.heartbeat() == ErrorCode.NONE, "the old process is still the member"
+
+
+@story
+async def test_a_restart_while_assignments_are_made_rebalances() -> None:
+    world = await World().started()
+    one = world.client("c1", instance_id="i1")
+    two = world.client("c2", instance_id="i2")
+    joins = [one.joining(), two.joining()]
+    await world.time.advance(0)
+    one.took(await finished(joins[0]))
+    two.took(await finished(joins[1]))
+    waiting = two.syncing()
+    await settle()
+    two.restarted().joining()
+    assert (await finished(waiting)).error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert await world.state() == "PreparingRebalance"
+
+
+@story
+async def test_a_static_member_keeps_its_place_in_a_rebalance_until_its_session_ends() -> None:
+    world = await World().started()
+    one = world.client("c1", instance_id="i1", rebalance_ms=6_000, session_ms=30_000)
+    two = world.client("c2", rebalance_ms=6_000)
+    await world.rebalance([one, two])
+    join = world.client("c3", rebalance_ms=6_000).joining()
+    await settle()
+    rejoin = two.joining()
+    await world.time.advance(6_000)
+    response = await finished(join)
+    two.took(await finished(rejoin))
+    assert two.is_leader, "of those who came"
+    described = await world.describe()
+    assert len(described.members) == 3
+    assert response.generation_id == 2
+
+
+@story
+async def test_a_static_member_expires_like_any_other() -> None:
+    world = await World().started()
+    one, two = await static_pair(world)
+    await world.time.advance(SESSION_MS - 1)
+    await one.heartbeat()
+    await world.time.advance(1)
+    assert await two.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+    await world.rebalance([one])
+    assert len((await world.describe()).members) == 1
+
+
+@story
+async def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
+    world = await World().started()
+    one, _two = await static_pair(world)
+    request = LeaveGroupRequest(
+        group_id="g",
+        members=[
+            LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=name) for name in ("i2", "i9")
+        ],
+    )
+    response = await world.coordinator.leave_group(request, 5, CONTEXT)
+    assert [item.error_code for item in response.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
