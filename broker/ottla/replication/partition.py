@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.records import parse_batch_header
 from ottla.replication.isr import Follower, InSyncReplicas, IsrChange
 from ottla.replication.listener import ReplicationListener
 from ottla.replication.offsets import NO_EPOCH, NO_OFFSET, OffsetFound, find_by_time
@@ -417,6 +418,8 @@ class Partition:
         assert not self.is_leader
         log = self.log
         if records:
+            if log.log_end_offset == log.log_start_offset:
+                self._align_empty_log(records)
             log.append_as_follower(records, now_ms=now_ms)
         committed = min(leader_high_watermark, log.log_end_offset)
         advanced = committed > self.high_watermark
@@ -426,6 +429,13 @@ class Partition:
             log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
         if advanced:
             self.listener.high_watermark_advanced(self)
+
+    def _align_empty_log(self, records: bytes | memoryview) -> None:
+        """DeleteRecords may put the leader's log start amid a batch. A follower that begins there is sent the
+        whole batch: let its log begin with the batch, and its log start follow."""
+        first = parse_batch_header(records)
+        if first.base_offset < self.log.log_end_offset <= first.last_offset:
+            self.log.truncate_fully_and_start_at(first.base_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the records from `offset` on, which the leader does not have."""

@@ -1,8 +1,8 @@
 """What a replica manager does by the clock: shrink ISRs, write checkpoints, flush, delete old segments.
 
-Made and ticked by `manager`. What blocks runs in a thread, one batch of jobs at a time. Invariant: what the high
-watermark checkpoint says of a partition that the controller has not spoken of since the start is kept: a
-leader that forgot its high watermark would show consumers less than it did (KAFKA-1647).
+Made and ticked by `manager`. What blocks runs in a thread, one batch of jobs at a time. Invariant: what the
+high watermark checkpoint says of a partition that the controller has not spoken of since the start is kept:
+a leader that forgot its high watermark would show consumers less than it did (KAFKA-1647).
 """
 
 from __future__ import annotations

@@ -1,0 +1,396 @@
+"""One partition among three brokers: what is committed, who is in sync, and who is fenced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from replication_cluster import LAG_MS_MAX, Cluster, values_of
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.records import Record, build_batch
+from ottla.replication.follower import Append, Retry
+from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def shrunk_to_leader(cluster: Cluster) -> None:
+    """The followers fall asleep, and the leader has them taken out of the ISR."""
+    cluster.now_ms += LAG_MS_MAX + 1
+    cluster.produce("wakes nobody", acks=1)
+    cluster.leader.maybe_shrink_isr(cluster.now_ms)
+    cluster.decide_proposals()
+    assert cluster.leader.isr == {1}
+
+
+# --- the high watermark ----------------------------------------------------------------------------
+
+
+def test_a_record_is_committed_once_every_member_of_the_isr_has_it(cluster: Cluster) -> None:
+    end = cluster.produce("a", "b").last_offset + 1
+    assert cluster.leader.enough_replicas_for(end) == (False, ErrorCode.NONE)
+    cluster.replicate(2)
+    assert cluster.leader.high_watermark == 0
+    cluster.replicate(3)
+    assert cluster.leader.high_watermark == end
+    assert cluster.leader.enough_replicas_for(end) == (True, ErrorCode.NONE)
+    assert cluster.consume() == ["a", "b"]
+
+
+def test_a_consumer_sees_nothing_above_the_high_watermark_and_a_follower_all(cluster: Cluster) -> None:
+    cluster.produce("a")
+    cluster.replicate()
+    cluster.produce("b")
+    consumer = cluster.leader.read(1, 1000, replica_id=-1, now_ms=cluster.now_ms)
+    follower = cluster.leader.read(1, 1000, replica_id=2, now_ms=cluster.now_ms)
+    assert (consumer.error, consumer.high_watermark, consumer.read) == (ErrorCode.NONE, 1, None)
+    assert follower.read is not None
+
+
+def test_followers_learn_the_high_watermark_but_never_beyond_their_own_log(cluster: Cluster) -> None:
+    cluster.produce("a")
+    cluster.replicate()
+    cluster.produce("b", "c")
+    step = cluster.fetch(2)
+    assert isinstance(step, Append)
+    assert step.high_watermark == 1
+    cluster.replicate()
+    assert [cluster.nodes[broker].high_watermark for broker in (1, 2, 3)] == [3, 3, 3]
+    fresh = cluster.nodes[2]
+    fresh.append_as_follower(b"", leader_high_watermark=99, leader_log_start=0, now_ms=cluster.now_ms)
+    assert fresh.high_watermark == fresh.log.log_end_offset
+
+
+def test_a_leader_alone_in_its_isr_commits_as_it_appends(cluster: Cluster) -> None:
+    shrunk_to_leader(cluster)
+    cluster.heard[1].news.clear()
+    end = cluster.produce("alone").last_offset + 1
+    assert cluster.leader.high_watermark == end
+    assert cluster.heard[1].news == [("appended", end), ("high watermark", end)]
+
+
+def test_a_single_replica_needs_nobody(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, replicas=1, min_insync_replicas=2)
+    cluster.produce("a")
+    assert cluster.consume() == ["a"]
+
+
+def test_a_second_read_of_a_request_that_waited_is_no_progress(cluster: Cluster) -> None:
+    cluster.produce("a")
+    cluster.leader.read(1, 1000, replica_id=2, now_ms=cluster.now_ms, record_progress=False)
+    follower = cluster.leader.follower(2)
+    assert follower is not None
+    assert follower.log_end_offset == -1
+
+
+# --- in-sync replicas ------------------------------------------------------------------------------
+
+
+def test_a_follower_that_stops_fetching_leaves_the_isr_and_holds_nothing_up(cluster: Cluster) -> None:
+    cluster.produce("a")
+    cluster.now_ms += LAG_MS_MAX
+    cluster.replicate(2)
+    cluster.now_ms += 1
+    cluster.leader.maybe_shrink_isr(cluster.now_ms)
+    [(_, change)] = cluster.proposals
+    assert change.proposed == {1, 2}
+    assert cluster.leader.high_watermark == 0, "a shrinkage counts only once it is confirmed"
+    cluster.decide_proposals()
+    assert cluster.leader.isr == {1, 2}
+    assert cluster.leader.high_watermark == 1
+    assert cluster.heard[1].news[-1] == ("high watermark", 1)
+
+
+def test_a_follower_of_a_busy_leader_stays_in_the_isr_without_ever_reaching_its_end(cluster: Cluster) -> None:
+    for _ in range(20):
+        cluster.produce("more")
+        cluster.fetch(2)
+        cluster.produce("and more")
+        cluster.fetch(3)
+        cluster.produce("and still more")
+        cluster.now_ms += LAG_MS_MAX // 2
+        cluster.leader.maybe_shrink_isr(cluster.now_ms)
+    assert not cluster.proposals
+
+
+def test_a_follower_that_fetches_but_falls_behind_leaves_the_isr(cluster: Cluster) -> None:
+    for _ in range(4):
+        cluster.produce("much")
+        cluster.replicate(3)
+        cluster.leader.read(0, 100, replica_id=2, now_ms=cluster.now_ms)
+        cluster.now_ms += LAG_MS_MAX // 2
+        cluster.leader.maybe_shrink_isr(cluster.now_ms)
+    [(_, change)] = cluster.proposals
+    assert change.proposed == {1, 3}
+
+
+def test_a_follower_that_has_caught_up_joins_and_counts_at_once(cluster: Cluster) -> None:
+    shrunk_to_leader(cluster)
+    cluster.replicate(2)
+    [(_, change)] = cluster.proposals
+    assert change.proposed == {1, 2}
+    assert cluster.leader.isr == {1}
+    assert cluster.leader.maximal_isr == {1, 2}
+    cluster.produce("b")
+    assert cluster.leader.high_watermark == 1, "an expansion counts before it is confirmed"
+    cluster.decide_proposals()
+    assert cluster.leader.isr == {1, 2}
+    cluster.replicate(2)
+    assert cluster.leader.high_watermark == 2
+
+
+def test_a_follower_below_the_high_watermark_stays_out(cluster: Cluster) -> None:
+    shrunk_to_leader(cluster)
+    cluster.produce("b")
+    cluster.leader.read(1, 1000, replica_id=2, now_ms=cluster.now_ms)
+    assert not cluster.proposals
+
+
+def test_a_follower_must_reach_the_start_of_the_leaders_epoch_to_join(cluster: Cluster) -> None:
+    cluster.produce("a", "b")
+    cluster.elect(1, isr=[1, 2])
+    assert cluster.leader.high_watermark == 0
+    cluster.leader.read(1, 1000, replica_id=3, now_ms=cluster.now_ms)
+    assert not cluster.proposals, "at 1, above the high watermark 0, but below the epoch's start 2"
+    cluster.leader.read(2, 1000, replica_id=3, now_ms=cluster.now_ms)
+    assert [change.proposed for _, change in cluster.proposals] == [{1, 2, 3}]
+
+
+def test_a_dead_broker_cannot_join(cluster: Cluster) -> None:
+    shrunk_to_leader(cluster)
+    cluster.alive.discard(2)
+    cluster.replicate(2)
+    assert not cluster.proposals
+
+
+def test_one_change_is_in_flight_at_a_time(cluster: Cluster) -> None:
+    shrunk_to_leader(cluster)
+    cluster.replicate(2, 3)
+    assert [change.proposed for _, change in cluster.proposals] == [{1, 2}]
+    cluster.decide_proposals()
+    cluster.replicate(3)
+    assert [change.proposed for _, change in cluster.proposals] == [{1, 2, 3}]
+
+
+def test_an_ineligible_replica_is_forgotten_and_may_be_proposed_again(cluster: Cluster) -> None:
+    shrunk_to_leader(cluster)
+    cluster.replicate(2)
+    partition, change = cluster.proposals.pop()
+    assert partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA) is False
+    assert partition.maximal_isr == {1}
+    cluster.replicate(2)
+    assert [change.proposed for _, change in cluster.proposals] == [{1, 2}]
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID]
+)
+def test_a_refusal_that_leaves_doubt_keeps_the_maximal_isr_until_the_controller_speaks(
+    cluster: Cluster, error: ErrorCode
+) -> None:
+    shrunk_to_leader(cluster)
+    cluster.replicate(2)
+    partition, change = cluster.proposals.pop()
+    assert partition.isr_change_refused(change, error) is False
+    assert partition.maximal_isr == {1, 2}
+    cluster.replicate(3)
+    assert not cluster.proposals
+    cluster.elect(1)
+    assert partition.isr_change is None
+
+
+def test_an_unknown_refusal_is_asked_again(cluster: Cluster) -> None:
+    shrunk_to_leader(cluster)
+    cluster.replicate(2)
+    partition, change = cluster.proposals.pop()
+    assert partition.isr_change_refused(change, ErrorCode.UNKNOWN_SERVER_ERROR) is True
+    assert partition.isr_change is change
+
+
+def test_an_answer_from_before_an_election_is_ignored(cluster: Cluster) -> None:
+    shrunk_to_leader(cluster)
+    cluster.replicate(2)
+    partition, change = cluster.proposals.pop()
+    cluster.elect(1)
+    assert not partition.isr_change_committed(
+        change, leader_epoch=change.leader_epoch, isr=change.proposed, partition_epoch=99, now_ms=0
+    )
+    assert partition.isr == {1}
+
+
+# --- acks=all and min.insync.replicas --------------------------------------------------------------
+
+
+def test_acks_all_needs_min_insync_replicas_and_acks_1_does_not(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, min_insync_replicas=2)
+    shrunk_to_leader(cluster)
+    with pytest.raises(KafkaError) as caught:
+        cluster.produce("b")
+    assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert cluster.produce("b", acks=1).last_offset == 1
+
+
+def test_nothing_is_committed_below_min_insync_replicas(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, min_insync_replicas=2)
+    cluster.produce("a")
+    cluster.replicate()
+    shrunk_to_leader(cluster)
+    assert cluster.consume() == ["a"]
+    cluster.leader.config_changed(replace(cluster.config, min_insync_replicas=1), cluster.now_ms)
+    assert cluster.consume() == ["a", "wakes nobody"]
+
+
+def test_an_isr_that_shrinks_below_the_minimum_fails_what_was_appended_before(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, min_insync_replicas=3)
+    end = cluster.produce("a").last_offset + 1
+    cluster.replicate()
+    cluster.now_ms += LAG_MS_MAX + 1
+    cluster.replicate(2)
+    cluster.produce("b", acks=1)
+    cluster.leader.maybe_shrink_isr(cluster.now_ms)
+    cluster.decide_proposals()
+    assert cluster.leader.enough_replicas_for(end) == (True, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+
+# --- epochs ----------------------------------------------------------------------------------------
+
+
+def test_fetches_are_fenced_by_leader_epoch(cluster: Cluster) -> None:
+    cluster.elect(1)
+    epoch = cluster.leader_epoch
+
+    def error(current: int, replica: int = -1) -> ErrorCode:
+        read = cluster.leader.read(
+            0, 100, replica_id=replica, current_leader_epoch=current, now_ms=cluster.now_ms
+        )
+        return read.error
+
+    assert error(epoch - 1) == ErrorCode.FENCED_LEADER_EPOCH
+    assert error(epoch + 1) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert error(epoch) == error(-1) == ErrorCode.NONE
+    assert error(epoch, replica=9) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert error(-1, replica=9) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_follower_serves_nobody_but_consumers_that_may_read_from_followers(cluster: Cluster) -> None:
+    cluster.produce("a")
+    cluster.replicate()
+    node = cluster.nodes[2]
+    refused = node.read(0, 100, replica_id=-1, now_ms=cluster.now_ms)
+    assert refused.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    served = node.read(0, 100, replica_id=-1, now_ms=cluster.now_ms, leader_only=False)
+    assert served.read is not None
+    with pytest.raises(KafkaError) as caught:
+        cluster.produce("b", to=2)
+    assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert node.enough_replicas_for(1) == (True, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_offsets_outside_the_log_are_out_of_range(cluster: Cluster) -> None:
+    cluster.produce("a")
+    for offset in (-1, 2):
+        read = cluster.leader.read(offset, 100, replica_id=-1, now_ms=cluster.now_ms)
+        assert read.error == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (read.high_watermark, read.log_start_offset) == (-1, -1)
+
+
+def test_a_deposed_leader_answers_its_former_followers_no_more(cluster: Cluster) -> None:
+    cluster.elect(2, tell={2, 3})
+    fetch, request = cluster.ask(3)
+    request_to_old = cluster.nodes[1].read(
+        request.fetch_offset,
+        100,
+        replica_id=3,
+        current_leader_epoch=request.current_leader_epoch,
+        now_ms=cluster.now_ms,
+    )
+    assert request_to_old.error == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert fetch.is_current
+
+
+def test_a_fetch_that_comes_too_early_for_the_new_leader_is_retried(cluster: Cluster) -> None:
+    cluster.elect(2, tell={3})
+    assert cluster.fetch(3) == Retry(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    cluster.tell(2)
+    assert isinstance(cluster.fetch(3), Append)
+
+
+def test_an_older_partition_epoch_changes_nothing(cluster: Cluster) -> None:
+    node = cluster.nodes[2]
+    state = replace(cluster.state(), leader=3, leader_epoch=5, partition_epoch=-1)
+    node.partition_epoch = 4
+    assert node.become_follower(state) is False
+    assert node.leader_id == 1
+
+
+def test_a_new_leader_takes_nobodys_progress_for_granted(cluster: Cluster) -> None:
+    cluster.produce("a")
+    cluster.replicate()
+    cluster.elect(2)
+    assert [cluster.leader.follower(b).log_end_offset for b in (1, 3)] == [-1, -1]  # type: ignore[union-attr]
+    cluster.produce("b")
+    assert cluster.leader.high_watermark == 1
+    cluster.replicate()
+    assert values_of(cluster.nodes[1]) == ["a", "b"]
+
+
+# --- offsets ---------------------------------------------------------------------------------------
+
+
+def test_list_offsets_sees_what_its_asker_may_see(cluster: Cluster) -> None:
+    cluster.produce("a")
+    cluster.replicate()
+    cluster.produce("b")
+    leader = cluster.leader
+    assert leader.offset_for_time(EARLIEST_TIMESTAMP, 0) == (0, -1, 0)
+    assert leader.offset_for_time(LATEST_TIMESTAMP, 0) == (1, -1, 0)
+    assert leader.offset_for_time(LATEST_TIMESTAMP, None) == (2, -1, 0)
+    assert leader.offset_for_time(1000, 0) == (0, 1000, 0)
+    assert leader.offset_for_time(1001, 0) is None
+    assert leader.offset_for_time(MAX_TIMESTAMP, 0) == (0, 1000, 0)
+
+
+def test_latest_is_not_available_until_the_new_leader_knows_what_was_committed(cluster: Cluster) -> None:
+    cluster.produce("a")
+    for _ in range(2):
+        cluster.fetch(2)
+    cluster.elect(2)
+    with pytest.raises(KafkaError) as caught:
+        cluster.leader.offset_for_time(LATEST_TIMESTAMP, 0)
+    assert caught.value.code == ErrorCode.OFFSET_NOT_AVAILABLE
+    cluster.replicate()
+    assert cluster.leader.offset_for_time(LATEST_TIMESTAMP, 0) == (1, -1, 1)
+
+
+def test_the_end_of_an_epoch_is_answered_by_its_leader_only(cluster: Cluster) -> None:
+    cluster.produce("a", "b")
+    cluster.replicate()
+    cluster.elect(2)
+    cluster.produce("c")
+    assert cluster.leader.offset_for_leader_epoch(1, 0) == (ErrorCode.NONE, 0, 2)
+    assert cluster.leader.offset_for_leader_epoch(1, 1) == (ErrorCode.NONE, 1, 3)
+    assert cluster.leader.offset_for_leader_epoch(0, 1)[0] == ErrorCode.FENCED_LEADER_EPOCH
+    assert cluster.nodes[1].offset_for_leader_epoch(1, 1)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_duplicate_wakes_nobody(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, replicas=1)
+    records = build_batch([Record(0, 1, None, b"x", [])], producer_id=5, producer_epoch=0, base_sequence=0)
+    first = cluster.leader.append_as_leader(records, required_acks=-1, now_ms=1)
+    cluster.heard[1].news.clear()
+    again = cluster.leader.append_as_leader(records, required_acks=-1, now_ms=2)
+    assert (first.duplicate, again.duplicate) == (False, True)
+    assert again.first_offset == first.first_offset
+    assert cluster.heard[1].news == []
+
+
+def test_the_checkpointed_high_watermark_is_held_within_the_log(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.produce("a")
+    cluster.kill(1)
+    assert cluster.start(1, high_watermark=50).high_watermark == 1
