@@ -48,7 +48,10 @@ def broker(config_file: Path, override: tuple[str, ...], log_level: str) -> None
         raise SystemExit(2) from None
     for warning in config.warnings:
         log.warning("%s", warning)
-    raise SystemExit(asyncio.run(_serve(config)))
+    from ottla.server.broker import new_event_loop
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        raise SystemExit(runner.run(_serve(config)))
 
 
 def _need(config: BrokerConfig) -> None:
