@@ -294,7 +294,7 @@ class Broker:
             return listener.port or bound[listener.name].port
 
         return [
-            znodes.Endpoint(x.name, x.protocol, x.host or socket.getfqdn(), port_of(x))
+            znodes.Endpoint(x.name, x.host or socket.getfqdn(), port_of(x), x.protocol)
             for x in self.config.advertised_listeners
         ]
 
@@ -361,7 +361,7 @@ class Broker:
         log.info("stopped broker.id=%d", self.broker_id)
 
     async def _controlled_shutdown(self) -> None:
-        """Ask the controller to move leaders off, `controlled.shutdown.max.retries` times at most (KIP-49)."""
+        """Ask the controller to move leaders off, `controlled.shutdown.max.retries` times at most."""
         assert self._channel is not None
         retries = self.config.get_int("controlled.shutdown.max.retries")
         backoff_s = self.config.get_int("controlled.shutdown.retry.backoff.ms") / 1000

@@ -1,0 +1,235 @@
+"""A connection over a socket pair: one request at a time, answers in order, nobody's memory but its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla.server.connection import Connection
+from ottla.server.listener import Endpoint, SocketServer
+from ottla.storage.segment import FileSlice, SegmentFile
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+class Harness:
+    """A server side whose requests the test answers, and the client's end of the pair."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.requests: list[bytes] = []
+        self.arrived = asyncio.Event()
+        self.echo = False
+        self.server = SocketServer(
+            loop=self.loop, on_frame=self.on_frame, max_request_bytes=1_000_000, idle_max_ms=60_000
+        )
+        ours, self.client = socket.socketpair()
+        ours.setblocking(False)
+        self.client.setblocking(False)
+        self.connection = self.server.adopt(ours, "PLAINTEXT", ("::ffff:10.0.0.7", 1234))
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        self.requests.append(bytes(frame))
+        self.arrived.set()
+        if self.echo:
+            connection.respond((framed(bytes(frame)),))
+
+    async def request(self, count: int) -> None:
+        """Wait until `count` requests have come in all."""
+        while len(self.requests) < count:
+            self.arrived.clear()
+            await asyncio.wait_for(self.arrived.wait(), 5)
+
+    async def send(self, data: bytes) -> None:
+        await self.loop.sock_sendall(self.client, data)
+
+    async def receive(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            chunk = await asyncio.wait_for(self.loop.sock_recv(self.client, 1 << 20), 5)
+            assert chunk, f"closed after {len(data)} of {count} bytes"
+            data += chunk
+        return data
+
+    async def closed_by_server(self) -> bool:
+        return await asyncio.wait_for(self.loop.sock_recv(self.client, 1), 5) == b""
+
+    async def turns(self, count: int = 5) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def run() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        yield runner
+
+
+def test_pipelined_requests_are_answered_one_by_one_in_order(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"one") + framed(b"two") + framed(b"three"))
+        await h.request(1)
+        await h.turns()
+        assert h.requests == [b"one"], "the second waits for the first one's answer"
+        h.connection.respond((framed(b"1"),))
+        await h.request(2)
+        assert h.requests == [b"one", b"two"]
+        h.connection.skip_response()
+        await h.request(3)
+        h.connection.respond((framed(b"3"),))
+        assert await h.receive(10) == framed(b"1") + framed(b"3")
+
+    run.run(story())
+
+
+def test_a_request_is_read_whole_however_it_trickles_in(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        h.echo = True
+        data = framed(b"x" * 200_000)
+        for start in range(0, len(data), 33_333):
+            await h.send(data[start : start + 33_333])
+            await h.turns(2)
+        assert await h.receive(len(data)) == data
+
+    run.run(story())
+
+
+def test_an_answer_of_bytes_and_file_ranges_arrives_as_one(run: asyncio.Runner, tmp_path: Path) -> None:
+    async def story() -> None:
+        h = Harness()
+        content = os.urandom(3_000_000)
+        (tmp_path / "segment").write_bytes(content)
+        file = SegmentFile(tmp_path / "segment")
+        await h.send(framed(b"fetch"))
+        await h.request(1)
+        # More than a socket's buffer holds: the rest goes when the client reads.
+        h.connection.respond(
+            (
+                b"head",
+                memoryview(b"er"),
+                FileSlice(file, 100, 2_000_000),
+                b"-",
+                FileSlice(file, 0, 50),
+                b"end",
+            )
+        )
+        expected = b"header" + content[100:2_000_100] + b"-" + content[:50] + b"end"
+        assert await h.receive(len(expected)) == expected
+
+    run.run(story())
+
+
+def test_a_client_that_does_not_read_its_answers_is_not_read_either(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"one") + framed(b"two"))
+        await h.request(1)
+        big = b"z" * 4_000_000
+        h.connection.respond((big,))
+        await h.turns()
+        assert h.requests == [b"one"], "its answer is still on the way"
+        assert await h.receive(len(big)) == big
+        await h.request(2)
+        h.connection.respond((framed(b"2"),))
+        assert await h.receive(5) == framed(b"2")
+
+    run.run(story())
+
+
+def test_requests_behind_a_long_one_wait_in_the_buffer_and_then_in_the_kernel(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"slow"))
+        await h.request(1)
+        bodies = [bytes([65 + i % 26]) * 1000 for i in range(200)]
+        sending = asyncio.ensure_future(h.send(b"".join(map(framed, bodies))))
+        await h.turns(20)
+        assert h.requests == [b"slow"]
+        h.echo = True
+        h.connection.respond((framed(b"done"),))
+        expected = framed(b"done") + b"".join(map(framed, bodies))
+        assert await h.receive(len(expected)) == expected
+        await sending
+
+    run.run(story())
+
+
+def test_a_size_that_cannot_be_closes_the_connection(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(b"GET / HTTP/1.1\r\n\r\n")
+        assert await h.closed_by_server()
+        assert h.requests == []
+        assert not h.server.connections
+
+    run.run(story())
+
+
+def test_a_client_that_leaves_is_forgotten_and_late_answers_dropped(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"slow"))
+        await h.request(1)
+        h.client.close()
+        await h.turns(20)
+        assert h.connection.closed
+        assert not h.server.connections
+        h.connection.respond((framed(b"too late"),))
+
+    run.run(story())
+
+
+def test_only_idle_connections_are_closed_for_idleness(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        now = h.loop.time()
+        h.server.tick()
+        assert not h.connection.closed
+        assert 0 <= h.connection.idle_for(now + 61) <= 61.5
+        await h.send(framed(b"long poll"))
+        await h.request(1)
+        assert h.connection.idle_for(now + 3600) == 0, "a request is being worked on"
+
+    run.run(story())
+
+
+def test_a_listener_on_port_0_tells_its_real_port_and_serves(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        h.echo = True
+        endpoint = h.server.bind(Endpoint("PLAINTEXT", "127.0.0.1", 0))
+        assert endpoint.port > 0
+        h.server.listen()
+        h.server.serve()
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(framed(b"hello"))
+        assert await asyncio.wait_for(reader.readexactly(9), 5) == framed(b"hello")
+        peers = {c.peer_host for c in h.server.connections}
+        assert peers == {"10.0.0.7", "127.0.0.1"}, "IPv4 in IPv6 clothes shows as IPv4"
+        h.server.stop_accepting()
+        h.server.close_all()
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+    run.run(story())
+
+
+def test_a_port_that_is_taken_is_named(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        first = h.server.bind(Endpoint("PLAINTEXT", "127.0.0.1", 0))
+        h.server.listen()
+        with pytest.raises(OSError, match=f"cannot listen on OTHER://127.0.0.1:{first.port}"):
+            h.server.bind(Endpoint("OTHER", "127.0.0.1", first.port))
+        h.server.stop_accepting()
+
+    run.run(story())

@@ -1,0 +1,125 @@
+"""The packed Fetch response is byte for byte the codec's, in every version, and file ranges stay ranges."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ottla.metadata.cache import BrokerEndpoint
+from ottla.protocol import codec, frames
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import FetchResponse
+from ottla.server.handlers.fetch_response import INLINE_SLICE_MAX_BYTES, FetchedPartition, build
+from ottla.storage.segment import FileSlice, SegmentFile
+
+ID = UUID("12345678-1234-5678-1234-567812345678")
+
+
+def joined(parts: list[object]) -> bytes:
+    return b"".join(p.to_bytes() if isinstance(p, FileSlice) else bytes(p) for p in parts)  # type: ignore[call-overload]
+
+
+def expected(version: int, *, read_committed: bool, small: bytes, big: bytes) -> FetchResponse:
+    aborted: list[FetchResponse.AbortedTransaction] | None = [] if read_committed else None
+    wrong = FetchResponse.PartitionData(
+        partition_index=9,
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        high_watermark=-1,
+        aborted_transactions=aborted,
+        records=b"",
+    )
+    diverged = FetchResponse.PartitionData(
+        partition_index=2,
+        high_watermark=5,
+        last_stable_offset=5,
+        log_start_offset=0,
+        aborted_transactions=aborted,
+        records=b"",
+    )
+    response = FetchResponse(
+        responses=[
+            FetchResponse.FetchableTopicResponse(
+                topic="tøpic" if version < 13 else "",
+                topic_id=ID,
+                partitions=[
+                    FetchResponse.PartitionData(
+                        partition_index=0,
+                        high_watermark=7,
+                        last_stable_offset=6,
+                        log_start_offset=3,
+                        aborted_transactions=aborted,
+                        records=small,
+                    ),
+                    FetchResponse.PartitionData(
+                        partition_index=1,
+                        high_watermark=2**40,
+                        last_stable_offset=2**40,
+                        log_start_offset=0,
+                        aborted_transactions=aborted,
+                        records=big,
+                    ),
+                    diverged,
+                    wrong,
+                ],
+            ),
+            FetchResponse.FetchableTopicResponse(topic="" if version >= 13 else "empty", partitions=[]),
+        ]
+    )
+    if version >= 12:
+        diverged.diverging_epoch = FetchResponse.EpochEndOffset(epoch=3, end_offset=2**33)
+        wrong.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=2, leader_epoch=8)
+    if version >= 16:
+        response.node_endpoints = [
+            FetchResponse.NodeEndpoint(node_id=2, host="broker-2", port=9092, rack="a"),
+            FetchResponse.NodeEndpoint(node_id=3, host="broker-3", port=9093),
+        ]
+    return response
+
+
+@pytest.mark.parametrize("read_committed", [False, True])
+@pytest.mark.parametrize("version", range(4, 18))
+def test_packed_as_the_codec_would(version: int, read_committed: bool, tmp_path: Path) -> None:
+    content = os.urandom(INLINE_SLICE_MAX_BYTES * 3)
+    (tmp_path / "segment").write_bytes(content)
+    file = SegmentFile(tmp_path / "segment")
+    small = FileSlice(file, 10, 200)
+    big = [FileSlice(file, 0, INLINE_SLICE_MAX_BYTES + 1), FileSlice(file, 5, 77)]
+    big_size = INLINE_SLICE_MAX_BYTES + 78
+    wrong = FetchedPartition(9, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    diverging = (3, 2**33) if version >= 12 else None
+    diverged = FetchedPartition(2, ErrorCode.NONE, 5, 5, 0, diverging=diverging)
+    if version >= 12:
+        wrong.current_leader = (2, 8)
+    parts = build(
+        version,
+        42,
+        [
+            (
+                "tøpic",
+                ID,
+                [
+                    FetchedPartition(0, ErrorCode.NONE, 7, 6, 3, [small], 200),
+                    FetchedPartition(1, ErrorCode.NONE, 2**40, 2**40, 0, big, big_size),
+                    diverged,
+                    wrong,
+                ],
+            ),
+            ("empty", UUID(int=0), []),
+        ],
+        read_committed=read_committed,
+        endpoints=[BrokerEndpoint(2, "broker-2", 9092, "a"), BrokerEndpoint(3, "broker-3", 9093)],
+    )
+    slices = [p for p in parts if isinstance(p, FileSlice)]
+    assert slices == [big[0]], "the big range stays a range, the small ones are read"
+    message = expected(
+        version,
+        read_committed=read_committed,
+        small=small.to_bytes(),
+        big=b"".join(s.to_bytes() for s in big),
+    )
+    assert joined(parts) == frames.encode_response(message, version, 42)  # type: ignore[arg-type]
+    frame = memoryview(joined(parts))[4:]  # type: ignore[arg-type]
+    codec.decode(FetchResponse, version, frame, frames.response_body_offset(1, version, frame))

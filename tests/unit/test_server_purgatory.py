@@ -1,0 +1,227 @@
+"""Waiting requests: woken by what they wait for, in bulk, and given up on time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ottla.protocol.errors import ErrorCode
+from ottla.server.purgatory import TICK_MS, PartitionKey, Purgatory
+
+
+class ManualLoop:
+    """The parts of an event loop the purgatory uses, under the test's clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.soon: list[Callable[[], Any]] = []
+        self.timers: list[tuple[float, Callable[[], Any], ManualTimer]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_soon(self, callback: Callable[[], Any]) -> None:
+        self.soon.append(callback)
+
+    def call_at(self, when_s: float, callback: Callable[[], Any]) -> ManualTimer:
+        timer = ManualTimer()
+        self.timers.append((when_s, callback, timer))
+        return timer
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+
+    def advance(self, ms: int) -> None:
+        end = self.now_s + ms / 1000
+        while True:
+            due = [t for t in self.timers if t[0] <= end and not t[2].cancelled]
+            if not due:
+                break
+            first = min(due, key=lambda t: t[0])
+            self.timers.remove(first)
+            self.now_s = max(self.now_s, first[0])
+            first[1]()
+        self.now_s = end
+
+    def armed(self) -> int:
+        return sum(not timer.cancelled for _, _, timer in self.timers)
+
+
+class ManualTimer:
+    cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakePartition:
+    def __init__(self, topic: str = "t", partition: int = 0) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.high_watermark = 0
+        self.error = ErrorCode.NONE
+        self.asked = 0
+
+    def enough_replicas_for(self, offset: int) -> tuple[bool, ErrorCode]:
+        self.asked += 1
+        if self.error:
+            return True, self.error
+        return self.high_watermark >= offset, ErrorCode.NONE
+
+
+class FakeFetch:
+    def __init__(self, watched: list[PartitionKey], *, follower: bool = False) -> None:
+        self.watched = watched
+        self.follower = follower
+        self.done = False
+        self.bucket = 0
+        self.heard: list[PartitionKey] = []
+        self.expired = 0
+
+    def news(self, key: PartitionKey) -> None:
+        self.heard.append(key)
+
+    def expire(self) -> None:
+        self.expired += 1
+
+
+def make() -> tuple[ManualLoop, Purgatory]:
+    loop = ManualLoop()
+    return loop, Purgatory(loop)  # type: ignore[arg-type]
+
+
+KEY = ("t", 0)
+
+
+def test_a_produce_completes_when_the_high_watermark_reaches_its_end() -> None:
+    loop, purgatory = make()
+    p = FakePartition()
+    outcomes: list[ErrorCode] = []
+    purgatory.await_replication(KEY, 10, 30_000, outcomes.append)
+    p.high_watermark = 9
+    purgatory.high_watermark_advanced(p)
+    loop.turn()
+    assert outcomes == []
+    p.high_watermark = 10
+    purgatory.high_watermark_advanced(p)
+    assert outcomes == [], "not in the midst of an append"
+    loop.turn()
+    assert outcomes == [ErrorCode.NONE]
+    assert purgatory.waiting() == 0
+
+
+def test_many_waits_cost_what_they_complete() -> None:
+    loop, purgatory = make()
+    p = FakePartition()
+    done: list[int] = []
+    for offset in range(1, 5001):
+        purgatory.await_replication(KEY, offset, 30_000, lambda _, o=offset: done.append(o))  # type: ignore[misc]
+    p.high_watermark = 7
+    for _ in range(100):
+        purgatory.high_watermark_advanced(p)
+    loop.turn()
+    assert done == [1, 2, 3, 4, 5, 6, 7]
+    assert p.asked == 8, "the events of a turn are one, and the rest of the queue is not looked at"
+    assert loop.armed() == 1, "one timer, however many wait"
+
+
+def test_losing_leadership_fails_every_wait() -> None:
+    loop, purgatory = make()
+    p = FakePartition()
+    outcomes: list[ErrorCode] = []
+    for offset in (5, 6, 7):
+        purgatory.await_replication(KEY, offset, 30_000, outcomes.append)
+    p.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    purgatory.became_follower(p)
+    loop.turn()
+    assert outcomes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
+
+
+def test_a_wait_times_out_once_and_is_forgotten() -> None:
+    loop, purgatory = make()
+    p = FakePartition()
+    outcomes: list[ErrorCode] = []
+    purgatory.await_replication(KEY, 5, 100, outcomes.append)
+    purgatory.await_replication(KEY, 6, 50_000, outcomes.append)
+    loop.advance(99)
+    assert outcomes == []
+    loop.advance(1 + 2 * TICK_MS)
+    assert outcomes == [ErrorCode.REQUEST_TIMED_OUT]
+    p.high_watermark = 6
+    purgatory.high_watermark_advanced(p)
+    loop.turn()
+    assert outcomes == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+    loop.advance(100_000)
+    assert len(outcomes) == 2
+
+
+def test_a_shorter_deadline_that_comes_later_is_kept() -> None:
+    loop, purgatory = make()
+    slow, quick = FakeFetch([KEY]), FakeFetch([KEY])
+    purgatory.watch_fetch(slow, 30_000)
+    purgatory.watch_fetch(quick, 500)
+    loop.advance(500 + 2 * TICK_MS)
+    assert (slow.expired, quick.expired) == (0, 1)
+    assert loop.armed() == 1
+
+
+def test_followers_hear_of_appends_and_consumers_of_commits() -> None:
+    loop, purgatory = make()
+    p = FakePartition()
+    follower, consumer = FakeFetch([KEY], follower=True), FakeFetch([KEY])
+    purgatory.watch_fetch(follower, 500)
+    purgatory.watch_fetch(consumer, 500)
+    purgatory.log_appended(p)
+    loop.turn()
+    assert (follower.heard, consumer.heard) == ([KEY], [])
+    purgatory.high_watermark_advanced(p)
+    loop.turn()
+    assert (follower.heard, consumer.heard) == ([KEY], [KEY])
+
+
+def test_a_fetch_hears_only_of_what_it_watches_and_nothing_after_it_left() -> None:
+    loop, purgatory = make()
+    fetch = FakeFetch([("t", 0), ("t", 1)])
+    purgatory.watch_fetch(fetch, 500)
+    purgatory.high_watermark_advanced(FakePartition("t", 2))
+    purgatory.high_watermark_advanced(FakePartition("t", 1))
+    loop.turn()
+    assert fetch.heard == [("t", 1)]
+    purgatory.unwatch_fetch(fetch)
+    purgatory.high_watermark_advanced(FakePartition("t", 1))
+    loop.turn()
+    loop.advance(1000)
+    assert fetch.heard == [("t", 1)]
+    assert fetch.expired == 0
+    assert purgatory.waiting() == 0
+
+
+def test_leadership_hooks_hear_at_once() -> None:
+    _, purgatory = make()
+    heard: list[tuple[str, str, int]] = []
+    purgatory.on_leader.append(lambda topic, partition: heard.append(("leader", topic, partition)))
+    purgatory.on_not_leader.append(lambda topic, partition: heard.append(("not", topic, partition)))
+    purgatory.became_leader(FakePartition("__consumer_offsets", 3))
+    purgatory.became_follower(FakePartition("__consumer_offsets", 3))
+    purgatory.stopped(FakePartition("__consumer_offsets", 4), deleted=True)
+    assert heard == [
+        ("leader", "__consumer_offsets", 3),
+        ("not", "__consumer_offsets", 3),
+        ("not", "__consumer_offsets", 4),
+    ]
+
+
+def test_on_the_real_loop_a_deadline_comes_in_time() -> None:
+    async def story() -> float:
+        loop = asyncio.get_running_loop()
+        purgatory = Purgatory(loop)
+        settled: asyncio.Future[ErrorCode] = loop.create_future()
+        began = loop.time()
+        purgatory.await_replication(KEY, 1, 50, settled.set_result)
+        assert await asyncio.wait_for(settled, 5) == ErrorCode.REQUEST_TIMED_OUT
+        return loop.time() - began
+
+    assert 0.05 <= asyncio.run(story()) < 1
