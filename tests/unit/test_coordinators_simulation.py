@@ -1,0 +1,128 @@
+"""Groups under random treatment: whatever happens, they settle, and the log remembers them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from coordinators_world import REBALANCE_MS, Client, World, settle
+
+from ottla.protocol.errors import ErrorCode
+
+ASK_AGAIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+START_AFRESH = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
+
+
+class Consumer:
+    """Does what consumers do: joins, syncs, heartbeats every 3 seconds, and begins again on errors."""
+
+    def __init__(self, world: World, name: str, *, static: bool) -> None:
+        self.name = name
+        self.static = static
+        self.client = world.client(name, instance_id=f"i-{name}" if static else None)
+        self.stable = False
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.stable = False
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    def crash(self) -> None:
+        assert self.task is not None
+        self.task.cancel()
+        self.client = self.client.restarted()
+
+    async def _run(self) -> None:
+        client = self.client
+        while True:
+            self.stable = False
+            join = await client.joining()
+            if join.error_code != ErrorCode.NONE:
+                assert join.error_code in ASK_AGAIN | START_AFRESH, ErrorCode(join.error_code).name
+                if join.error_code in START_AFRESH:
+                    client.member_id = ""
+                await self._pause()
+                continue
+            client.took(join)
+            shares = {member.member_id: member.member_id.encode() for member in join.members}
+            sync = await client.syncing(shares)
+            if sync.error_code != ErrorCode.NONE:
+                assert sync.error_code in ASK_AGAIN | START_AFRESH, ErrorCode(sync.error_code).name
+                continue
+            client.assignment = sync.assignment
+            await self._consume(client)
+
+    async def _consume(self, client: Client) -> None:
+        self.stable = True
+        while True:
+            await self._pause()
+            error = await client.heartbeat()
+            if error is not ErrorCode.NONE:
+                assert error in ASK_AGAIN | START_AFRESH, error.name
+                if error in START_AFRESH:
+                    client.member_id = ""
+                return
+            committed = await client.commit(1)
+            assert committed in ASK_AGAIN | START_AFRESH | {ErrorCode.NONE}, committed.name
+
+    async def _pause(self) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.client.world.time.call_later(3_000, lambda: wake(done))
+        await done
+
+
+def wake(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
+
+
+async def simulate(seed: int) -> None:
+    chance = random.Random(seed)
+    world = await World(group_initial_rebalance_delay_ms=3_000).started()
+    consumers = [Consumer(world, f"c{n}", static=chance.random() < 0.4) for n in range(6)]
+    running: set[Consumer] = set()
+    for _ in range(40):
+        consumer = chance.choice(consumers)
+        if consumer not in running:
+            running.add(consumer)
+            consumer.start()
+        elif chance.random() < 0.5:
+            running.remove(consumer)
+            leaver = consumer.client
+            consumer.crash()
+            await settle()
+            if chance.random() < 0.5 and leaver.member_id:
+                await leaver.leave()
+        await world.time.advance(chance.choice([0, 10, 1_000, 5_000, 20_000]))
+
+    await world.time.advance(4 * REBALANCE_MS)
+    for consumer in running:
+        assert consumer.task is not None
+        assert not consumer.task.done(), consumer.task.exception()
+        assert consumer.stable, f"{consumer.name} has no assignment"
+    described = await world.describe()
+    assert {member.member_id for member in described.members} == {c.client.member_id for c in running}
+    assert described.group_state in (("Stable",) if running else ("Empty", "Dead"))
+    # Each has the share that was made for it, or for its predecessor under the same instance id.
+    for consumer in running:
+        share = consumer.client.assignment.decode()
+        assert share == consumer.client.member_id or (consumer.static and share.startswith("i-")), share
+    assert len({c.client.assignment for c in running}) == len(running)
+
+    other = await world.elsewhere()
+    assert sorted_members(await other.describe()) == sorted_members(described)
+    for consumer in running:
+        assert consumer.task is not None
+        consumer.task.cancel()
+
+
+def sorted_members(described: object) -> object:
+    members = getattr(described, "members", [])
+    members.sort(key=lambda member: member.member_id)
+    return described
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_groups_settle_whatever_happens(seed: int) -> None:
+    asyncio.run(simulate(seed))
