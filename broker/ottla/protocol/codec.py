@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from ottla.protocol.compiler import Malformed, Unencodable, compile_decoder, compile_encoder
+from ottla.protocol.diagnosis import find_unencodable
 from ottla.protocol.errors import MalformedMessage, UnencodableMessage, UnknownVersion
 from ottla.protocol.types import Message
 
@@ -48,10 +49,8 @@ def encode_parts(message: Message, version: int) -> list[bytes | memoryview]:
     except Unencodable as problem:
         raise UnencodableMessage(f"{cls.__name__} v{version}: {problem}") from None
     except (struct.error, AttributeError, TypeError, UnicodeError, OverflowError) as problem:
-        where, _ = _place(problem.__traceback__)
-        raise UnencodableMessage(
-            f"{cls.__name__} v{version}: near {where or 'the start'}: {problem}"
-        ) from problem
+        found = find_unencodable(message, version) or str(problem)
+        raise UnencodableMessage(f"{cls.__name__} v{version}: {found}") from problem
     return parts
 
 

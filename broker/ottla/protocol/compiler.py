@@ -23,8 +23,6 @@ from ottla.protocol.types import (
     FieldType,
     Message,
     Struct,
-    Versions,
-    default_of,
     fields_of,
 )
 
@@ -39,6 +37,8 @@ _FIXED = {
     "float64": "d",
     "uuid": "16s",
 }
+LONGEST_STRING = 0x7FFF
+"""In bytes of UTF-8. Flexible versions could carry longer ones, but Kafka refuses them there too."""
 _SIZES = {"?": 1, "b": 1, "B": 1, "x": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "d": 8, "16s": 16}
 
 
@@ -289,6 +289,10 @@ class _Decoder(_Source):
         self.line(f"{end} = pos + {length}")
         self.line(f"if {end} > size: raise Malformed('length ' + str({length}) + ' runs past the end')")
         if wire == "string":
+            if self.uses_varints(item):
+                self.line(
+                    f"if {length} > {LONGEST_STRING}: raise Malformed('string longer than 32767 bytes')"
+                )
             self.line(f"{target} = str(buf[pos:{end}], 'utf-8')")
         elif wire == "bytes":
             self.line(f"{target} = bytes(buf[pos:{end}])")
@@ -383,7 +387,12 @@ class _Encoder(_Source):
     def __init__(self, message: type[Message], version: int) -> None:
         super().__init__(message, version)
         self.namespace.update(
-            varint=write_varint, V=_VARINT1, pack=struct.pack, absent=_refuse_absent, null=_refuse_null
+            varint=write_varint,
+            V=_VARINT1,
+            pack=struct.pack,
+            absent=_refuse_absent,
+            null=_refuse_null,
+            long=_refuse_long,
         )
         self.out = "out"
         self.pieces: list[str] = []
@@ -485,6 +494,8 @@ class _Encoder(_Source):
             if wire == "string":
                 self.line(f"{blob} = {encoded}")
             self.line(f"{length} = len({blob})")
+        if wire == "string":
+            self.line(f"if {length} > {LONGEST_STRING}: long({self.path!r}, {length})")
         self.length(item, wire, length)
         self.piece(blob)
 
@@ -570,6 +581,10 @@ def _refuse_null(path: str) -> None:
     raise Unencodable(f"{path} is None, which this version does not allow")
 
 
+def _refuse_long(path: str, size: int) -> None:
+    raise Unencodable(f"{path} has {size} bytes; at most {LONGEST_STRING} can be sent")
+
+
 def compile_encoder(message: type[Message], version: int) -> Callable[..., None]:
     """`encode(m, out)` for one version of `message`: appends the parts to the list `out`."""
     source = _Encoder(message, version)
@@ -578,16 +593,3 @@ def compile_encoder(message: type[Message], version: int) -> Callable[..., None]
     if not source.lines:
         source.line("pass")
     return source.compile("encode(m, out)", f"encode {message.__name__} v{version}")
-
-
-__all__ = [
-    "Malformed",
-    "Unencodable",
-    "Versions",
-    "compile_decoder",
-    "compile_encoder",
-    "continue_varint",
-    "default_of",
-    "read_varint",
-    "write_varint",
-]

@@ -1,0 +1,162 @@
+"""Frames: sizes and headers by hand agree with the header messages, in all header versions."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from protocol_samples import CASES
+
+from ottla.protocol import messages
+from ottla.protocol.api import API_TABLE, ApiKey
+from ottla.protocol.codec import decode, encode
+from ottla.protocol.errors import MalformedMessage, UnencodableMessage, UnknownVersion
+from ottla.protocol.frames import (
+    REQUESTS,
+    RESPONSES,
+    encode_request,
+    encode_response,
+    encode_response_parts,
+    parse_correlation_id,
+    parse_request_header,
+    request_class,
+    request_header_version,
+    response_body_offset,
+    response_header_version,
+)
+from ottla.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ControlledShutdownRequest,
+    FetchResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    MetadataRequest,
+)
+
+REQUEST_CASES = [(cls, version) for cls, version in CASES if cls.__name__.endswith("Request")]
+RESPONSE_CASES = [(cls, version) for cls, version in CASES if cls.__name__.endswith("Response")]
+
+
+@pytest.mark.parametrize("client_id", ["kcat", "", "Ä", None])
+def test_request_frames_are_a_header_message_and_a_body(client_id: str | None) -> None:
+    for cls, version in REQUEST_CASES:
+        frame = encode_request(cls(), version, 77, client_id)
+        header_version = request_header_version(cls.api_key, version)
+        header = messages.RequestHeader(
+            request_api_key=cls.api_key, request_api_version=version, correlation_id=77, client_id=client_id
+        )
+        expected = encode(header, header_version) + encode(cls(), version)
+        assert frame == struct.pack(">i", len(expected)) + expected, (cls.__name__, version)
+        parsed = parse_request_header(memoryview(frame)[4:])
+        known_client = None if header_version == 0 else client_id
+        assert parsed[:4] == (cls.api_key, version, 77, known_client)
+        assert frame[4 + parsed.body_offset :] == encode(cls(), version)
+
+
+def test_response_frames_are_a_header_message_and_a_body() -> None:
+    for cls, version in RESPONSE_CASES:
+        frame = encode_response(cls(), version, -5)
+        header_version = response_header_version(cls.api_key, version)
+        expected = encode(messages.ResponseHeader(correlation_id=-5), header_version) + encode(cls(), version)
+        assert frame == struct.pack(">i", len(expected)) + expected, (cls.__name__, version)
+        assert parse_correlation_id(frame[4:]) == -5
+        assert frame[4 + response_body_offset(cls.api_key, version, frame[4:]) :] == encode(cls(), version)
+
+
+def test_the_header_versions_follow_the_rules() -> None:
+    assert request_header_version(ApiKey.METADATA, 8) == 1
+    assert request_header_version(ApiKey.METADATA, 9) == 2
+    assert request_header_version(ApiKey.CONTROLLED_SHUTDOWN, 0) == 0
+    assert request_header_version(ApiKey.CONTROLLED_SHUTDOWN, 1) == 1
+    assert request_header_version(ApiKey.API_VERSIONS, 3) == 2
+    assert request_header_version(ApiKey.SASL_HANDSHAKE, 1) == 1
+    assert request_header_version(999, 5) == 1
+    assert response_header_version(ApiKey.METADATA, 8) == 0
+    assert response_header_version(ApiKey.METADATA, 9) == 1
+
+
+def test_api_versions_is_answered_with_header_0_in_every_version() -> None:
+    for version in range(5):
+        assert response_header_version(ApiKey.API_VERSIONS, version) == 0
+    frame = encode_response(ApiVersionsResponse(), 3, 1)
+    assert decode(ApiVersionsResponse, 3, frame, 8) == ApiVersionsResponse()
+
+
+def test_controlled_shutdown_0_has_no_client_id() -> None:
+    frame = encode_request(ControlledShutdownRequest(broker_id=3), 0, 9, "ignored")
+    assert frame == struct.pack(">ihhii", 12, 7, 0, 9, 3)
+
+
+def test_a_version_from_the_future_still_has_a_header() -> None:
+    """ApiVersions 127 has to be answered with the supported range, so its header must be read."""
+    frame = encode_request(ApiVersionsRequest(), 3, 1, "c")[4:]
+    newer = frame[:2] + struct.pack(">h", 127) + frame[4:]
+    assert parse_request_header(newer)[:4] == (18, 127, 1, "c")
+
+
+def test_tagged_fields_of_headers_are_skipped() -> None:
+    frame = struct.pack(">hhih", 3, 9, 1, 1) + b"c" + b"\x01\x05\x02ab" + encode(MetadataRequest(), 9)
+    assert frame[parse_request_header(frame).body_offset :] == encode(MetadataRequest(), 9)
+    assert response_body_offset(3, 9, struct.pack(">i", 1) + b"\x01\x05\x02ab" + b"body") == 9
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\0\x03\0\x09",
+        struct.pack(">hhi", 3, 9, 1),
+        struct.pack(">hhih", 3, 9, 1, 30) + b"short",
+        struct.pack(">hhih", 3, 9, 1, 1) + b"c",
+        struct.pack(">hhih", 3, 9, 1, 1) + b"\xff\0",
+        struct.pack(">hhih", 3, 9, 1, 1) + b"c\x01\x05\x09ab",
+        struct.pack(">hhih", 3, 9, 1, 1) + b"c\xff\xff\xff\xff\x0f\0\0",
+    ],
+)
+def test_malformed_request_headers_are_refused(frame: bytes) -> None:
+    with pytest.raises(MalformedMessage, match="request header"):
+        parse_request_header(frame)
+    with pytest.raises(MalformedMessage, match="request header"):
+        parse_request_header(memoryview(frame))
+
+
+@given(st.binary(max_size=40))
+def test_noise_in_headers_never_raises_anything_else(noise: bytes) -> None:
+    with suppress(MalformedMessage):
+        assert parse_request_header(noise).body_offset <= len(noise)
+    with suppress(MalformedMessage):
+        parse_correlation_id(noise)
+    with suppress(MalformedMessage):
+        assert response_body_offset(ApiKey.METADATA, 9, noise) <= len(noise)
+
+
+def test_a_client_id_too_long_for_its_prefix_is_refused() -> None:
+    with pytest.raises(UnencodableMessage, match="client id"):
+        encode_request(HeartbeatRequest(), 0, 1, "x" * 40_000)
+
+
+def test_parts_of_a_response_leave_the_place_of_records_to_anything_with_a_length() -> None:
+    class FileRange:
+        def __len__(self) -> int:
+            return 1000
+
+    file_range: Any = FileRange()
+    partition = FetchResponse.PartitionData(records=file_range)
+    topic = FetchResponse.FetchableTopicResponse(topic="t", partitions=[partition])
+    parts = encode_response_parts(FetchResponse(responses=[topic]), 12, 1)
+    assert any(part is file_range for part in parts)
+    assert struct.unpack_from(">i", parts[0])[0] == sum(map(len, parts)) - 4
+
+
+def test_requests_and_responses_pair_up() -> None:
+    assert set(REQUESTS) == set(RESPONSES) <= set(API_TABLE)
+    assert REQUESTS[ApiKey.HEARTBEAT] is HeartbeatRequest
+    assert RESPONSES[ApiKey.HEARTBEAT] is HeartbeatResponse
+    assert request_class(ApiKey.HEARTBEAT) is HeartbeatRequest
+    with pytest.raises(UnknownVersion, match="999"):
+        request_class(999)
