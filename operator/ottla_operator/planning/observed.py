@@ -118,6 +118,11 @@ class KafkaState:
     problem: str = ""
     """Why the cluster could not be reached."""
 
+    @property
+    def settled(self) -> bool:
+        """A controller is in office: what is said about partitions can be relied upon."""
+        return self.reachable and self.controller_id in self.brokers
+
     def partitions(self) -> Iterator[PartitionState]:
         for topic in self.topics.values():
             yield from topic.partitions

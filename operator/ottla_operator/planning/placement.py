@@ -8,7 +8,7 @@ then of all; the lowest id.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ottla_operator.planning.observed import PartitionKey
 
@@ -23,8 +23,15 @@ class Unplaceable(Exception):
 class Layout:
     """Replica lists by partition, with counts kept as they change. Lists the preferred leader first."""
 
-    def __init__(self, assignment: Mapping[PartitionKey, Sequence[int]], racks: Racks) -> None:
+    def __init__(
+        self,
+        assignment: Mapping[PartitionKey, Sequence[int]],
+        racks: Racks,
+        closed: Collection[int] = (),
+    ) -> None:
+        """`closed` brokers keep the replicas that they have, and get none."""
         self.racks = dict(racks)
+        self.open = [broker for broker in racks if broker not in closed]
         self.replicas: dict[PartitionKey, list[int]] = {key: list(r) for key, r in assignment.items()}
         self.load: Counter[int] = Counter()
         self.topic_load: Counter[tuple[str, int]] = Counter()
@@ -68,10 +75,10 @@ class Layout:
         """The broker for one more replica, or for the one on `instead_of`. Raises Unplaceable."""
         replicas = self.replicas.get(key, [])
         others = [broker for broker in replicas if broker != instead_of]
-        candidates = [broker for broker in self.racks if broker not in replicas]
+        candidates = [broker for broker in self.open if broker not in replicas]
         if not candidates:
             raise Unplaceable(
-                f"{key[0]}-{key[1]} needs {len(others) + 1} replicas; {len(self.racks)} brokers can hold them"
+                f"{key[0]}-{key[1]} needs {len(others) + 1} replicas; {len(self.open)} brokers can take them"
             )
         return min(
             candidates,

@@ -4,14 +4,14 @@ Called by `planning.cluster` (drain, scale up) and `planning.topics` (replicatio
 the partitions that change to their whole new replica list, preferred leader first.
 
 Invariants (tested by property): a partition keeps its replication factor, on distinct brokers that may hold
-replicas; `balance` moves none into fewer racks than it was in; without racks the brokers' loads differ by at most one after `balance`, which then moves just the replicas
-that exceed the even share.
+replicas; `balance` moves none into fewer racks than it was in; without racks the brokers' loads differ by at
+most one after it, and it moves just the replicas that exceed the even share.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from ottla_operator.planning.observed import PartitionKey, PartitionState
@@ -34,9 +34,11 @@ def _changes(layout: Layout, before: Mapping[PartitionKey, Sequence[int]]) -> Ch
     }
 
 
-def drain(assignment: Mapping[PartitionKey, Sequence[int]], staying: Racks) -> Changes:
+def drain(
+    assignment: Mapping[PartitionKey, Sequence[int]], staying: Racks, closed: Collection[int] = ()
+) -> Changes:
     """Moves off every broker that is not in `staying`; nothing else moves. Raises Unplaceable."""
-    layout = Layout(assignment, staying)
+    layout = Layout(assignment, staying, closed)
     _drain(layout)
     return _changes(layout, assignment)
 
@@ -48,9 +50,11 @@ def _drain(layout: Layout) -> None:
                 layout.replace(key, broker, layout.best_place(key, instead_of=broker))
 
 
-def balance(assignment: Mapping[PartitionKey, Sequence[int]], brokers: Racks) -> Changes:
-    """Drain what is not in `brokers`, then even out replicas, then preferred leaders."""
-    layout = Layout(assignment, brokers)
+def balance(
+    assignment: Mapping[PartitionKey, Sequence[int]], brokers: Racks, closed: Collection[int] = ()
+) -> Changes:
+    """Drain what is not in `brokers`, then even out replicas, then preferred leaders, among the open ones."""
+    layout = Layout(assignment, brokers, closed)
     _drain(layout)
     _even_out(layout)
     _spread_leaders(layout)
@@ -65,12 +69,12 @@ def _even_out(layout: Layout) -> None:
     does not.
     """
     while True:
-        by_load = sorted(layout.racks, key=lambda broker: (-layout.load[broker], broker))
+        by_load = sorted(layout.open, key=lambda broker: (-layout.load[broker], broker))
         if not by_load or layout.load[by_load[0]] - layout.load[by_load[-1]] < 2:
             return
         for source in by_load:
             chain = _chain(
-                layout.racks,
+                layout.open,
                 source,
                 has_move=lambda a, b: _movable(layout, a, b) is not None,
                 load=layout.load,
@@ -146,9 +150,10 @@ def _spread_leaders(layout: Layout) -> None:
 
     No data moves; few partitions are touched, by the same shortest chains.
     """
-    led: dict[int, set[PartitionKey]] = {broker: set() for broker in layout.racks}
+    led: dict[int, set[PartitionKey]] = {broker: set() for broker in layout.open}
     for key, replicas in layout.replicas.items():
-        led[replicas[0]].add(key)
+        if replicas[0] in led:
+            led[replicas[0]].add(key)
 
     def handover(source: int, target: int) -> PartitionKey | None:
         return min((key for key in led[source] if target in layout.replicas[key]), default=None)
@@ -182,13 +187,14 @@ def change_factor(
     factor: int,
     assignment: Mapping[PartitionKey, Sequence[int]],
     brokers: Racks,
+    closed: Collection[int] = (),
 ) -> Changes:
     """The reassignment that gives the partitions `factor` replicas each. Raises Unplaceable.
 
     Grown: onto the best places. Shrunk: those out of sync go first, then the second of a rack, then those on
     the most loaded brokers; the preferred leader stays.
     """
-    layout = Layout(assignment, brokers)
+    layout = Layout(assignment, brokers, closed)
     for partition in sorted(partitions, key=lambda p: p.key):
         key = partition.key
         while len(layout.replicas[key]) < factor:

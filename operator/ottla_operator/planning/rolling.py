@@ -6,7 +6,7 @@ they are asked (reference/operator.md, "Rolling bounce"):
 1. A broker bounced before that does not come up on the new revision holds all others: the cluster stays
    available on the old one.
 2. Brokers on the old revision that are not in service go first: bouncing them takes nothing away. One that
-   is starting is left to finish, for it may be recovering its logs.
+   is starting is left to finish, for it may be recovering its logs, unless that takes longer than `timeout`.
 3. Then those in service, by id, the controller last. Such a broker goes only when
    a. brokers that are down are of its own rack and fewer than `maxUnavailablePerRack` (without racks: none
       is down);
@@ -74,8 +74,10 @@ def plan_roll(
         return held(*_not_back(observed, not_back[0], target_hash, policy))
     out = [b for b in stale if not observed.in_service(b)]
     if out:
-        return _roll_unready(observed, stale, out, updated, total)
+        return _roll_unready(observed, stale, out, policy, updated, total)
     settling = _settling(observed, bounced, policy)
+    if not observed.kafka.settled:
+        settling = "a controller: none is in office"
     if settling:
         return held(settling)
     return _roll_ready(observed, members, stale, policy, updated, total)
@@ -86,11 +88,15 @@ def _not_back(observed: Observed, broker: int, target_hash: str, policy: Rolling
     instance = observed.brokers[broker]
     detail = f": {instance.message}" if instance.message else ""
     reason = f"broker {broker}, which is {_word(observed, instance)} on revision {target_hash}{detail}"
-    since = instance.started_at_ms
-    late = since is not None and observed.now_ms - since > parse_duration_ms(policy.timeout)
+    late = _late(observed, instance, policy)
     crashed = instance.state == "Crashed"
     stalled = f"broker {broker} does not come up on revision {target_hash}{detail}" if late or crashed else ""
     return reason, stalled
+
+
+def _late(observed: Observed, instance: BrokerInstance, policy: RollingUpdate) -> bool:
+    started_ms = instance.started_at_ms
+    return started_ms is not None and observed.now_ms - started_ms > parse_duration_ms(policy.timeout)
 
 
 def _word(observed: Observed, instance: BrokerInstance) -> str:
@@ -99,14 +105,16 @@ def _word(observed: Observed, instance: BrokerInstance) -> str:
     return "not registered yet" if instance.ready else "not answering yet"
 
 
-def _roll_unready(observed: Observed, stale: list[int], out: list[int], updated: int, total: int) -> Roll:
+def _roll_unready(
+    observed: Observed, stale: list[int], out: list[int], policy: RollingUpdate, updated: int, total: int
+) -> Roll:
     """One that is out of service goes; all others wait for it. One that was stopped for this is due first."""
     out = sorted(out, key=lambda broker: (observed.brokers[broker].state != "Stopped", broker))
     waiting: dict[int, str] = {}
     going: int | None = None
     for broker in out:
         instance = observed.brokers[broker]
-        if instance.state in ("Starting", "Stopping"):
+        if instance.state in ("Starting", "Stopping") and not _late(observed, instance, policy):
             waiting[broker] = f"itself: it is {instance.state.lower()}"
         elif going is None:
             going = broker

@@ -20,6 +20,12 @@ class EnsureZooKeeper:
 
 
 @dataclass(frozen=True, slots=True)
+class StopZooKeeper:
+    def __str__(self) -> str:
+        return "stop ZooKeeper"
+
+
+@dataclass(frozen=True, slots=True)
 class StartBroker:
     """Start a broker that does not run: on the target revision, or as it last ran.
 
@@ -136,6 +142,7 @@ class DeleteGroup:
 
 ClusterStep = (
     EnsureZooKeeper
+    | StopZooKeeper
     | StartBroker
     | StopBroker
     | RemoveBroker

@@ -55,12 +55,12 @@ class Loaded:
 
 
 def load_folder(folder: Path) -> Loaded:
-    """Every *.yaml and *.yml in the folder and below, or the one file given, in the order of their names."""
+    """Every *.yaml and *.yml in the folder (not below, as kubectl), or the one file given, by name."""
     if folder.is_file():
         return load_files([folder])
     files = sorted(
         path
-        for path in folder.rglob("*")
+        for path in folder.glob("*")
         if path.suffix in (".yaml", ".yml") and not path.name.startswith(".") and path.is_file()
     )
     return load_files(files)

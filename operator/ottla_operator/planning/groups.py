@@ -1,0 +1,83 @@
+"""ConsumerGroup resources: what a group does and how far it lags. They observe, and create nothing.
+
+Called by `reconcile`. Offsets are not reset yet: a request for it is answered by the condition OffsetsReset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla_operator.conditions import Finding, no, unknown, yes
+from ottla_operator.planning.observed import Observed
+from ottla_operator.planning.steps import DeleteGroup, ResourceStep
+from ottla_operator.resources import ConsumerGroup, ConsumerGroupStatus
+from ottla_operator.resources.group import TopicLag
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    findings: tuple[Finding, ...]
+    status: ConsumerGroupStatus
+    steps: tuple[ResourceStep, ...] = ()
+    done: bool = False
+
+
+def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupPlan:
+    """`usable`: the cluster can be asked."""
+    state = observed.kafka.groups.get(group.group_id)
+    if group.metadata.deleting:
+        return _plan_deletion(group, observed, usable)
+    if not usable or state is None:
+        reason, message = "ClusterNotReady", "the group cannot be looked at yet"
+        findings = [no("Ready", reason, message), unknown("LagWithinLimit", reason)]
+        return GroupPlan((*findings, *_reset(group)), group.status)
+    if state.state == "Dead":
+        ready = yes("Ready", "NoSuchGroup", f"no client has joined group {group.group_id} yet")
+    else:
+        ready = yes("Ready", "Observed", f"{state.state}, {state.members} members")
+    lags = state.lags
+    total = sum(lags.values()) if lags is not None else group.status.total_lag
+    status = ConsumerGroupStatus(
+        state=state.state,
+        members=state.members,
+        coordinator=state.coordinator,
+        total_lag=total,
+        topics=[TopicLag(name=name, lag=lag) for name, lag in sorted(lags.items())]
+        if lags is not None
+        else group.status.topics,
+        last_reset=group.status.last_reset,
+    )
+    return GroupPlan((ready, _lag_finding(group, lags, total), *_reset(group)), status)
+
+
+def _lag_finding(group: ConsumerGroup, lags: object, total: int) -> Finding:
+    limit = group.spec.max_lag
+    if lags is None:
+        return unknown("LagWithinLimit", "NotObserved", "the group's offsets could not be read")
+    if limit is None:
+        return yes("LagWithinLimit", "NoLimit", f"{total} records behind")
+    if total <= limit:
+        return yes("LagWithinLimit", "WithinLimit", f"{total} of at most {limit} records behind")
+    return no("LagWithinLimit", "LagTooHigh", f"{total} records behind, {limit} are allowed")
+
+
+def _reset(group: ConsumerGroup) -> tuple[Finding, ...]:
+    reset = group.spec.offset_reset
+    if reset is None:
+        return ()
+    return (no("OffsetsReset", "NotSupported", f"request {reset.request_id}: resets are not served yet"),)
+
+
+def _plan_deletion(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupPlan:
+    findings = (no("Ready", "Deleting", "the resource is being deleted"),)
+    if group.spec.deletion_policy == "Retain" or not group.metadata.managed:
+        return GroupPlan(findings, group.status, done=True)
+    state = observed.kafka.groups.get(group.group_id)
+    if not usable or state is None:
+        return GroupPlan(findings, group.status)
+    if state.state == "Dead":
+        return GroupPlan(findings, group.status, done=True)
+    if state.state != "Empty":
+        message = f"the group has {state.members} members; its offsets are deleted once they left"
+        return GroupPlan((no("Ready", "Deleting", message),), group.status)
+    return GroupPlan(findings, group.status, (DeleteGroup(group.group_id),))

@@ -1,0 +1,279 @@
+"""Topic resources: create, configure, grow, re-replicate, delete; drift is corrected on every pass.
+
+Called by `reconcile` with all Topics at once, for two may name the same topic: the older resource has it, the
+younger says `ResourceConflict`. A topic is ours when its resource created or adopted it (`status.topicId`),
+or when it looks just as the resource wants it, which also heals a status lost after a creation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ottla_operator.conditions import Finding, no, unknown, yes
+from ottla_operator.planning.cluster import Placement
+from ottla_operator.planning.observed import Observed, TopicState
+from ottla_operator.planning.placement import Layout, Unplaceable
+from ottla_operator.planning.rebalance import Changes, batch, change_factor
+from ottla_operator.planning.scaling import target_assignment
+from ottla_operator.planning.steps import (
+    AlterTopicConfig,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    Reassign,
+    ResourceStep,
+)
+from ottla_operator.resources import Topic, TopicStatus
+from ottla_operator.resources.common import config_texts
+from ottla_operator.resources.topic import ReplicasChange
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    findings: tuple[Finding, ...]
+    status: TopicStatus
+    steps: tuple[ResourceStep, ...] = ()
+    done: bool = False
+    """Of a deletion: the resource may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the brokers give a topic that does not say."""
+
+    partitions: int = 1
+    replicas: int = 1
+
+    @classmethod
+    def of(cls, broker_settings: Mapping[str, str]) -> Defaults:
+        return cls(
+            partitions=int(broker_settings.get("num.partitions", "1")),
+            replicas=int(broker_settings.get("default.replication.factor", "1")),
+        )
+
+
+@dataclass(slots=True)
+class _Change:
+    """What one topic lacks, collected."""
+
+    steps: list[ResourceStep] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    refused: str = ""
+    config_synced: Finding = field(default_factory=lambda: yes("ConfigSynced", "Synced"))
+    replicas_changing: Finding = field(default_factory=lambda: no("ReplicasChanging", "AsDesired"))
+    replicas_change: ReplicasChange | None = None
+
+
+def plan_topics(
+    topics: Iterable[Topic],
+    observed: Observed,
+    placement: Placement,
+    defaults: Defaults,
+    busy: Collection[tuple[str, int]] = (),
+) -> dict[str, TopicPlan]:
+    """Plans by resource key. `busy`: partitions that this pass reassigns for other reasons."""
+    plans: dict[str, TopicPlan] = {}
+    owners: dict[str, Topic] = {}
+    # New topics of this pass are placed on top of each other's, not all on the same brokers.
+    layout = Layout(target_assignment(observed), placement.may_hold, placement.closed)
+    for topic in sorted(topics, key=lambda t: t.metadata.age_key):
+        owner = owners.setdefault(topic.topic_name, topic)
+        if topic.metadata.deleting:
+            plans[topic.key] = _plan_deletion(topic, owner, observed, placement)
+        elif owner is not topic:
+            message = f"topic {topic.topic_name} belongs to the older resource {owner.key}"
+            plans[topic.key] = _refused(topic, "ResourceConflict", message)
+        elif not placement.usable:
+            plans[topic.key] = _waiting(topic, "ClusterNotReady", "the cluster cannot be reached yet")
+        else:
+            state = observed.kafka.topics.get(topic.topic_name)
+            if state is None:
+                plans[topic.key] = _plan_creation(topic, placement, defaults, layout)
+            else:
+                plans[topic.key] = _plan_existing(topic, state, placement, layout, busy)
+    return plans
+
+
+def _refused(topic: Topic, reason: str, message: str) -> TopicPlan:
+    findings = (
+        no("Ready", reason, message),
+        unknown("ConfigSynced", reason),
+        unknown("ReplicasChanging", reason),
+    )
+    return TopicPlan(findings, topic.status)
+
+
+def _waiting(topic: Topic, reason: str, message: str) -> TopicPlan:
+    """Nothing can be said now; what the status said before stays."""
+    findings = (
+        no("Ready", reason, message),
+        unknown("ConfigSynced", reason),
+        unknown("ReplicasChanging", reason),
+    )
+    return TopicPlan(findings, topic.status)
+
+
+def _plan_deletion(topic: Topic, owner: Topic, observed: Observed, placement: Placement) -> TopicPlan:
+    findings = (no("Ready", "Deleting", f"topic {topic.topic_name} is being deleted"),)
+    state = observed.kafka.topics.get(topic.topic_name)
+    ours = owner is topic and topic.metadata.managed and topic.status.topic_id != ""
+    if not ours or topic.spec.reclaim_policy == "Retain":
+        return TopicPlan(findings, topic.status, done=True)
+    if not placement.usable:
+        return TopicPlan(findings, topic.status)
+    if state is None or state.topic_id != topic.status.topic_id:
+        return TopicPlan(findings, topic.status, done=True)
+    return TopicPlan(findings, topic.status, (DeleteTopic(topic.topic_name),))
+
+
+def _plan_creation(topic: Topic, placement: Placement, defaults: Defaults, layout: Layout) -> TopicPlan:
+    partitions = topic.spec.partitions or defaults.partitions
+    factor = topic.spec.replicas or defaults.replicas
+    if placement.coming:
+        names = ", ".join(map(str, placement.coming))
+        return _waiting(topic, "WaitingForBrokers", f"broker {names} is to come up first")
+    if len(placement.taking) < factor:
+        message = f"{factor} replicas need {factor} brokers; {len(placement.taking)} are in service"
+        return _waiting(topic, "NotEnoughBrokers", message)
+    assignment = None
+    if placement.cordoned:
+        # Kafka would place on every live broker, those that are to leave among them.
+        placed = layout.place_new(topic.topic_name, 0, partitions, factor)
+        assignment = dict(enumerate(placed))
+    step = CreateTopic(topic.topic_name, partitions, factor, config_texts(topic.spec.config), assignment)
+    plan = _waiting(topic, "Creating", f"{step}")
+    return TopicPlan(plan.findings, plan.status, (step,))
+
+
+def _plan_existing(
+    topic: Topic,
+    state: TopicState,
+    placement: Placement,
+    layout: Layout,
+    busy: Collection[tuple[str, int]],
+) -> TopicPlan:
+    if not _ours(topic, state):
+        message = (
+            f"topic {state.name} exists and looks otherwise ({len(state.partitions)} partitions of "
+            f"{state.replication_factor} replicas); set spec.adopt: true to take it over"
+        )
+        return _refused(topic, "ResourceConflict", message)
+    change = _Change()
+    _plan_config(topic, state, change)
+    _plan_partitions(topic, state, placement, layout, change)
+    _plan_replicas(topic, state, placement, layout, change, busy)
+    status = TopicStatus(
+        topic_name=state.name,
+        topic_id=state.topic_id,
+        partitions=len(state.partitions),
+        replicas=state.replication_factor,
+        under_replicated_partitions=sum(partition.under_replicated for partition in state.partitions),
+        replicas_change=change.replicas_change,
+    )
+    findings = (_ready(state, change), change.config_synced, change.replicas_changing)
+    return TopicPlan(findings, status, tuple(change.steps))
+
+
+def _ready(state: TopicState, change: _Change) -> Finding:
+    if change.refused:
+        return no("Ready", "NotSupported", change.refused)
+    if change.pending:
+        return no("Ready", "Progressing", "; ".join(change.pending))
+    offline = [partition.name for partition in state.partitions if partition.leader < 0]
+    if offline:
+        return no("Ready", "PartitionsOffline", f"{', '.join(offline[:3])} without a leader")
+    count = len(state.partitions)
+    return yes("Ready", "Created", f"{count} partitions of {state.replication_factor} replicas")
+
+
+def _ours(topic: Topic, state: TopicState) -> bool:
+    if topic.spec.adopt or topic.status.topic_id:
+        return True
+    spec = topic.spec
+    return (
+        spec.partitions in (None, len(state.partitions))
+        and spec.replicas in (None, state.replication_factor)
+        and _config_difference(topic, state) == ({}, [])
+    )
+
+
+def _config_difference(topic: Topic, state: TopicState) -> tuple[dict[str, str], list[str]]:
+    """(settings to set, settings to put back to their default)."""
+    wanted = config_texts(topic.spec.config)
+    changed = {
+        name: value
+        for name, value in wanted.items()
+        if name not in state.config or _normal(state.config[name]) != _normal(value)
+    }
+    return changed, [name for name in state.config if name not in wanted]
+
+
+def _normal(value: str) -> str:
+    """Lists compare without their blanks, as Kafka reads them."""
+    return ",".join(part.strip() for part in value.split(","))
+
+
+def _plan_config(topic: Topic, state: TopicState, change: _Change) -> None:
+    changed, deleted = _config_difference(topic, state)
+    if not changed and not deleted:
+        return
+    step = AlterTopicConfig(state.name, changed, tuple(deleted))
+    names = ", ".join([*changed, *deleted])
+    change.steps.append(step)
+    change.pending.append(f"applying {names}")
+    change.config_synced = no("ConfigSynced", "Applying", names)
+
+
+def _plan_partitions(
+    topic: Topic, state: TopicState, placement: Placement, layout: Layout, change: _Change
+) -> None:
+    wanted, has = topic.spec.partitions, len(state.partitions)
+    if wanted is None or wanted == has:
+        return
+    if wanted < has:
+        change.refused = (
+            f"spec.partitions: {wanted} is less than the {has} there are; Kafka cannot take any away"
+        )
+        return
+    change.pending.append(f"growing from {has} to {wanted} partitions")
+    if any(partition.reassigning for partition in state.partitions):
+        return
+    assignment = None
+    if placement.cordoned:
+        factor = state.replication_factor
+        if len(placement.taking) < factor:
+            return
+        assignment = layout.place_new(state.name, has, wanted - has, factor)
+    change.steps.append(CreatePartitions(state.name, wanted, assignment))
+
+
+def _plan_replicas(
+    topic: Topic,
+    state: TopicState,
+    placement: Placement,
+    layout: Layout,
+    change: _Change,
+    busy: Collection[tuple[str, int]],
+) -> None:
+    wanted = topic.spec.replicas
+    if wanted is None:
+        return
+    off = [partition for partition in state.partitions if len(partition.target) != wanted]
+    growing = [p for p in state.partitions if p.reassigning and len(p.target) == wanted and p not in off]
+    if not off and (not growing or topic.status.replicas_change is None):
+        return
+    message = f"{len(off) + len(growing)} of {len(state.partitions)} partitions to go"
+    try:
+        changes: Changes = change_factor(off, wanted, layout.replicas, placement.may_hold, placement.closed)
+    except Unplaceable as error:
+        change.replicas_changing = no("ReplicasChanging", "Blocked", str(error))
+        change.replicas_change = ReplicasChange(target_replicas=wanted, state="Blocked", message=str(error))
+        change.refused = f"spec.replicas: {error}"
+        return
+    ready = {key: replicas for key, replicas in changes.items() if key not in busy and key[0] == state.name}
+    if ready:
+        change.steps.append(Reassign(batch(ready), f"replication factor of {state.name} to {wanted}"))
+    change.pending.append(f"changing to {wanted} replicas: {message}")
+    change.replicas_changing = yes("ReplicasChanging", "Reassigning", message)
+    change.replicas_change = ReplicasChange(target_replicas=wanted, state="Ongoing", message=message)

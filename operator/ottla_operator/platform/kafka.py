@@ -1,0 +1,211 @@
+"""The Admin API over `ottla.client.admin`: the `Kafka` port for real clusters.
+
+Called by `reconcile`, on every platform. Invariants: partitions are described by the controller itself, whose
+view is the first to change; an error of the client's becomes `StepFailed` or an unreachable `KafkaState`
+here, and goes no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Sequence
+from typing import Any
+
+from ottla.client.admin import AdminClient, ClusterUnreachable
+from ottla.client.admin_types import ConfigEntry, Reassignment, TopicDescription, TopicPartition
+from ottla.client.connection import ConnectionLost, UnsupportedApi
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla_operator.planning.observed import GroupState, KafkaState, PartitionState, TopicState
+from ottla_operator.planning.steps import (
+    AlterTopicConfig,
+    CreatePartitions,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    ElectPreferredLeaders,
+    Reassign,
+)
+from ottla_operator.platform.port import Address, KafkaStep, StepFailed
+
+_UNREACHABLE = (ClusterUnreachable, ConnectionLost, OSError, TimeoutError)
+_TOPIC_SOURCE = 1
+_OFFSETS_TOPIC = "__consumer_offsets"
+_TIMEOUT_S = 8.0
+_GROUP_TIMEOUT_S = 3.0
+
+
+class KafkaAdmin:
+    """Keeps one client for the brokers it was told of last."""
+
+    def __init__(self) -> None:
+        self._brokers: tuple[Address, ...] = ()
+        self._admin: AdminClient | None = None
+        self._controllers: dict[Address, AdminClient] = {}
+
+    async def close(self) -> None:
+        for admin in (self._admin, *self._controllers.values()):
+            if admin is not None:
+                await admin.close()
+        self._admin = None
+        self._controllers.clear()
+
+    async def _client(self, brokers: Sequence[Address]) -> AdminClient:
+        if self._admin is None or tuple(brokers) != self._brokers:
+            await self.close()
+            self._brokers = tuple(brokers)
+            self._admin = AdminClient(list(brokers), client_id="ottla-operator", timeout_s=_TIMEOUT_S)
+        return self._admin
+
+    async def observe(self, brokers: Sequence[Address], groups: Collection[str]) -> KafkaState:
+        if not brokers:
+            return KafkaState(problem="no broker is running")
+        admin = await self._client(brokers)
+        try:
+            return await self._observe(admin, groups)
+        except _UNREACHABLE as error:
+            return KafkaState(problem=str(error) or type(error).__name__)
+        except (KafkaError, UnsupportedApi) as error:
+            return KafkaState(problem=str(error))
+
+    async def _observe(self, admin: AdminClient, groups: Collection[str]) -> KafkaState:
+        cluster = await admin.describe_cluster()
+        registered = frozenset(node.id for node in cluster.brokers)
+        node = next((node for node in cluster.brokers if node.id == cluster.controller_id), None)
+        without = KafkaState(True, cluster.cluster_id or "", -1, registered)
+        if node is None:
+            return without
+        controller = self._controllers.setdefault(
+            (node.host, node.port),
+            AdminClient([(node.host, node.port)], client_id="ottla-operator", timeout_s=_TIMEOUT_S),
+        )
+        described = await controller.describe_cluster()
+        if described.controller_id != node.id:
+            return without
+        topics = await controller.describe_topics()
+        configs = await controller.describe_topic_configs(topics)
+        moves = await controller.list_partition_reassignments()
+        states = {name: _topic_state(topic, configs.get(name, {}), moves) for name, topic in topics.items()}
+        return KafkaState(
+            reachable=True,
+            cluster_id=described.cluster_id or "",
+            controller_id=node.id,
+            brokers=frozenset(broker.id for broker in described.brokers),
+            topics=states,
+            groups={group: await self._group(admin, group, states) for group in sorted(groups)},
+        )
+
+    async def _group(self, admin: AdminClient, group: str, topics: dict[str, TopicState]) -> GroupState:
+        # Asking for a coordinator would create the offsets topic; an observer creates nothing.
+        if _OFFSETS_TOPIC not in topics:
+            return GroupState(group, "Dead", lags={})
+        try:
+            async with asyncio.timeout(_GROUP_TIMEOUT_S):
+                found = await admin.describe_group(group)
+                committed = await admin.group_offsets(group)
+                ends = await admin.end_offsets(committed)
+        except (KafkaError, UnsupportedApi, *_UNREACHABLE):
+            return GroupState(group, "Unknown")
+        lags: dict[str, int] = {}
+        for partition, offset in committed.items():
+            lag = max(0, ends.get(partition, offset) - offset)
+            lags[partition.topic] = lags.get(partition.topic, 0) + lag
+        return GroupState(group, found.state, found.members, found.coordinator.id, lags)
+
+    async def take(self, step: KafkaStep) -> None:
+        admin = self._admin
+        if admin is None:
+            raise StepFailed("Unreachable", "no broker is running")
+        try:
+            await _take(admin, step)
+        except KafkaError as error:
+            raise StepFailed("KafkaError", f"{step}: {error}") from None
+        except UnsupportedApi as error:
+            raise StepFailed("NotSupported", f"{step}: {error}") from None
+        except _UNREACHABLE as error:
+            raise StepFailed("Unreachable", f"{step}: {error or type(error).__name__}") from None
+
+
+def _topic_state(
+    topic: TopicDescription,
+    config: dict[str, ConfigEntry],
+    moves: dict[TopicPartition, Reassignment],
+) -> TopicState:
+    partitions = []
+    for partition in topic.partitions:
+        move = moves.get(TopicPartition(topic.name, partition.partition))
+        partitions.append(
+            PartitionState(
+                topic=topic.name,
+                partition=partition.partition,
+                leader=partition.leader,
+                replicas=move.replicas if move else partition.replicas,
+                isr=partition.isr,
+                adding=move.adding if move else (),
+                removing=move.removing if move else (),
+            )
+        )
+    min_isr = config.get("min.insync.replicas")
+    own = {
+        name: entry.value
+        for name, entry in config.items()
+        if entry.source == _TOPIC_SOURCE and entry.value is not None
+    }
+    return TopicState(
+        name=topic.name,
+        topic_id=str(topic.topic_id),
+        partitions=tuple(partitions),
+        config=own,
+        min_isr=int(min_isr.value) if min_isr and min_isr.value else 1,
+        internal=topic.internal,
+    )
+
+
+async def _take(admin: AdminClient, step: KafkaStep) -> None:
+    match step:
+        case CreateTopic():
+            await _create_topic(admin, step)
+        case AlterTopicConfig():
+            await admin.alter_topic_config(step.topic, set_values=step.set_, delete=step.delete)
+        case CreatePartitions():
+            await _create_partitions(admin, step)
+        case DeleteTopic():
+            await _ignoring(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, admin.delete_topic(step.topic))
+        case DeleteGroup():
+            await _ignoring(ErrorCode.GROUP_ID_NOT_FOUND, admin.delete_group(step.group))
+        case Reassign():
+            await _reassign(admin, step)
+        case ElectPreferredLeaders():
+            await admin.elect_preferred_leaders([TopicPartition(*key) for key in step.partitions])
+        case _:
+            raise StepFailed("NotSupported", f"{step}: the brokers do not serve this yet")
+
+
+async def _create_topic(admin: AdminClient, step: CreateTopic) -> None:
+    if step.assignment is None:
+        creating = admin.create_topic(
+            step.topic, partitions=step.partitions, replication_factor=step.replicas, config=step.config
+        )
+    else:
+        creating = admin.create_topic(step.topic, config=step.config, assignment=step.assignment)
+    await _ignoring(ErrorCode.TOPIC_ALREADY_EXISTS, creating)
+
+
+async def _create_partitions(admin: AdminClient, step: CreatePartitions) -> None:
+    await admin.create_partitions(step.topic, step.total, assignments=step.assignment)
+
+
+async def _reassign(admin: AdminClient, step: Reassign) -> None:
+    targets = {TopicPartition(*key): replicas for key, replicas in step.assignment.items()}
+    refused = await admin.alter_partition_reassignments(targets)
+    if refused:
+        partition, error = next(iter(refused.items()))
+        raise StepFailed("KafkaError", f"{step}: {partition.topic}-{partition.partition}: {error}")
+
+
+async def _ignoring(code: ErrorCode, call: Coroutine[Any, Any, None]) -> None:
+    """Await the call; an error that says that its work is done already is none."""
+    try:
+        await call
+    except KafkaError as error:
+        if error.code != code:
+            raise

@@ -1,0 +1,295 @@
+"""Brokers as processes on this machine, in place of pods: the `Platform` port over `ottla.local`.
+
+Called by `ottla up`. A broker's folder, `<data>/brokers/<id>/`, stands for its pod and its volume;
+`revision.json` in it says what it runs with and outlives this process. Like a kubelet, and with no more memory
+than one, it remembers which exits were asked for and how often a broker crashed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ottla.client.connection import BrokerConnection
+from ottla.local.brokers import BrokerProcess
+from ottla.local.java import JavaUnusable
+from ottla.local.ports import port_in_use
+from ottla.local.processes import StartFailed
+from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
+from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
+from ottla_operator.platform.port import Address, Launch, StepFailed
+from ottla_operator.resources import BrokerCluster
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+PROBE_TIMEOUT_S = 3.0
+TERMINATION_GRACE_MS = 60_000
+BACK_OFF_MS_MIN, BACK_OFF_MS_MAX = 1_000, 30_000
+BACK_OFF_RESET_MS = 60_000
+
+
+@dataclass(slots=True)
+class _Running:
+    """What is known of one broker's process since this platform was made."""
+
+    process: BrokerProcess
+    started_at_ms: int | None = None
+    ready_since_ms: int | None = None
+    stop_asked_ms: int | None = None
+    exited_at_ms: int | None = None
+    crashes: int = 0
+
+    @property
+    def back_off_ms(self) -> int:
+        return min(BACK_OFF_MS_MIN << min(max(0, self.crashes - 1), 10), BACK_OFF_MS_MAX)
+
+
+class LocalPlatform:
+    """The brokers and the ZooKeeper of one cluster, under one data folder."""
+
+    def __init__(self, data: Path, first_port: int, clock_ms: Callable[[], int]) -> None:
+        self._data = data
+        self._first_port = first_port
+        self._clock_ms = clock_ms
+        self._brokers: dict[int, _Running] = {}
+        self._zookeeper: EmbeddedZooKeeper | None = None
+        self._problems: dict[int, str] = {}
+        # A child dies with the thread that started it, and ZooKeeper's start blocks: it gets a thread of
+        # its own that lives as long as we do.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
+
+    # ---- where things are
+
+    @property
+    def brokers_dir(self) -> Path:
+        return self._data / "brokers"
+
+    def port_of(self, broker: int) -> int:
+        return self._first_port + broker
+
+    def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
+        return [(HOST, self.port_of(broker)) for broker in sorted(brokers)]
+
+    def _revision_file(self, broker: int) -> Path:
+        return self.brokers_dir / str(broker) / "revision.json"
+
+    def _revision(self, broker: int) -> dict[str, Any] | None:
+        try:
+            revision: dict[str, Any] = json.loads(self._revision_file(broker).read_text())
+        except (OSError, ValueError):
+            return None
+        return revision
+
+    def _known(self) -> list[int]:
+        """Ids of the brokers that were started and not removed."""
+        return sorted(
+            int(path.parent.name)
+            for path in self.brokers_dir.glob("*/revision.json")
+            if path.parent.name.isdigit()
+        )
+
+    # ---- ZooKeeper
+
+    def _connect(self, cluster: BrokerCluster) -> str:
+        given = cluster.spec.zookeeper.connect
+        if given is not None:
+            return given
+        return self._zookeeper.connect if self._zookeeper is not None else ""
+
+    def zookeeper_connect(self, cluster: BrokerCluster) -> str:
+        """What clients of ZooKeeper connect to."""
+        return self._connect(cluster)
+
+    async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
+        if cluster.spec.zookeeper.connect is not None:
+            return
+        if self._zookeeper is None:
+            self._zookeeper = EmbeddedZooKeeper(self._data / "zookeeper")
+        zookeeper = self._zookeeper
+        if zookeeper.running:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, zookeeper.start)
+        except (JavaUnusable, ZooKeeperUnavailable, StartFailed) as error:
+            raise StepFailed("ZooKeeperFailed", str(error)) from None
+
+    async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
+        await self._stop_zookeeper()
+
+    async def _stop_zookeeper(self) -> None:
+        if self._zookeeper is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._zookeeper.stop)
+
+    # ---- brokers
+
+    async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
+        known = self._known()
+        instances = await asyncio.gather(*(self._observe(broker) for broker in known))
+        external = cluster.spec.zookeeper.connect is not None
+        running = external or (self._zookeeper is not None and self._zookeeper.running)
+        zookeeper = ZooKeeperState(running, self._connect(cluster))
+        return zookeeper, {instance.id: instance for instance in instances}
+
+    async def _observe(self, broker: int) -> BrokerInstance:
+        revision = self._revision(broker) or {}
+        running = self._brokers.get(broker)
+        state: BrokerRunState = "Stopped"
+        message = self._problems.get(broker, "")
+        if running is not None:
+            ready = running.process.running and await self._probe(broker)
+            state, message = self._judge(broker, running, ready)
+        return BrokerInstance(
+            id=broker,
+            state=state,
+            ready=running is not None and running.ready_since_ms is not None and state == "Running",
+            config_hash=revision.get("hash", ""),
+            settings=revision.get("static", {}),
+            ready_since_ms=running.ready_since_ms if running else None,
+            started_at_ms=running.started_at_ms if running else None,
+            name=f"broker-{broker}",
+            message=message,
+        )
+
+    async def _probe(self, broker: int) -> bool:
+        """Whether it answers a request, as a readiness probe asks."""
+        try:
+            connection = await BrokerConnection.open(
+                HOST, self.port_of(broker), client_id="ottla-probe", timeout_s=PROBE_TIMEOUT_S
+            )
+        except Exception:
+            # Whatever went wrong, it did not answer; the reason is in its own log.
+            return False
+        connection.close()
+        return True
+
+    def _judge(self, broker: int, running: _Running, ready: bool) -> tuple[BrokerRunState, str]:
+        """The state of a process of ours, keeping the times at which it changed."""
+        now_ms = self._clock_ms()
+        if running.process.running:
+            if running.stop_asked_ms is not None:
+                if now_ms - running.stop_asked_ms > TERMINATION_GRACE_MS:
+                    running.process.kill()
+                return "Stopping", "shutting down"
+            if not ready:
+                was_ready = running.ready_since_ms is not None
+                running.ready_since_ms = None
+                return ("Running", "does not answer") if was_ready else ("Starting", "starting")
+            if running.ready_since_ms is None:
+                running.ready_since_ms = now_ms
+            elif now_ms - running.ready_since_ms > BACK_OFF_RESET_MS:
+                running.crashes = 0
+            return "Running", ""
+        running.ready_since_ms = None
+        if running.stop_asked_ms is not None:
+            running.exited_at_ms = running.exited_at_ms or now_ms
+            return "Stopped", ""
+        if running.exited_at_ms is None:
+            running.exited_at_ms = now_ms
+            running.crashes += 1
+        return "Crashed", self._crash_message(broker, running)
+
+    def _crash_message(self, broker: int, running: _Running) -> str:
+        if broker in self._problems:
+            return self._problems[broker]
+        code = running.process.exit_code
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        if code is None or code < 0:
+            return how
+        lines = [line for line in running.process.log_tail(5).splitlines() if line.strip()]
+        return f"{how}: {lines[-1].strip()}" if lines else how
+
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+        before = self._revision(broker)
+        if launch is None:
+            assert before is not None, f"broker {broker} never ran: there is nothing to start it as"
+            launch = Launch(before["hash"], before["static"], before["properties"])
+        running = self._brokers.get(broker)
+        if running is not None:
+            if running.process.running:
+                return
+            same = before is not None and before["hash"] == launch.config_hash
+            crashed = running.stop_asked_ms is None and running.exited_at_ms is not None
+            if same and crashed and self._clock_ms() - (running.exited_at_ms or 0) < running.back_off_ms:
+                return
+        port = self.port_of(broker)
+        if port_in_use(port, HOST):
+            self._problems[broker] = f"port {port} is in use by another program"
+            raise StepFailed("PortInUse", f"broker {broker}: port {port} is in use by another program")
+        self._problems.pop(broker, None)
+        crashes = running.crashes if running is not None and running.stop_asked_ms is None else 0
+        process = BrokerProcess(broker, self.brokers_dir / str(broker), port, host=HOST)
+        process.write_properties(self._connect(cluster), launch.properties)
+        revision = {
+            "hash": launch.config_hash,
+            "static": dict(launch.static),
+            "properties": dict(launch.properties),
+        }
+        _write_atomically(self._revision_file(broker), json.dumps(revision, indent=1, sort_keys=True))
+        process.start()
+        self._brokers[broker] = _Running(process, started_at_ms=self._clock_ms(), crashes=crashes)
+
+    async def stop_broker(self, cluster: BrokerCluster, broker: int) -> None:
+        running = self._brokers.get(broker)
+        if running is not None and running.stop_asked_ms is None:
+            running.stop_asked_ms = self._clock_ms()
+            running.process.terminate()
+
+    async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None:
+        running = self._brokers.get(broker)
+        if running is not None and running.process.running:
+            raise StepFailed("StillRunning", f"broker {broker} is still running")
+        self._brokers.pop(broker, None)
+        self._problems.pop(broker, None)
+        # First the volume: were we interrupted, the revision would still say that there is a broker.
+        if delete_volume:
+            await asyncio.to_thread(shutil.rmtree, self.brokers_dir / str(broker) / "data", True)
+        self._revision_file(broker).unlink(missing_ok=True)
+
+    # ---- the end
+
+    async def shutdown(self, *, last: int | None = None, grace_s: float = 45) -> None:
+        """Stop all in order: brokers, the one named `last` (the controller) after the others; then ZooKeeper."""
+        first = [broker for broker in self._brokers if broker != last]
+        await self._terminate(first, grace_s)
+        await self._terminate([broker for broker in self._brokers if broker == last], grace_s)
+        await self._stop_zookeeper()
+        self._thread.shutdown(wait=False)
+
+    async def _terminate(self, brokers: Collection[int], grace_s: float) -> None:
+        processes = [self._brokers[broker].process for broker in brokers]
+        for process in processes:
+            process.terminate()
+        try:
+            async with asyncio.timeout(grace_s):
+                # The end of a child process is polled for: it comes with no event.
+                while any(process.running for process in processes):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            for process in processes:
+                if process.running:
+                    log.warning("broker %d did not stop within %.0f s: killed", process.broker_id, grace_s)
+        for process in processes:
+            # Reaps it, and kills what is left.
+            process.stop(0)
+
+    def kill(self) -> None:
+        """End everything at once."""
+        for running in self._brokers.values():
+            running.process.kill()
+        if self._zookeeper is not None and self._zookeeper.running:
+            self._zookeeper.kill()
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".tmp")
+    partial.write_text(text)
+    partial.replace(path)

@@ -1,0 +1,108 @@
+"""The ports that the reconciler drives. Adapters implement them; tests implement them in memory.
+
+Every method may be called again after an interruption, and returns soon: what takes time is begun, and
+seen in the next observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ottla_operator.planning.observed import BrokerInstance, KafkaState, ZooKeeperState
+from ottla_operator.planning.steps import (
+    AlterBrokerSettings,
+    AlterTopicConfig,
+    CreatePartitions,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    ElectPreferredLeaders,
+    Reassign,
+)
+from ottla_operator.resources import AnyResource, BrokerCluster
+from ottla_operator.resources.common import Status
+
+KafkaStep = (
+    CreateTopic
+    | AlterTopicConfig
+    | CreatePartitions
+    | DeleteTopic
+    | DeleteGroup
+    | Reassign
+    | ElectPreferredLeaders
+    | AlterBrokerSettings
+)
+
+Address = tuple[str, int]
+
+
+class StepFailed(Exception):
+    """A step that could not be taken; it is tried again on the next pass. `reason` is CamelCase."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a broker is to be started with."""
+
+    config_hash: str
+    static: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """All settings but those that make a broker this one: id, listeners, folders, ZooKeeper."""
+
+
+class Platform(Protocol):
+    """Where brokers run. Methods raise StepFailed."""
+
+    async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]: ...
+
+    def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
+        """Where clients and the operator reach these brokers."""
+        ...
+
+    async def ensure_zookeeper(self, cluster: BrokerCluster) -> None: ...
+
+    async def stop_zookeeper(self, cluster: BrokerCluster) -> None: ...
+
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+        """Start a broker that does not run; None: with what it ran with last. One that keeps crashing is
+        started with growing pauses in between."""
+        ...
+
+    async def stop_broker(self, cluster: BrokerCluster, broker: int) -> None:
+        """Begin a controlled shutdown."""
+        ...
+
+    async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None: ...
+
+
+class Kafka(Protocol):
+    """The Admin API of the cluster."""
+
+    async def observe(self, brokers: Sequence[Address], groups: Collection[str]) -> KafkaState:
+        """Ask the controller, found through any of the brokers. Never raises for an unreachable cluster."""
+        ...
+
+    async def take(self, step: KafkaStep) -> None:
+        """Raises StepFailed."""
+        ...
+
+
+class Store(Protocol):
+    """Where resources are kept: the API server, or the folder of `ottla up`."""
+
+    async def resources(self) -> Sequence[AnyResource]:
+        """Those with a valid spec, with their statuses."""
+        ...
+
+    async def update_status(self, resource: AnyResource, status: Status) -> None: ...
+
+    async def release(self, resource: AnyResource) -> None:
+        """A deletion is complete: let the resource go."""
+        ...

@@ -1,0 +1,260 @@
+"""One pass: observe everything, plan, take the next safe steps, write the statuses.
+
+Called by `ottla up` again and again, and later by the kopf handlers. Level-triggered: a pass knows nothing of
+the one before but what stands in statuses and can be observed, so it may be killed between any two
+instructions. A step that fails becomes a condition of its resource; the next pass tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ottla_operator.conditions import Condition, Finding, find, is_true, merge, no, parse_iso_time, yes
+from ottla_operator.planning.cluster import ClusterPlan, Placement, plan_cluster
+from ottla_operator.planning.groups import plan_group
+from ottla_operator.planning.observed import Observed
+from ottla_operator.planning.quotas import plan_quotas
+from ottla_operator.planning.revision import Revision, target_revision
+from ottla_operator.planning.steps import (
+    EnsureZooKeeper,
+    Reassign,
+    RemoveBroker,
+    StartBroker,
+    Step,
+    StopBroker,
+    StopZooKeeper,
+)
+from ottla_operator.planning.topics import Defaults, plan_topics
+from ottla_operator.platform.port import Kafka, Launch, Platform, StepFailed, Store
+from ottla_operator.resources import AnyResource, BrokerCluster, ConsumerGroup, Quota, Topic
+from ottla_operator.resources.common import Status
+
+log = logging.getLogger(__name__)
+
+# Past this, a resource whose cluster cannot be reached is let go rather than kept for ever.
+DELETION_DEADLINE_MS = 60_000
+
+S = TypeVar("S", bound=Status)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What one resource's planner said."""
+
+    resource: AnyResource
+    findings: Sequence[Finding]
+    status: Status
+    steps: Sequence[Step] = ()
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Pass:
+    """What a pass did."""
+
+    steps: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    observed: Observed | None = None
+
+    @property
+    def idle(self) -> bool:
+        return not self.steps
+
+
+class Reconciler:
+    """Drives one BrokerCluster and the resources that refer to it."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        kafka: Kafka,
+        store: Store,
+        clock_ms: Callable[[], int],
+        is_live: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        """`is_live`: whether running brokers take a new value of a setting without a bounce."""
+        self._platform = platform
+        self._kafka = kafka
+        self._store = store
+        self._clock_ms = clock_ms
+        self._is_live = is_live
+
+    async def reconcile(self) -> Pass:
+        resources = await self._store.resources()
+        clusters = sorted(
+            (r for r in resources if isinstance(r, BrokerCluster)), key=lambda c: c.metadata.age_key
+        )
+        result = Pass()
+        if not clusters:
+            for planned in self._without_cluster(resources, None):
+                await self._finish(planned, [], result)
+            return result
+        cluster = clusters[0]
+        members = [r for r in resources if not isinstance(r, BrokerCluster)]
+        ours = [r for r in members if r.spec.cluster_ref.name == cluster.metadata.name]
+        target = target_revision(cluster.spec, self._is_live)
+        observed = await self._observe(cluster, ours)
+        result.observed = observed
+        plan = plan_cluster(cluster, observed, target)
+        planned_all = [self._of_cluster(cluster, plan, observed)]
+        if cluster.metadata.deleting:
+            planned_all += self._without_cluster(ours, cluster)
+        else:
+            planned_all += self._of_members(ours, observed, plan, target)
+        planned_all += self._without_cluster([r for r in members if r not in ours], None)
+        planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
+        for planned in planned_all:
+            failures = await self._take_all(planned, cluster, target, result)
+            await self._finish(planned, failures, result)
+        return result
+
+    # ---- observing
+
+    async def _observe(self, cluster: BrokerCluster, ours: Iterable[AnyResource]) -> Observed:
+        zookeeper, brokers = await self._platform.observe(cluster)
+        answering = [broker for broker, instance in brokers.items() if instance.ready]
+        groups = {r.group_id for r in ours if isinstance(r, ConsumerGroup)}
+        kafka = await self._kafka.observe(self._platform.addresses(cluster, answering), groups)
+        return Observed(zookeeper, brokers, kafka, self._clock_ms())
+
+    # ---- planning
+
+    def _of_cluster(self, cluster: BrokerCluster, plan: ClusterPlan, observed: Observed) -> Planned:
+        addresses = self._platform.addresses(cluster, range(cluster.spec.replicas))
+        bootstrap = ",".join(f"{host}:{port}" for host, port in addresses)
+        status = plan.status.model_copy(update={"bootstrap_servers": bootstrap})
+        steps: Sequence[Step] = plan.steps
+        return Planned(cluster, plan.findings, status, steps, plan.done)
+
+    def _of_members(
+        self, ours: Sequence[AnyResource], observed: Observed, plan: ClusterPlan, target: Revision
+    ) -> list[Planned]:
+        placement: Placement = plan.placement
+        busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
+        topics = [r for r in ours if isinstance(r, Topic)]
+        topic_plans = plan_topics(topics, observed, placement, Defaults.of(target.properties), busy)
+        quota_plans = plan_quotas(r for r in ours if isinstance(r, Quota))
+        planned = []
+        for resource in ours:
+            if isinstance(resource, Topic):
+                t = topic_plans[resource.key]
+                planned.append(Planned(resource, t.findings, t.status, t.steps, t.done))
+            elif isinstance(resource, Quota):
+                q = quota_plans[resource.key]
+                planned.append(Planned(resource, q.findings, q.status, (), q.done))
+            elif isinstance(resource, ConsumerGroup):
+                g = plan_group(resource, observed, placement.usable)
+                planned.append(Planned(resource, g.findings, g.status, g.steps, g.done))
+        return [self._past_deadline(p, placement.usable) for p in planned]
+
+    def _past_deadline(self, planned: Planned, usable: bool) -> Planned:
+        deleted_at = planned.resource.metadata.deletion_timestamp
+        if deleted_at is None or planned.done or usable:
+            return planned
+        if self._clock_ms() - parse_iso_time(deleted_at) < DELETION_DEADLINE_MS:
+            return planned
+        log.warning("%s is let go: its cluster cannot be reached", planned.resource.key)
+        return Planned(planned.resource, planned.findings, planned.status, (), done=True)
+
+    def _without_cluster(
+        self, resources: Iterable[AnyResource], leaving: BrokerCluster | None
+    ) -> list[Planned]:
+        planned = []
+        for resource in resources:
+            if isinstance(resource, BrokerCluster):
+                continue
+            name = resource.spec.cluster_ref.name
+            gone = "is being deleted" if leaving is not None else "does not exist"
+            findings = (no("Ready", "ClusterNotFound", f"BrokerCluster {name} {gone}"),)
+            planned.append(Planned(resource, findings, resource.status, (), resource.metadata.deleting))
+        return planned
+
+    # ---- acting
+
+    async def _take_all(
+        self, planned: Planned, cluster: BrokerCluster, target: Revision, result: Pass
+    ) -> list[StepFailed]:
+        """Take a resource's steps in order; what fails does not keep the others from being tried."""
+        metadata = planned.resource.metadata
+        if metadata.paused or not metadata.managed:
+            return []
+        failures = []
+        for step in planned.steps:
+            try:
+                await self._take(step, cluster, target)
+            except StepFailed as failure:
+                failures.append(failure)
+                result.failures.append(failure.message)
+            result.steps.append(str(step))
+        return failures
+
+    async def _take(self, step: Step, cluster: BrokerCluster, target: Revision) -> None:
+        match step:
+            case EnsureZooKeeper():
+                await self._platform.ensure_zookeeper(cluster)
+            case StopZooKeeper():
+                await self._platform.stop_zookeeper(cluster)
+            case StartBroker():
+                launch = Launch(target.hash, target.static, target.properties) if step.on_target else None
+                await self._platform.start_broker(cluster, step.broker, launch)
+            case StopBroker():
+                await self._platform.stop_broker(cluster, step.broker)
+            case RemoveBroker():
+                await self._platform.remove_broker(cluster, step.broker, delete_volume=step.delete_volume)
+            case _:
+                await self._kafka.take(step)
+
+    async def _finish(self, planned: Planned, failures: Sequence[StepFailed], result: Pass) -> None:
+        """Write the status, or let go of a resource whose deletion is complete."""
+        resource = planned.resource
+        if planned.done and resource.metadata.deleting:
+            await self._store.release(resource)
+            result.steps.append(f"{resource.key} is gone")
+            return
+        findings = list(planned.findings)
+        if failures:
+            message = "; ".join(failure.message for failure in failures)
+            findings = [f for f in findings if f.type != "Ready"]
+            findings.insert(0, no("Ready", failures[0].reason, message))
+        metadata = resource.metadata
+        observed_generation = metadata.generation
+        if metadata.paused or not metadata.managed:
+            why = "Paused" if metadata.paused else "Unmanaged"
+            findings.append(yes("ReconciliationPaused", why, "observed only, because of its annotation"))
+            observed_generation = resource.status.observed_generation
+        status = with_conditions(
+            planned.status,
+            merge(
+                resource.status.conditions,
+                findings,
+                generation=observed_generation,
+                now_ms=self._clock_ms(),
+            ),
+            observed_generation,
+        )
+        if status != resource.status:
+            await self._store.update_status(resource, status)
+
+
+def with_conditions(status: S, conditions: list[Condition], generation: int) -> S:
+    return status.model_copy(update={"conditions": conditions, "observed_generation": generation})
+
+
+def _one_cluster_only(other: BrokerCluster, cluster: BrokerCluster) -> Planned:
+    message = f"one data folder runs one BrokerCluster, and {cluster.metadata.name} is it"
+    findings = (no("Ready", "NotSupported", message),)
+    return Planned(other, findings, other.status, (), other.metadata.deleting)
+
+
+def is_ready(resource: AnyResource) -> bool:
+    """Ready, and about the spec as it is now."""
+    status = resource.status
+    ready = find(status.conditions, "Ready")
+    return (
+        is_true(status.conditions, "Ready")
+        and ready is not None
+        and ready.observed_generation == resource.metadata.generation
+    )

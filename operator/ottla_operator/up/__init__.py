@@ -1,0 +1,1 @@
+"""`ottla up`: the custom resources of a folder, run by local processes."""

@@ -1,0 +1,211 @@
+"""One run of `ottla up`: files in, passes of the reconciler, a view, and an orderly end.
+
+Called by `up.command`. Wakes when a file changes, else on a timer; everything else is the reconciler's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from watchfiles import awatch
+
+from ottla.local.java import JavaUnusable, find_java
+from ottla.local.ports import port_in_use
+from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla_operator.platform.kafka import KafkaAdmin
+from ottla_operator.platform.local import HOST, LocalPlatform
+from ottla_operator.reconcile import Pass, Reconciler, is_ready
+from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.loading import load_folder
+from ottla_operator.up.store import FolderStore
+from ottla_operator.up.view import View
+
+log = logging.getLogger(__name__)
+
+POLL_BUSY_S, POLL_IDLE_S = 0.3, 1.0
+
+
+class CannotRun(Exception):
+    """Why `ottla up` does not start, and what to do about it."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def lock_data_folder(data: Path) -> IO[str]:
+    """Hold the folder until the returned file is closed. Raises CannotRun when another one does."""
+    data.mkdir(parents=True, exist_ok=True)
+    file = (data / "up.lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        owner = file.read().strip()
+        file.close()
+        raise CannotRun(
+            f"the data folder {data} is in use by another `ottla up` (process {owner}); "
+            "stop that one, or give another folder with --data"
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+class Session:
+    """Everything that one `ottla up` holds."""
+
+    def __init__(self, files: Path, data: Path, port: int, clock_ms: Callable[[], int] = now_ms) -> None:
+        """Raises CannotRun."""
+        self.files = files
+        self._lock = lock_data_folder(data)
+        try:
+            self.store = FolderStore(data / "state.json", clock_ms)
+        except ValueError as error:
+            self._lock.close()
+            raise CannotRun(str(error)) from None
+        self.platform = LocalPlatform(data, port, clock_ms)
+        self.kafka = KafkaAdmin()
+        self._reconciler = Reconciler(self.platform, self.kafka, self.store, clock_ms)
+        self._announced = False
+        self._controller: int | None = None
+        self._noted: set[str] = set()
+        self.stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+
+    # ---- before anything is started
+
+    def preflight(self) -> None:
+        """Look for what would fail only later. Raises CannotRun."""
+        loaded = load_folder(self.files)
+        if not loaded.documents and not self.store.entries:
+            reasons = "".join(f"\n  {error}" for error in loaded.errors)
+            raise CannotRun(f"{self.files} holds no resource of ours (*.yaml, *.yml){reasons}")
+        self.store.sync(loaded)
+        cluster = self._cluster()
+        if cluster is None:
+            return
+        if cluster.spec.zookeeper.connect is None:
+            try:
+                find_java()
+                spark_jars()
+            except (JavaUnusable, ZooKeeperUnavailable) as error:
+                raise CannotRun(str(error)) from None
+        for broker in range(cluster.spec.replicas):
+            port = self.platform.port_of(broker)
+            if port > 65535 or port_in_use(port, HOST):
+                what = "is no port" if port > 65535 else "is in use by another program"
+                raise CannotRun(f"port {port}, for broker {broker}, {what}; give another one with --port")
+
+    def _cluster(self) -> BrokerCluster | None:
+        resources = (entry.resource for entry in self.store.entries.values())
+        clusters = [resource for resource in resources if isinstance(resource, BrokerCluster)]
+        return min(clusters, key=lambda c: c.metadata.age_key, default=None)
+
+    # ---- running
+
+    async def run(self, view: View) -> None:
+        """Until `stopping` is set; then everything that was started is stopped."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled)
+        watcher = loop.create_task(self._watch())
+        try:
+            while not self.stopping.is_set():
+                result = await self._pass(view)
+                busy = result is None or not result.idle or not self._announced
+                await self._pause(POLL_BUSY_S if busy else POLL_IDLE_S)
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+            view.say("stopping: brokers first, then ZooKeeper")
+            await self.kafka.close()
+            await self.platform.shutdown(last=self._controller)
+            self._lock.close()
+            view.say("stopped")
+
+    def _signalled(self) -> None:
+        if self.stopping.is_set():
+            # Asked twice: in a hurry.
+            self.platform.kill()
+        self.stopping.set()
+        self._wake.set()
+
+    async def _pause(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _watch(self) -> None:
+        folder = self.files if self.files.is_dir() else self.files.parent
+        while True:
+            try:
+                async for _ in awatch(folder, recursive=False, debounce=100, step=50):
+                    self._wake.set()
+            except (OSError, RuntimeError) as error:
+                # The folder may be gone for a moment; passes look at the files anyway.
+                log.warning("watching %s failed: %s", folder, error)
+            await asyncio.sleep(POLL_IDLE_S)
+
+    async def _pass(self, view: View) -> Pass | None:
+        """One pass, given up when a stop is asked for; None when it did not come to its end."""
+        if self.files.exists():
+            self.store.sync(load_folder(self.files))
+        passing = asyncio.ensure_future(self._reconciler.reconcile())
+        stop = asyncio.ensure_future(self.stopping.wait())
+        await asyncio.wait({passing, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not passing.done():
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+            return None
+        try:
+            result = passing.result()
+        except Exception as error:
+            log.exception("a pass failed")
+            view.show(list(self.store.entries.values()), [f"internal error: {error!r} (see up.log)"], [])
+            return None
+        if result.observed is not None and result.observed.kafka.controller_id >= 0:
+            self._controller = result.observed.kafka.controller_id
+        self._notes(view)
+        view.show(list(self.store.entries.values()), self.store.errors, result.steps)
+        self._announce(view)
+        return result
+
+    def _notes(self, view: View) -> None:
+        for entry in self.store.entries.values():
+            for note in entry.resource.notes() if entry.resource is not None else ():
+                line = f"note: {entry.key}: {note}"
+                if line not in self._noted:
+                    self._noted.add(line)
+                    view.say(line)
+
+    def _announce(self, view: View) -> None:
+        """Say `ready …` whenever all resources have become Ready."""
+        entries = list(self.store.entries.values())
+        cluster = self._cluster()
+        ready = (
+            cluster is not None
+            and not self.store.errors
+            and all(
+                entry.resource is not None and not entry.problems and is_ready(entry.resource)
+                for entry in entries
+            )
+        )
+        if ready and not self._announced:
+            assert cluster is not None
+            zookeeper = self.platform.zookeeper_connect(cluster)
+            view.say(f"ready bootstrap={cluster.status.bootstrap_servers} zookeeper={zookeeper}")
+        self._announced = ready

@@ -1,0 +1,247 @@
+"""What the API server is on Kubernetes, for a folder of YAML files: generations, statuses, deletions.
+
+Called by `ottla up`; the reconciler's `Store` port over `<data>/state.json`. Invariants: a resource
+with an invalid spec keeps its last valid one, as the API server would refuse the change; one whose file
+cannot be read keeps everything; a resource is deleted only after it was missing for a while, since editors
+save by replacing files; the file on disk is replaced whole.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ottla_operator.conditions import find, iso_time, merge, no, unknown
+from ottla_operator.resources import KINDS, AnyResource, Problem
+from ottla_operator.resources.common import Status
+from ottla_operator.resources.loading import Document, Loaded, parse_resource
+
+MISSING_MS_MAX = 2_000
+
+
+@dataclass(slots=True)
+class Entry:
+    """One resource as it is kept."""
+
+    kind: str
+    metadata: dict[str, Any]
+    spec: dict[str, Any] | None
+    """The last valid one; None when there never was one."""
+    status: dict[str, Any] = field(default_factory=dict)
+    file: str = ""
+    problems: list[str] = field(default_factory=list)
+    missing_since_ms: int | None = None
+    resource: AnyResource | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.metadata["name"])
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    @property
+    def deleting(self) -> bool:
+        return self.metadata.get("deletionTimestamp") is not None
+
+
+class FolderStore:
+    """Resources by key, over one JSON file."""
+
+    def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
+        """Raises ValueError when the file is there and cannot be understood."""
+        self._path = path
+        self._clock_ms = clock_ms
+        self.entries: dict[str, Entry] = {}
+        self.errors: tuple[str, ...] = ()
+        if path.exists():
+            self._load()
+
+    # ---- the file
+
+    def _load(self) -> None:
+        try:
+            content = json.loads(self._path.read_text())
+            for item in content["resources"]:
+                entry = Entry(
+                    item["kind"],
+                    item["metadata"],
+                    item["spec"],
+                    item["status"],
+                    item["file"],
+                    item["problems"],
+                )
+                _reparse(entry)
+                self.entries[entry.key] = entry
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self._path} cannot be read: {error}") from error
+
+    def _save(self) -> None:
+        resources = [
+            {
+                "kind": entry.kind,
+                "metadata": entry.metadata,
+                "spec": entry.spec,
+                "status": entry.status,
+                "file": entry.file,
+                "problems": entry.problems,
+            }
+            for entry in self.entries.values()
+        ]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._path.with_suffix(".tmp")
+        partial.write_text(json.dumps({"resources": resources}, indent=1))
+        partial.replace(self._path)
+
+    # ---- from files
+
+    def sync(self, loaded: Loaded) -> bool:
+        """Take in what the folder says now. True when something changed."""
+        before = [(e.metadata, e.spec, e.problems, e.file) for e in map(_copy, self.entries.values())]
+        self.errors = loaded.errors
+        seen = set()
+        for document in loaded.documents:
+            seen.add(document.key)
+            self._take_in(document)
+        for entry in list(self.entries.values()):
+            if entry.key in seen or Path(entry.file) in loaded.unreadable:
+                entry.missing_since_ms = None
+            else:
+                self._missing(entry)
+        after = [(e.metadata, e.spec, e.problems, e.file) for e in self.entries.values()]
+        if after != before:
+            self._save()
+        return after != before
+
+    def _take_in(self, document: Document) -> None:
+        entry = self.entries.get(document.key)
+        if entry is None:
+            entry = self._create(document)
+        if entry.deleting:
+            # It comes back as a new resource once the old one is gone.
+            return
+        entry.file = str(document.source.file)
+        problems = list(document.problems)
+        spec = dict(document.spec)
+        if not problems and entry.spec is not None and spec != entry.spec:
+            problems = _transition_problems(entry, spec)
+        if problems:
+            entry.problems = [f"{document.source}: {problem}" for problem in problems]
+            entry.status = _invalid_status(entry, self._clock_ms())
+            _reparse(entry)
+            return
+        was_invalid = bool(entry.problems)
+        entry.problems = []
+        changed = spec != entry.spec
+        annotations = document.metadata.get("annotations") or {}
+        labels = document.metadata.get("labels") or {}
+        if (
+            changed
+            or was_invalid
+            or annotations != entry.metadata.get("annotations")
+            or labels != entry.metadata.get("labels")
+        ):
+            entry.metadata = {**entry.metadata, "annotations": annotations, "labels": labels}
+            if changed:
+                entry.metadata["generation"] += 1
+            entry.spec = spec
+            _reparse(entry)
+
+    def _create(self, document: Document) -> Entry:
+        now = iso_time(self._clock_ms())
+        metadata = {
+            "name": document.name,
+            "uid": str(uuid.uuid4()),
+            "generation": 0,
+            "creationTimestamp": now,
+            "annotations": {},
+            "labels": {},
+        }
+        pending = [
+            unknown(type_, "Pending", "not looked at yet")
+            for type_ in KINDS[document.kind].definition.condition_types
+        ]
+        conditions = merge([], pending, generation=0, now_ms=self._clock_ms())
+        status = {"conditions": [condition.model_dump(by_alias=True) for condition in conditions]}
+        entry = Entry(document.kind, metadata, None, status, str(document.source.file))
+        self.entries[entry.key] = entry
+        return entry
+
+    def _missing(self, entry: Entry) -> None:
+        now_ms = self._clock_ms()
+        if entry.missing_since_ms is None:
+            entry.missing_since_ms = now_ms
+        if now_ms - entry.missing_since_ms < MISSING_MS_MAX or entry.deleting:
+            return
+        if entry.spec is None:
+            del self.entries[entry.key]
+            return
+        entry.metadata = {**entry.metadata, "deletionTimestamp": iso_time(now_ms)}
+        entry.problems = []
+        _reparse(entry)
+
+    # ---- the reconciler's port
+
+    async def resources(self) -> Sequence[AnyResource]:
+        return [entry.resource for entry in self.entries.values() if entry.resource is not None]
+
+    async def update_status(self, resource: AnyResource, status: Status) -> None:
+        entry = self.entries[resource.key]
+        before = entry.status
+        entry.status = status.model_dump(by_alias=True, exclude_none=True)
+        if entry.problems:
+            # What is wrong with the file is what its author must see first.
+            ready = _invalid_status(
+                Entry(entry.kind, entry.metadata, None, before, "", entry.problems), self._clock_ms()
+            )
+            others = [c for c in entry.status["conditions"] if c["type"] != "Ready"]
+            entry.status["conditions"] = [ready["conditions"][0], *others]
+        _reparse(entry)
+        if entry.status != before:
+            self._save()
+
+    async def release(self, resource: AnyResource) -> None:
+        self.entries.pop(resource.key, None)
+        self._save()
+
+
+def _copy(entry: Entry) -> Entry:
+    return Entry(entry.kind, dict(entry.metadata), entry.spec, {}, entry.file, list(entry.problems))
+
+
+def _reparse(entry: Entry) -> None:
+    """Make the typed resource out of what is kept; one kept by an older version may be invalid now."""
+    if entry.spec is None:
+        entry.resource = None
+        return
+    entry.resource, problems = parse_resource(entry.kind, entry.metadata, entry.spec, entry.status)
+    if entry.resource is None and not entry.problems:
+        entry.problems = [str(problem) for problem in problems]
+
+
+def _transition_problems(entry: Entry, spec: dict[str, Any]) -> list[Problem]:
+    old, _ = parse_resource(entry.kind, entry.metadata, entry.spec)
+    new, problems = parse_resource(entry.kind, entry.metadata, spec)
+    if new is None or old is None:
+        return problems
+    return list(new.transition_problems(old))
+
+
+def _invalid_status(entry: Entry, now_ms: int) -> dict[str, Any]:
+    """The status with Ready=False InvalidSpec, and everything else as it was."""
+    status_model = KINDS[entry.kind].model_fields["status"].annotation
+    assert isinstance(status_model, type)
+    assert issubclass(status_model, Status)
+    parsed = status_model.model_validate(entry.status)
+    finding = no("Ready", "InvalidSpec", "; ".join(entry.problems))
+    generation = int(entry.metadata.get("generation", 0))
+    conditions = merge(parsed.conditions, [finding], generation=generation, now_ms=now_ms, keep_others=True)
+    ready = find(conditions, "Ready")
+    assert ready is not None
+    ordered = [ready, *(condition for condition in conditions if condition is not ready)]
+    return parsed.model_copy(update={"conditions": ordered}).model_dump(by_alias=True, exclude_none=True)
