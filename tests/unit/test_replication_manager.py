@@ -1,0 +1,520 @@
+"""A broker's replicas under the controller's orders: who is obeyed, what is fetched, what is deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from replication_brokers import NO_ID, TOPIC, TOPIC_ID, Brokers, error_of, until
+from replication_cluster import values_of
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from ottla.storage.manager import LogManager
+
+Story = Callable[[Brokers], Awaitable[None]]
+
+
+def play(path: Path, story: Story, count: int = 2, **settings: str) -> None:
+    async def run() -> None:
+        brokers = Brokers(path, count, **settings)
+        try:
+            await story(brokers)
+        finally:
+            await brokers.stop()
+
+    asyncio.run(run())
+
+
+def stop_replica(
+    *, epoch: int = -1, delete: bool = False, partition: int = 0, controller_epoch: int = 1
+) -> StopReplicaRequest:
+    return StopReplicaRequest(
+        controller_id=1,
+        controller_epoch=controller_epoch,
+        topic_states=[
+            StopReplicaRequest.StopReplicaTopicState(
+                topic_name=TOPIC,
+                partition_states=[
+                    StopReplicaRequest.StopReplicaPartitionState(
+                        partition_index=partition, leader_epoch=epoch, delete_partition=delete
+                    )
+                ],
+            )
+        ],
+    )
+
+
+# --- following -------------------------------------------------------------------------------------
+
+
+def test_followers_copy_the_leader_and_the_high_watermark_follows(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=0)
+        leader, follower = brokers[1].manager.partition(TOPIC, 0), brokers[2].manager.partition(TOPIC, 0)
+        brokers[1].produce("a", "b")
+        await until(lambda: leader.high_watermark == 2)
+        await until(lambda: follower.high_watermark == 2)
+        assert values_of(follower) == ["a", "b"]
+        assert brokers[1].heard.news[:2] == [("leader", 0), ("appended", 2)]
+        assert brokers[2].heard.news == [("follower", 0), ("high watermark", 2)]
+
+    play(tmp_path, story)
+
+
+def test_one_connection_carries_all_partitions_of_a_leader(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=0, partitions=5)
+        for partition in range(5):
+            brokers[1].produce("x", partition=partition)
+        await until(lambda: all(p.high_watermark == 1 for p in brokers[1].manager.partitions()))
+        assert brokers.connections == 1
+        request, version = brokers[1].requests[0]
+        assert version == 17
+        assert request.replica_state.replica_id == 2
+        assert [topic.topic_id for topic in request.topics] == [TOPIC_ID]
+        assert len(request.topics[0].partitions) == 5
+        assert request.max_wait_ms == 500
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(("version", "replica_in_state"), [(12, False), (13, False), (15, True)])
+def test_an_older_leader_is_asked_in_its_version(
+    tmp_path: Path, version: int, replica_in_state: bool
+) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers[1].versions[1] = version
+        brokers.tell(leader=1, epoch=0)
+        brokers[1].produce("x")
+        await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1)
+        request, used = brokers[1].requests[0]
+        assert used == version
+        assert request.replica_state.replica_id == (2 if replica_in_state else -1)
+
+    play(tmp_path, story)
+
+
+def test_without_topic_ids_topics_go_by_name(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=0, topic_id=NO_ID)
+        brokers[1].produce("x")
+        await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1)
+        request, version = brokers[1].requests[0]
+        assert (version, request.topics[0].topic) == (12, TOPIC)
+
+    play(tmp_path, story)
+
+
+def test_leadership_moves_and_the_old_leader_follows(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=0)
+        brokers[1].produce("a")
+        await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1)
+        brokers[1].produce("lost, for acks=1", acks=1)
+        brokers.tell(2, leader=2, epoch=1)
+        brokers.tell(1, leader=2, epoch=1)
+        brokers[2].produce("b")
+        await until(lambda: brokers[2].manager.partition(TOPIC, 0).high_watermark >= 2)
+        await until(
+            lambda: (
+                values_of(brokers[1].manager.partition(TOPIC, 0))
+                == values_of(brokers[2].manager.partition(TOPIC, 0))
+            )
+        )
+        assert values_of(brokers[2].manager.partition(TOPIC, 0))[-1] == "b"
+
+    play(tmp_path, story)
+
+
+def test_a_leader_that_is_down_is_tried_again_until_it_is_up(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers[1].up = False
+        brokers.tell(leader=1, epoch=0)
+        await until(lambda: brokers.connections >= 3, brokers)
+        brokers[1].up = True
+        brokers[1].produce("a")
+        await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1, brokers)
+
+    play(tmp_path, story)
+
+
+def test_a_leader_that_has_yet_to_hear_of_its_epoch_is_asked_again(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0)
+        brokers.tell(2, leader=1, epoch=1)
+        await until(lambda: len(brokers[1].requests) >= 2, brokers)
+        brokers.tell(1, leader=1, epoch=1)
+        brokers[1].produce("a")
+        await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1, brokers)
+
+    play(tmp_path, story)
+
+
+def test_a_follower_far_behind_starts_over_at_the_leaders_log_start(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        brokers[1].produce("a")
+        brokers[1].produce("b")
+        leader = brokers[1].manager.partition(TOPIC, 0)
+        leader.log.maybe_increment_log_start_offset(1)
+        brokers.tell(2, leader=1, epoch=0, isr=[1])
+        follower = brokers[2].manager.partition(TOPIC, 0)
+        await until(lambda: follower.log.log_end_offset == 2, brokers)
+        assert follower.log.log_start_offset == 1
+        assert values_of(follower) == ["b"]
+
+    play(tmp_path, story)
+
+
+def test_addresses_that_metadata_lacks_are_taken_from_the_order_itself(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0)
+        brokers[1].produce("a")
+        brokers[2].cache.update(UpdateMetadataRequest())
+        order = brokers.order(leader=1, epoch=0)
+        order.live_leaders = [
+            LeaderAndIsrRequest.LeaderAndIsrLiveLeader(broker_id=1, host_name="here", port=1)
+        ]
+        brokers[2].manager.apply_leader_and_isr(order, 7)
+        await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1)
+
+    play(tmp_path, story)
+
+
+def test_a_fetcher_without_partitions_is_closed(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=0)
+        await until(lambda: bool(brokers[1].requests))
+        brokers.tell(leader=2, epoch=1)
+        before = len(brokers[1].requests)
+        await until(lambda: len(brokers[2].requests) > 2)
+        assert len(brokers[1].requests) == before
+        assert list(brokers[2].manager._fetchers) == []
+
+    play(tmp_path, story)
+
+
+# --- obeying ---------------------------------------------------------------------------------------
+
+
+def test_a_replaced_controller_is_not_obeyed(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.controller_epoch = 5
+        brokers.tell(1, leader=1, epoch=0)
+        brokers.controller_epoch = 4
+        response = brokers.tell(1, leader=2, epoch=1)[1]
+        assert response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+        assert brokers[1].manager.partition(TOPIC, 0).is_leader
+        stopped = brokers[1].manager.apply_stop_replica(stop_replica(delete=True), 4)
+        assert stopped.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+        assert brokers[1].logs.get(TOPIC, 0) is not None
+
+    play(tmp_path, story)
+
+
+def test_an_order_that_is_not_newer_changes_nothing(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=3)
+        for epoch in (2, 3):
+            response = brokers.tell(1, leader=2, epoch=epoch)[1]
+            assert error_of(response) == ErrorCode.STALE_CONTROLLER_EPOCH
+        assert brokers[1].manager.partition(TOPIC, 0).is_leader
+
+    play(tmp_path, story)
+
+
+def test_another_topic_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        assert error_of(brokers.tell(1, leader=1, epoch=0)[1]) == ErrorCode.NONE
+        response = brokers.tell(1, leader=1, epoch=1, topic_id=UUID(int=8))[1]
+        assert error_of(response) == ErrorCode.INCONSISTENT_TOPIC_ID
+        assert brokers[1].manager.partition(TOPIC, 0).topic_id == TOPIC_ID
+
+    play(tmp_path, story)
+
+
+def test_a_topic_id_may_be_learned_later_in_the_same_epoch(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0, topic_id=NO_ID)
+        assert error_of(brokers.tell(1, leader=1, epoch=0)[1]) == ErrorCode.NONE
+        assert brokers[1].manager.partition(TOPIC, 0).topic_id == TOPIC_ID
+
+    play(tmp_path, story)
+
+
+def test_a_partition_with_no_replica_here_is_not_made(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        response = brokers.tell(1, leader=2, epoch=0, replicas=[2], isr=[2])[1]
+        assert error_of(response) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert brokers[1].logs.get(TOPIC, 0) is None
+
+    play(tmp_path, story)
+
+
+def test_the_answer_to_an_old_version_goes_by_topic_name(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        row = LeaderAndIsrRequest.LeaderAndIsrPartitionState(
+            topic_name=TOPIC, partition_index=0, leader=1, leader_epoch=0, isr=[1], replicas=[1]
+        )
+        request = LeaderAndIsrRequest(controller_epoch=1, ungrouped_partition_states=[row])
+        response = brokers[1].manager.apply_leader_and_isr(request, 1)
+        [answer] = response.partition_errors
+        assert (answer.topic_name, answer.partition_index, answer.error_code) == (TOPIC, 0, 0)
+
+    play(tmp_path, story)
+
+
+def test_looking_up_a_partition_says_why_it_is_not_here(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers[1].cache.update(
+            UpdateMetadataRequest(
+                topic_states=[
+                    UpdateMetadataRequest.UpdateMetadataTopicState(
+                        topic_name=TOPIC,
+                        partition_states=[
+                            UpdateMetadataRequest.UpdateMetadataPartitionState(partition_index=0, leader=2)
+                        ],
+                    )
+                ]
+            )
+        )
+        with pytest.raises(KafkaError) as elsewhere:
+            brokers[1].manager.partition(TOPIC, 0)
+        with pytest.raises(KafkaError) as nowhere:
+            brokers[1].manager.partition(TOPIC, 1)
+        assert elsewhere.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert nowhere.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    play(tmp_path, story)
+
+
+# --- stopping --------------------------------------------------------------------------------------
+
+
+def test_a_stopped_replica_stops_fetching_and_keeps_its_log(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=4)
+        await until(lambda: bool(brokers[1].requests))
+        response = brokers[2].manager.apply_stop_replica(stop_replica(epoch=4), 4)
+        assert [row.error_code for row in response.partition_errors] == [0]
+        assert brokers[2].heard.news[-1] == ("stopped", 4)
+        assert list(brokers[2].manager._fetchers) == []
+        assert brokers[2].logs.get(TOPIC, 0) is not None
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (3, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, ErrorCode.NONE),
+        (5, ErrorCode.NONE),
+        (-1, ErrorCode.NONE),
+        (-2, ErrorCode.NONE),
+    ],
+)
+def test_deletion_is_fenced_by_leader_epoch(tmp_path: Path, epoch: int, error: ErrorCode) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=4)
+        directory = brokers[1].manager.partition(TOPIC, 0).log.directory
+        request = stop_replica(epoch=epoch, delete=True)
+        response = brokers[1].manager.apply_stop_replica(request, 4)
+        assert [row.error_code for row in response.partition_errors] == [error]
+        assert directory.exists() == (error != ErrorCode.NONE)
+        assert (brokers[1].manager.find(TOPIC, 0) is None) == (error == ErrorCode.NONE)
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_old_versions_of_stop_replica_delete_all_or_nothing(tmp_path: Path, version: int) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=4)
+        request = StopReplicaRequest(controller_epoch=1, delete_partitions=True)
+        if version == 0:
+            request.ungrouped_partitions = [
+                StopReplicaRequest.StopReplicaPartitionV0(topic_name=TOPIC, partition_index=0)
+            ]
+        else:
+            request.topics = [StopReplicaRequest.StopReplicaTopicV1(name=TOPIC, partition_indexes=[0])]
+        response = brokers[1].manager.apply_stop_replica(request, version)
+        assert [row.error_code for row in response.partition_errors] == [0]
+        assert brokers[1].logs.get(TOPIC, 0) is None
+
+    play(tmp_path, story)
+
+
+def test_a_topic_deleted_while_the_broker_was_away_is_deleted_when_it_is_told(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers[1].logs.get_or_create(TOPIC, 0, brokers[1].manager.log_config(TOPIC))
+        response = brokers[1].manager.apply_stop_replica(stop_replica(epoch=-2, delete=True), 4)
+        assert [row.error_code for row in response.partition_errors] == [0]
+        assert brokers[1].logs.get(TOPIC, 0) is None
+
+    play(tmp_path, story)
+
+
+def test_a_topic_made_again_after_deletion_begins_empty(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=0)
+        brokers[1].produce("a")
+        await until(lambda: brokers[2].manager.partition(TOPIC, 0).high_watermark == 1)
+        for broker in (1, 2):
+            brokers[broker].manager.apply_stop_replica(stop_replica(epoch=-2, delete=True), 4)
+        brokers.tell(leader=2, epoch=0, topic_id=UUID(int=9))
+        partition = brokers[2].manager.partition(TOPIC, 0)
+        assert (partition.log.log_end_offset, partition.high_watermark) == (0, 0)
+        assert partition.topic_id == UUID(int=9)
+
+    play(tmp_path, story)
+
+
+# --- checkpoints and settings ----------------------------------------------------------------------
+
+
+def test_high_watermarks_survive_a_restart_even_if_the_controller_was_silent(tmp_path: Path) -> None:
+    def restarted() -> LogManager:
+        logs = LogManager([tmp_path / "1"], 1, "cluster")
+        logs.load(0)
+        return logs
+
+    async def first_run(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        brokers[1].produce("a", "b")
+
+    async def silent_run(brokers: Brokers) -> None:
+        brokers.now_ms += 5_001
+        brokers[1].manager.tick(brokers.now_ms)
+
+    async def third_run(brokers: Brokers) -> None:
+        brokers.tell(1, leader=2, epoch=1)
+        assert brokers[1].manager.partition(TOPIC, 0).high_watermark == 2
+
+    play(tmp_path, first_run, 1)
+    play(tmp_path, silent_run, 1)
+    logs = restarted()
+    assert logs.read_high_watermarks() == {(TOPIC, 0): 2}
+    logs.close(0)
+    play(tmp_path, third_run, 1)
+
+
+def test_the_high_watermark_is_checkpointed_every_five_seconds(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        brokers[1].produce("a")
+        brokers[1].manager.tick(brokers.now_ms + 4_999)
+        assert brokers[1].logs.read_high_watermarks() == {}
+        brokers[1].manager.tick(brokers.now_ms + 5_000)
+        await until(lambda: brokers[1].logs.read_high_watermarks() == {(TOPIC, 0): 1})
+
+    play(tmp_path, story)
+
+
+def test_topic_settings_reach_logs_that_are_and_logs_to_come(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        manager = brokers[1].manager
+        assert not manager.knows_config(TOPIC)
+        manager.topic_config_changed(TOPIC, {"min.insync.replicas": "2"})
+        assert manager.knows_config(TOPIC)
+        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        with pytest.raises(KafkaError) as caught:
+            brokers[1].produce("a")
+        assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+        manager.topic_config_changed(TOPIC, {})
+        brokers[1].produce("a")
+
+    play(tmp_path, story)
+
+
+# --- in-sync replicas, through the controller ------------------------------------------------------
+
+
+def grant(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    """A controller that agrees with all it is asked."""
+    return AlterPartitionResponse(
+        topics=[
+            AlterPartitionResponse.TopicData(
+                topic_id=topic.topic_id,
+                partitions=[
+                    AlterPartitionResponse.PartitionData(
+                        partition_index=row.partition_index,
+                        leader_id=request.broker_id,
+                        leader_epoch=row.leader_epoch,
+                        isr=[member.broker_id for member in row.new_isr_with_epochs],
+                        partition_epoch=row.partition_epoch + 1,
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def test_a_silent_follower_is_taken_out_and_comes_back(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.alter_answer = grant
+        brokers[1].manager.broker_epoch = 42
+        brokers.tell(1, leader=1, epoch=0, partitions=3)
+        partitions = list(brokers[1].manager.partitions())
+        for partition in partitions:
+            brokers[1].produce("a", partition=partition.partition)
+        brokers.now_ms += 30_001
+        brokers[1].manager.tick(brokers.now_ms)
+        await until(lambda: all(p.isr == {1} for p in partitions))
+        assert all(p.high_watermark == 1 for p in partitions)
+        [request] = brokers.alterations
+        assert (request.broker_id, request.broker_epoch) == (1, 42)
+        assert len(request.topics[0].partitions) == 3, "one request for all"
+        brokers.tell(2, leader=1, epoch=0, partitions=3)
+        await until(lambda: all(p.isr == {1, 2} for p in partitions))
+        assert all(p.partition_epoch == 2 for p in partitions)
+
+    play(tmp_path, story)
+
+
+def test_a_controller_that_cannot_be_reached_is_asked_until_it_answers(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0)
+        brokers[1].produce("a")
+        brokers.now_ms += 30_001
+        brokers[1].manager.tick(brokers.now_ms)
+        await until(lambda: len(brokers.alterations) == 2)
+        brokers.alter_answer = lambda request: AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        await until(lambda: len(brokers.alterations) == 3)
+        brokers.alter_answer = lambda request: AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        await until(lambda: len(brokers.alterations) == 4)
+        brokers.alter_answer = grant
+        await until(lambda: brokers[1].manager.partition(TOPIC, 0).isr == {1})
+
+    play(tmp_path, story)
+
+
+def test_a_proposal_that_an_election_overtook_is_not_asked_again(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0)
+        brokers[1].produce("a")
+        brokers.now_ms += 30_001
+        brokers[1].manager.tick(brokers.now_ms)
+        await until(lambda: len(brokers.alterations) == 1)
+        brokers.tell(1, leader=1, epoch=1, isr=[1, 2])
+        brokers.alter_answer = grant
+        brokers.now_ms += 30_001
+        brokers[1].manager.tick(brokers.now_ms)
+        await until(lambda: brokers[1].manager.partition(TOPIC, 0).isr == {1})
+        epochs = [request.topics[0].partitions[0].leader_epoch for request in brokers.alterations]
+        assert epochs[-1] == 1
+        assert set(epochs) == {0, 1}
+
+    play(tmp_path, story)
