@@ -1,7 +1,8 @@
 """Bytes to messages and back, for every message class and version.
 
 Called by `frames`, by the server's handlers, the client, and by the coordinators for their records.
-Each (class, version, direction) is compiled on first use and kept on the class; see `compiler`.
+Each (class, version, direction) is compiled on first use and kept on the class; see `decoding` and
+`encoding`.
 
 A decoder never trusts its input: whatever the bytes, it returns a message or raises `MalformedMessage`,
 without allocating more than in proportion to the input. An encoder refuses what the version cannot say
@@ -14,10 +15,12 @@ import struct
 from types import TracebackType
 from typing import TypeVar
 
-from ottla.protocol.compiler import Malformed, Unencodable, compile_decoder, compile_encoder
+from ottla.protocol.decoding import compile_decoder
 from ottla.protocol.diagnosis import find_unencodable
+from ottla.protocol.encoding import compile_encoder
 from ottla.protocol.errors import MalformedMessage, UnencodableMessage, UnknownVersion
 from ottla.protocol.types import Message
+from ottla.protocol.wire import Malformed, Unencodable
 
 M = TypeVar("M", bound=Message)
 

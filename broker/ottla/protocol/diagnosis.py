@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from ottla.protocol.compiler import LONGEST_STRING
 from ottla.protocol.types import FieldType, Message, Struct, fields_of
+from ottla.protocol.wire import LONGEST_STRING
 
 _INTEGERS: dict[str, tuple[int, int]] = {
     "int8": (-(2**7), 2**7 - 1),

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from ottla.protocol import messages
 from ottla.protocol.api import API_TABLE, ApiKey
 from ottla.protocol.codec import encode, encode_parts
-from ottla.protocol.compiler import Malformed, read_varint
 from ottla.protocol.errors import MalformedMessage, UnencodableMessage, UnknownVersion
 from ottla.protocol.types import NEVER, Message
+from ottla.protocol.wire import Malformed, read_varint
 
 _FIRST_FIELDS = struct.Struct(">hhi")
 _WITH_CLIENT_ID = struct.Struct(">hhih")
