@@ -95,6 +95,8 @@ class ConfigsHandler:
                     entry.synonyms = []
                 if not message.include_documentation:
                     entry.documentation = None
+                # Version 0 knows no sources, only whether a value is the default.
+                entry.is_default = request.version == 0 and entry.config_source == SOURCE_DEFAULT
         return response
 
     async def _describe_topic(self, topic: str) -> list[Entry]:
@@ -114,7 +116,6 @@ class ConfigsHandler:
                 Entry(
                     name=name,
                     value=value,
-                    is_default=source == SOURCE_DEFAULT,
                     config_source=source,
                     synonyms=synonyms,
                     config_type=key.type.wire,
@@ -142,7 +143,6 @@ class ConfigsHandler:
                     name=key.name,
                     value=None if sensitive else self._config.text(key.name),
                     read_only=True,
-                    is_default=source == SOURCE_DEFAULT,
                     config_source=source,
                     is_sensitive=sensitive,
                     synonyms=synonyms,

@@ -232,8 +232,12 @@ class _Fetch:
 
     def respond(self) -> None:
         request = self._request
-        hints = LeaderHints(self._handler.cache, request.connection.listener)
-        if self._urgent and request.version >= LEADER_HINTS_FROM:
+        hints = LeaderHints(
+            self._handler.cache,
+            request.connection.listener,
+            enabled=self._urgent and request.version >= LEADER_HINTS_FROM,
+        )
+        if hints.enabled:
             for (_, _, partitions), name in zip(self._results, self._names, strict=True):
                 for p in partitions:
                     if p.error in HINTED_ERRORS and name is not None:

@@ -9,18 +9,22 @@ HINTED_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 
 
 class LeaderHints:
-    """Collects, over one response, the leaders to name and the endpoints that go with them."""
+    """Collects, over one response, the leaders to name and the endpoints that go with them.
 
-    __slots__ = ("_cache", "_listener", "endpoints")
+    With `enabled` false (versions that cannot carry them) it knows of none.
+    """
 
-    def __init__(self, cache: MetadataCache, listener: str) -> None:
+    __slots__ = ("_cache", "_listener", "enabled", "endpoints")
+
+    def __init__(self, cache: MetadataCache, listener: str, *, enabled: bool) -> None:
         self._cache = cache
         self._listener = listener
+        self.enabled = enabled
         self.endpoints: dict[int, BrokerEndpoint] = {}
 
     def leader_of(self, topic: str, partition: int) -> tuple[int, int] | None:
         """(leader id, leader epoch) of a partition whose leader is alive; its endpoint is noted."""
-        metadata = self._cache.partition(topic, partition)
+        metadata = self._cache.partition(topic, partition) if self.enabled else None
         if metadata is None:
             return None
         endpoint = self._cache.broker(metadata.leader, self._listener)

@@ -26,6 +26,7 @@ from ottla.server.dispatch import Request, Route
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _SPECIAL_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 CONSUMER_REPLICA_ID = -1
+LEADER_EPOCH_FROM = 4
 
 
 class OffsetsHandler:
@@ -85,7 +86,8 @@ class OffsetsHandler:
         elif found is not None:
             result.timestamp = found.timestamp
             result.offset = found.offset
-            result.leader_epoch = found.leader_epoch
+            if version >= LEADER_EPOCH_FROM:
+                result.leader_epoch = found.leader_epoch
 
     def offset_for_leader_epoch(self, request: Request) -> None:
         message = request.decode(OffsetForLeaderEpochRequest)

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 
 ADMIN_CLIENT_ID = "__admin_client"
+LEADER_HINTS_FROM = 10
 
 # Where a batch (format 2) or an entry (formats 0, 1) keeps what is looked at here.
 _MAGIC_AT = 16
@@ -69,7 +70,9 @@ class ProduceHandler:
         response = ProduceResponse()
         waits: list[tuple[tuple[str, int], int, ProduceResponse.PartitionProduceResponse]] = []
         failed = False
-        hints = LeaderHints(self._cache, request.connection.listener)
+        hints = LeaderHints(
+            self._cache, request.connection.listener, enabled=request.version >= LEADER_HINTS_FROM
+        )
         for topic in message.topic_data:
             name = topic.name
             results: list[ProduceResponse.PartitionProduceResponse] = []
