@@ -9,9 +9,16 @@ from coordinators_world import CONTEXT, SESSION_MS, MemoryLog, World, commit, fi
 
 from ottla.coordinators import records
 from ottla.coordinators.offsets import CommittedOffset
+from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ListGroupsRequest
-from ottla.protocol.records import ControlType, Record, build_batch, build_control_batch
+from ottla.protocol.records import (
+    ControlType,
+    Record,
+    build_batch,
+    build_control_batch,
+    parse_batch_header,
+)
 
 
 @story
@@ -84,6 +91,15 @@ async def test_a_group_above_a_lowered_limit_sheds_members() -> None:
     await world.time.advance(0)
     codes = [(await finished(join)).error_code for join in joins]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED]
+
+
+@story
+async def test_the_log_may_be_compressed() -> None:
+    world = await World(offsets_topic_compression_codec=Codec.GZIP).started()
+    await commit(world, 3)
+    (batch,) = world.log.batches[0]
+    assert parse_batch_header(batch).codec is Codec.GZIP
+    assert await (await world.elsewhere()).committed() == (3, ErrorCode.NONE)
 
 
 @story

@@ -257,6 +257,20 @@ async def test_clients_may_set_a_retention_of_their_own() -> None:
 
 
 @story
+async def test_an_offset_with_a_commit_under_way_does_not_expire() -> None:
+    world = await World(offsets_retention_minutes=60).started()
+    await commit(world, 1)
+    await world.time.advance(59 * MINUTE_MS)
+    world.log.hold = True
+    committing = asyncio.create_task(commit(world, 2))
+    await world.time.advance(11 * MINUTE_MS)
+    assert await world.committed() == (1, ErrorCode.NONE)
+    world.log.release()
+    assert await finished(committing) == ErrorCode.NONE
+    assert await world.committed() == (2, ErrorCode.NONE)
+
+
+@story
 async def test_what_expired_stays_gone_on_the_next_coordinator() -> None:
     world = await World(offsets_retention_minutes=60).started()
     (one,) = await world.members(1)

@@ -230,6 +230,44 @@ async def test_an_assignment_that_was_overtaken_is_not_handed_out() -> None:
 
 
 @story
+async def test_an_assignment_of_the_last_generation_is_not_handed_out_in_this_one() -> None:
+    world = await World().started()
+    one = world.client("c1")
+    join = one.joining()
+    await world.time.advance(0)
+    one.took(await finished(join))
+    world.log.hold = True
+    one.syncing({one.member_id: b"old"})
+    two = world.client("c2")
+    newcomer = two.joining()
+    await settle()
+    one.took(await finished(one.joining()))
+    two.took(await finished(newcomer))
+    sync = two.syncing()
+    await settle()
+    world.log.release()
+    await settle()
+    assert not sync.done()
+    assert await world.state() == "CompletingRebalance"
+
+
+@story
+async def test_a_session_begins_when_the_rebalance_ends() -> None:
+    world = await World().started()
+    one, two = world.client("c1"), world.client("c2")
+    joins = [one.joining(), two.joining()]
+    await world.time.advance(0)
+    one.took(await finished(joins[0]))
+    two.took(await finished(joins[1]))
+    await finished(one.syncing())
+    await world.time.advance(SESSION_MS - 1)
+    assert await one.heartbeat() == ErrorCode.NONE
+    await world.time.advance(1)
+    assert await one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    assert await two.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID, "it was silent, long before its sync was due"
+
+
+@story
 async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
     world = await World().started()
     one = world.client("c1")
