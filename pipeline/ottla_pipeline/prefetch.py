@@ -1,0 +1,45 @@
+"""Fetches the Spark packages that the jobs need, once: `python -m ottla_pipeline.prefetch`.
+
+Called by `make setup`. Runs spark-submit's own resolution (Ivy, with its cache), then writes down where the
+jars are (`spark.jar_list`), so that later sessions neither resolve nor download anything. Quick the next time.
+"""
+
+from __future__ import annotations
+
+import sys
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from ottla_pipeline.spark import JavaMissing, build_session, jar_list, prefetched_jars
+
+
+def prefetch() -> list[str]:
+    """Paths of the packages' jars, downloaded if need be; JavaMissing when Spark cannot start at all."""
+    jars = prefetched_jars()
+    if jars is None:
+        session = build_session("ottla-prefetch", master="local[1]", memory="512m")
+        urls = session.conf.get("spark.jars") or ""
+        session.stop()
+        paths = [unquote(urlsplit(url).path) for url in urls.split(",") if url]
+        target = jar_list()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_suffix(".part")
+        part.write_text("".join(f"{path}\n" for path in paths))
+        part.replace(target)
+        return paths
+    return [str(jar) for jar in jars]
+
+
+def main() -> int:
+    try:
+        jars = prefetch()
+    except JavaMissing as error:
+        click.echo(f"prefetch: {error}", err=True)
+        return 2
+    click.echo(f"prefetch: {len(jars)} jars for Spark's Kafka connector are here")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
