@@ -137,7 +137,7 @@ def recover(segment: Segment) -> tuple[bool, int]:
             end_offset - 1,
         )
         os.ftruncate(segment.fd, segment.size)
-    segment.write_indexes()
+    segment.seal()
     segment.sync()
     return intact, end_offset
 

@@ -1,0 +1,92 @@
+"""Message sets of formats v0 and v1 become one v2 batch, wrapped compressed ones included."""
+
+from __future__ import annotations
+
+import struct
+from zlib import crc32
+
+import pytest
+
+from ottla.protocol.compression import Codec, compress
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.legacy_records import decode_message_set, upconvert
+from ottla.protocol.records import decode_batch, parse_batch_header, verify_crc
+
+
+def message(
+    magic: int,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    *,
+    timestamp: int = 1000,
+    attributes: int = 0,
+) -> bytes:
+    body = struct.pack(">bb", magic, attributes)
+    if magic == 1:
+        body += struct.pack(">q", timestamp)
+    for data in (key, value):
+        body += struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+    body = struct.pack(">I", crc32(body)) + body
+    return struct.pack(">qi", offset, len(body)) + body
+
+
+def wrapped(magic: int, codec: Codec, offset: int, inner: bytes, attributes: int = 0) -> bytes:
+    data = bytearray(compress(codec, inner))
+    if codec is Codec.LZ4 and magic == 0:
+        data[6] ^= 0x55  # the wrong checksum that old clients wrote
+    return message(magic, offset, None, bytes(data), timestamp=4000, attributes=codec | attributes)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_plain_messages_become_one_batch(magic: int) -> None:
+    data = upconvert(message(magic, 0, b"a", b"1") + message(magic, 0, None, None))
+    header = parse_batch_header(data)
+    assert verify_crc(data, 0, header)
+    assert (header.base_offset, header.record_count, header.codec) == (0, 2, Codec.NONE)
+    timestamp = -1 if magic == 0 else 1000
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in decode_batch(data)] == [
+        (0, timestamp, b"a", b"1"),
+        (1, timestamp, None, None),
+    ]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_compressed_sets_stay_compressed(magic: int, codec: Codec) -> None:
+    inner = b"".join(message(magic, at, b"k%d" % at, b"v" * 100) for at in range(5))
+    data = upconvert(wrapped(magic, codec, 4, inner))
+    assert parse_batch_header(data).codec is codec
+    assert [record.key for record in decode_batch(data)] == [b"k%d" % at for at in range(5)]
+
+
+def test_inner_offsets_of_v1_count_back_from_the_wrappers() -> None:
+    inner = b"".join(message(1, at, None, b"v") for at in range(3))
+    assert [record.offset for record in decode_message_set(wrapped(1, Codec.GZIP, 42, inner))] == [40, 41, 42]
+
+
+def test_a_wrapper_with_log_append_time_gives_it_to_its_records() -> None:
+    inner = message(1, 0, None, b"v", timestamp=7)
+    assert decode_message_set(wrapped(1, Codec.GZIP, 0, inner, attributes=8))[0].timestamp == 4000
+    assert decode_message_set(wrapped(1, Codec.GZIP, 0, inner))[0].timestamp == 7
+
+
+def test_damage_is_refused() -> None:
+    data = bytearray(message(1, 0, b"a", b"1"))
+    data[-1] ^= 1
+    with pytest.raises(KafkaError) as caught:
+        upconvert(data)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_set_without_a_whole_message_is_refused() -> None:
+    with pytest.raises(KafkaError) as caught:
+        upconvert(message(1, 0, b"a", b"1")[:-1])
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_compression_within_compression_is_refused() -> None:
+    inner = wrapped(1, Codec.GZIP, 0, message(1, 0, None, b"v"))
+    with pytest.raises(KafkaError) as caught:
+        upconvert(wrapped(1, Codec.GZIP, 0, inner))
+    assert caught.value.code is ErrorCode.INVALID_RECORD

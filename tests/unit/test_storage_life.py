@@ -1,0 +1,244 @@
+"""A log's life: rolling, truncation, retention, leader epochs, deletion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from storage_logs import NOW_MS, append, batch, contents, open_log, values
+
+from ottla.protocol.errors import KafkaError
+from ottla.storage.epochs import LeaderEpochCheckpoint
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.retention import SegmentFacts, deletable_segments
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+
+
+def filled(directory: Path, count: int = 50, config: LogConfig = SMALL) -> Log:
+    log = open_log(directory, config)
+    for number in range(count):
+        append(log, f"value {number}", timestamp=NOW_MS + number)
+    return log
+
+
+class TestRolling:
+    def test_by_size(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        assert log.segment_count > 3
+        sizes = [path.stat().st_size for path in (tmp_path / "events-0").glob("*.log")]
+        assert max(sizes) <= 1000
+
+    def test_by_the_records_time(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LogConfig(segment_ms=100))
+        append(log, "a", timestamp=NOW_MS)
+        append(log, "b", timestamp=NOW_MS + 100)
+        assert log.segment_count == 1
+        append(log, "c", timestamp=NOW_MS + 101)
+        assert log.segment_count == 2
+
+    def test_by_the_clock_where_records_have_no_time(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LogConfig(segment_ms=100))
+        append(log, "a", timestamp=-1, now_ms=NOW_MS)
+        append(log, "b", timestamp=-1, now_ms=NOW_MS + 100)
+        assert log.segment_count == 1
+        append(log, "c", timestamp=-1, now_ms=NOW_MS + 101)
+        assert log.segment_count == 2
+
+    def test_when_the_index_is_full(self, tmp_path: Path) -> None:
+        log = filled(tmp_path, config=LogConfig(index_interval_bytes=1, segment_index_bytes=8 * 6))
+        assert log.segment_count > 5
+        assert len(contents(log)) == 50
+
+    def test_when_offsets_do_not_fit_into_the_index(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, "a")
+        far = 2**31
+        log.append_as_follower(batch("b", base_offset=far), now_ms=NOW_MS)
+        assert log.segment_count == 2
+        assert contents(log) == [(0, "a"), (far, "b")]
+
+    def test_an_empty_segment_is_not_rolled(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        log.roll(NOW_MS)
+        assert log.segment_count == 1
+
+
+class TestTruncation:
+    @pytest.mark.parametrize("offset", range(0, 51, 3))
+    def test_what_is_kept_is_a_prefix_and_the_log_goes_on(self, tmp_path: Path, offset: int) -> None:
+        log = filled(tmp_path)
+        assert log.truncate_to(offset) == (offset < 50)
+        expected = [f"value {number}" for number in range(min(offset, 50))]
+        assert values(log) == expected
+        assert append(log, "next") == len(expected)
+        log.close(NOW_MS)
+        assert values(open_log(tmp_path, SMALL)) == [*expected, "next"]
+
+    def test_within_a_batch_the_batch_goes(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, "a", "b", "c")
+        append(log, "d", "e", "f")
+        log.truncate_to(4)
+        assert values(log) == ["a", "b", "c"]
+        assert log.log_end_offset == 4
+
+    def test_the_recovery_point_comes_along(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        log.flush()
+        log.truncate_to(10)
+        assert log.recovery_point == 10
+
+    def test_timestamps_of_what_is_gone_are_forgotten(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        log.truncate_to(20)
+        assert log.max_timestamp() == (19, NOW_MS + 19, 0)
+        assert log.offset_for_timestamp(NOW_MS + 20) is None
+
+    def test_a_follower_that_is_out_of_range_begins_anew(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        log.truncate_fully_and_start_at(1000)
+        assert (log.log_start_offset, log.log_end_offset, log.latest_epoch) == (1000, 1000, None)
+        assert append(log, "a") == 1000
+        assert len(list((tmp_path / "events-0").glob("*.log"))) == 1
+
+
+class TestRetention:
+    def test_by_time_the_oldest_go(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        log.config = LogConfig(segment_bytes=1000, retention_ms=1000)
+        assert log.delete_old_segments(now_ms=NOW_MS + 1000, high_watermark=50) == 0
+        count = log.segment_count
+        deleted = log.delete_old_segments(now_ms=NOW_MS + 1030, high_watermark=50)
+        assert 0 < deleted < count
+        assert log.log_start_offset > 0
+        assert contents(log)[0] == (log.log_start_offset, f"value {log.log_start_offset}")
+
+    def test_everything_goes_when_all_is_too_old_and_the_log_goes_on(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        log.config = LogConfig(segment_bytes=1000, retention_ms=1000)
+        log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50)
+        assert (log.log_start_offset, log.log_end_offset, log.size) == (50, 50, 0)
+        assert append(log, "a") == 50
+        log.close(NOW_MS)
+        assert contents(open_log(tmp_path)) == [(50, "a")]
+
+    def test_by_size_as_much_stays_as_is_allowed(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        log.config = LogConfig(retention_bytes=2000)
+        log.delete_old_segments(now_ms=NOW_MS, high_watermark=50)
+        assert 2000 <= log.size < 3000
+
+    def test_nothing_at_or_beyond_the_high_watermark_goes(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        log.config = LogConfig(retention_ms=1000)
+        log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=20)
+        assert log.log_start_offset <= 20
+        assert ("value 20") in values(log)
+
+    def test_what_lies_below_the_start_offset_goes_even_from_a_compacted_log(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        log.config = LogConfig(cleanup_policy="compact", retention_ms=1)
+        assert log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50) == 0
+        log.maybe_increment_log_start_offset(30)
+        assert log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50) > 0
+        assert log.log_start_offset == 30
+
+    def test_an_empty_active_segment_stays(self) -> None:
+        facts = [SegmentFacts(0, 10, 0), SegmentFacts(5, 0, 0)]
+        config = LogConfig(retention_ms=1)
+        count = deletable_segments(
+            facts, config, now_ms=100, high_watermark=5, log_start_offset=0, log_end_offset=5
+        )
+        assert count == 1
+
+    @pytest.mark.parametrize(
+        "config", [LogConfig(retention_ms=-1), LogConfig(retention_ms=-1, retention_bytes=-1)]
+    )
+    def test_without_limits_all_stays(self, config: LogConfig) -> None:
+        facts = [SegmentFacts(0, 10, 0), SegmentFacts(5, 10, 0)]
+        assert not deletable_segments(
+            facts, config, now_ms=10**15, high_watermark=9, log_start_offset=0, log_end_offset=9
+        )
+
+
+class TestLeaderEpochs:
+    def test_an_epoch_ends_where_the_next_begins(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, "a", "b", epoch=1)
+        append(log, "c", epoch=1)
+        append(log, "d", epoch=4)
+        assert log.end_offset_for_epoch(1) == (1, 3)
+        assert log.end_offset_for_epoch(2) == (1, 3)
+        assert log.end_offset_for_epoch(4) == (4, 4)
+        assert log.end_offset_for_epoch(5) == (-1, -1)
+        assert log.end_offset_for_epoch(0) == (0, 0)
+        assert log.end_offset_for_epoch(-1) == (-1, -1)
+        assert [log.epoch_at(offset) for offset in range(4)] == [1, 1, 1, 4]
+
+    def test_a_leader_may_note_its_epoch_before_it_writes(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, "a", epoch=1)
+        log.assign_epoch_start(3, 1)
+        assert log.end_offset_for_epoch(1) == (1, 1)
+        assert log.latest_epoch == 3
+
+    def test_a_new_entry_wins_over_what_contradicts_it(self, tmp_path: Path) -> None:
+        epochs = LeaderEpochCheckpoint(tmp_path)
+        for epoch, start in [(1, 0), (2, 10), (3, 20)]:
+            epochs.assign(epoch, start)
+        epochs.assign(4, 10)
+        assert epochs.entries() == [(1, 0), (4, 10)]
+        epochs.assign(4, 15)
+        assert epochs.entries() == [(1, 0), (4, 10)]
+
+    def test_truncation_from_both_ends(self, tmp_path: Path) -> None:
+        epochs = LeaderEpochCheckpoint(tmp_path)
+        for epoch, start in [(1, 0), (2, 10), (3, 20), (5, 30)]:
+            epochs.assign(epoch, start)
+        epochs.truncate_from_end(30)
+        assert epochs.entries() == [(1, 0), (2, 10), (3, 20)]
+        epochs.truncate_from_start(15)
+        assert epochs.entries() == [(2, 15), (3, 20)]
+        assert LeaderEpochCheckpoint(tmp_path).entries() == [(2, 15), (3, 20)]
+
+    def test_the_file_is_kafkas(self, tmp_path: Path) -> None:
+        epochs = LeaderEpochCheckpoint(tmp_path)
+        epochs.assign(0, 0)
+        epochs.assign(7, 120)
+        assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n7 120\n"
+
+    def test_truncating_the_log_truncates_its_epochs(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, "a", epoch=1)
+        append(log, "b", epoch=2)
+        log.truncate_to(1)
+        assert log.latest_epoch == 1
+        assert log.epoch_start(2) is None
+
+
+class TestDurability:
+    def test_flushing_moves_the_recovery_point(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        assert log.recovery_point == 0
+        log.flush(include_active=False)
+        assert 0 < log.recovery_point < 50
+        log.flush()
+        assert log.recovery_point == 50
+
+    def test_flush_messages_flushes_at_once(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LogConfig(flush_messages=2))
+        append(log, "a")
+        assert log.recovery_point == 0
+        append(log, "b")
+        assert log.recovery_point == 2
+
+    def test_deleting_removes_the_directory(self, tmp_path: Path) -> None:
+        log = filled(tmp_path)
+        read = log.read(0, 100, up_to=50)
+        log.delete()
+        assert not list(tmp_path.iterdir())
+        assert read.to_bytes()
+        with pytest.raises(KafkaError):
+            append(log, "a")

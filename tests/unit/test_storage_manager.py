@@ -1,0 +1,216 @@
+"""The log manager: whose the directories are, what is remembered across restarts, upkeep."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from storage_logs import NOW_MS, append, values
+
+from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
+from ottla.storage.directories import (
+    LogDirProblem,
+    decode_topic_id,
+    encode_topic_id,
+    parse_partition_directory,
+    read_properties,
+)
+from ottla.storage.log_config import LogConfig
+from ottla.storage.manager import LogManager
+
+
+def manager(*log_dirs: Path, broker_id: int = 1, cluster_id: str = "c1", **defaults: str) -> LogManager:
+    names = {name.replace("_", "."): value for name, value in defaults.items()}
+    loaded = LogManager(list(log_dirs), broker_id, cluster_id, names)
+    loaded.load(NOW_MS, {})
+    return loaded
+
+
+def test_logs_and_offsets_are_there_after_a_clean_restart(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = logs.get_or_create("events", 3, LogConfig(), NOW_MS)
+    append(log, "a")
+    append(log, "b")
+    log.maybe_increment_log_start_offset(1)
+    topic_id = uuid.uuid4()
+    log.topic_id = topic_id
+    logs.write_high_watermarks({("events", 3): 2, ("elsewhere", 0): 5})
+    logs.close(NOW_MS)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+    again = manager(tmp_path)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    found = again.get("events", 3)
+    assert found is not None
+    assert (found.log_start_offset, found.log_end_offset, found.recovery_point) == (1, 2, 2)
+    assert found.topic_id == topic_id
+    assert again.read_high_watermarks() == {("events", 3): 2}
+    assert list(again.logs()) == [("events", 3)]
+    again.close(NOW_MS)
+
+
+def test_after_a_crash_the_torn_tail_is_cut(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    append(logs.get_or_create("events", 0, LogConfig(), NOW_MS), "a")
+    logs.write_checkpoints()
+    with (tmp_path / "events-0" / "00000000000000000000.log").open("ab") as file:
+        file.write(b"torn")
+    logs._release_locks()  # what the system does for a dead process
+    log = manager(tmp_path).get("events", 0)
+    assert log is not None
+    assert values(log) == ["a"]
+
+
+def test_overrides_and_defaults_make_a_topics_configuration(tmp_path: Path) -> None:
+    logs = manager(tmp_path, retention_ms="5", min_insync_replicas="2")
+    config = logs.config_for({"retention.ms": "7", "unclean.leader.election.enable": "true", "x": "y"})
+    assert (config.retention_ms, config.min_insync_replicas, config.segment_bytes) == (7, 2, 1 << 30)
+    assert config.unclean_leader_election_enable
+    logs.get_or_create("events", 0, config)
+    logs.close(NOW_MS)
+    again = LogManager([tmp_path], 1, "c1", {"retention.ms": "5"})
+    again.load(NOW_MS, {"events": {"cleanup.policy": "compact"}})
+    log = again.get("events", 0)
+    assert log is not None
+    assert (log.config.cleanup_policy, log.config.retention_ms) == ("compact", 5)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"), [({"broker_id": 2}, "broker.id=1"), ({"cluster_id": "c2"}, "cluster.id=c1")]
+)
+def test_a_directory_of_another_broker_or_cluster_is_refused(
+    tmp_path: Path, other: dict[str, object], named: str
+) -> None:
+    manager(tmp_path).close(NOW_MS)
+    with pytest.raises(LogDirProblem, match=named):
+        manager(tmp_path, **other)  # type: ignore[arg-type]
+    manager(tmp_path).close(NOW_MS)
+
+
+def test_meta_properties_are_kafkas(tmp_path: Path) -> None:
+    manager(tmp_path).close(NOW_MS)
+    assert read_properties(tmp_path / "meta.properties") == {
+        "version": "0",
+        "broker.id": "1",
+        "cluster.id": "c1",
+    }
+
+
+def test_a_directory_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    running = manager(tmp_path)
+    with pytest.raises(LogDirProblem, match="held by another broker"):
+        manager(tmp_path)
+    running.close(NOW_MS)
+    manager(tmp_path).close(NOW_MS)
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LogDirProblem, match="file"):
+        manager(tmp_path / "file")
+
+
+def test_partitions_are_spread_over_directories(tmp_path: Path) -> None:
+    logs = manager(tmp_path / "a", tmp_path / "b")
+    for partition in range(6):
+        logs.get_or_create("events", partition, LogConfig())
+    assert len(list((tmp_path / "a").glob("events-*"))) == 3
+    logs.write_high_watermarks({("events", partition): 0 for partition in range(6)})
+    assert len(read_offsets(tmp_path / "b" / "replication-offset-checkpoint")) == 3
+    logs.close(NOW_MS)
+    assert len(manager(tmp_path / "a", tmp_path / "b").logs()) == 6
+
+
+def test_deleting_removes_a_log_and_what_was_noted_of_it(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    append(logs.get_or_create("events", 0, LogConfig()), "a")
+    append(logs.get_or_create("events", 1, LogConfig()), "a")
+    logs.write_high_watermarks({("events", 0): 1, ("events", 1): 1})
+    logs.write_checkpoints()
+    logs.delete("events", 0)
+    logs.delete("never", 0)
+    assert logs.get("events", 0) is None
+    assert not list(tmp_path.glob("events-0*"))
+    assert list(read_offsets(tmp_path / "recovery-point-offset-checkpoint")) == [("events", 1)]
+    assert list(logs.read_high_watermarks()) == [("events", 1)]
+    assert logs.get_or_create("events", 0, LogConfig()).log_end_offset == 0
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
+    doomed = tmp_path / f"events-0.{uuid.uuid4().hex}-delete"
+    doomed.mkdir()
+    (doomed / "00000000000000000000.log").write_bytes(b"")
+    assert manager(tmp_path).logs() == {}
+    assert not doomed.exists()
+
+
+def test_upkeep_applies_retention_where_the_high_watermark_is_known(tmp_path: Path) -> None:
+    logs = manager(tmp_path, retention_ms="10")
+    for partition in range(2):
+        log = logs.get_or_create("events", partition, logs.config_for({}))
+        append(log, "a", timestamp=NOW_MS, producer=(7, 0, 0))
+    assert logs.cleanup(NOW_MS + 11, {("events", 0): 1}) == 1
+    first, second = logs.get("events", 0), logs.get("events", 1)
+    assert first is not None
+    assert second is not None
+    assert (first.log_start_offset, second.log_start_offset) == (1, 0)
+    logs.cleanup(NOW_MS + 24 * 3600 * 1000, {})
+    assert len(second.producers) == 0
+
+
+def test_flush_ms_is_kept(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = logs.get_or_create("events", 0, LogConfig(flush_ms=1000))
+    lazy = logs.get_or_create("events", 1, LogConfig())
+    append(log, "a")
+    append(lazy, "a")
+    logs.flush_due(NOW_MS)
+    assert (log.recovery_point, lazy.recovery_point) == (1, 0)
+    append(log, "b")
+    logs.flush_due(NOW_MS + 999)
+    assert log.recovery_point == 1
+    logs.flush_due(NOW_MS + 1000)
+    assert log.recovery_point == 2
+
+
+@pytest.mark.parametrize("text", ["1\n0\n", "0\n2\nevents 0 5\n", "0\nx\n", "0\n1\nevents 0\n"])
+def test_a_damaged_checkpoint_is_noticed_and_costs_no_data(tmp_path: Path, text: str) -> None:
+    logs = manager(tmp_path)
+    append(logs.get_or_create("events", 0, LogConfig()), "a")
+    logs.close(NOW_MS)
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_text(text)
+    with pytest.raises(MalformedCheckpoint):
+        read_offsets(path)
+    log = manager(tmp_path).get("events", 0)
+    assert log is not None
+    assert values(log) == ["a"]
+
+
+def test_the_checkpoint_files_are_kafkas(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    append(logs.get_or_create("my-topic", 12, LogConfig()), "a")
+    logs.write_high_watermarks({("my-topic", 12): 1})
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nmy-topic 12 1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "parsed"),
+    [
+        ("events-0", ("events", 0)),
+        ("a-b-12", ("a-b", 12)),
+        ("events", None),
+        ("events-x", None),
+        ("events-0.0123-delete", None),
+        ("events-0.0123-future", None),
+    ],
+)
+def test_directories_of_partitions_are_known_by_name(name: str, parsed: tuple[str, int] | None) -> None:
+    assert parse_partition_directory(name) == parsed
+
+
+def test_topic_ids_are_written_as_kafka_writes_them() -> None:
+    topic_id = uuid.UUID("6f1d7c1e-0d4a-4b2b-9a64-5d2f3c1b0a99")
+    assert encode_topic_id(topic_id) == "bx18Hg1KSyuaZF0vPBsKmQ"
+    assert decode_topic_id("bx18Hg1KSyuaZF0vPBsKmQ") == topic_id

@@ -1,0 +1,238 @@
+"""After a crash a log ends in its last whole batch, with indexes to match, and goes on from there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from storage_logs import NOW_MS, append, batch, contents, open_log, values
+from test_records_legacy import message
+
+from ottla.protocol.errors import KafkaError
+from ottla.storage.loading import OldFormat, UnfinishedSwap
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+
+
+def segment_files(directory: Path, suffix: str = ".log") -> list[Path]:
+    return sorted((directory / "events-0").glob("*" + suffix))
+
+
+def crash(log: Log) -> None:
+    """What a killed process leaves: files as written so far, nothing closed."""
+
+
+def test_a_tail_torn_at_any_byte_of_the_last_batch_costs_that_batch_only(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "origin")
+    append(log, "a", "b")
+    append(log, "c")
+    whole = log.size
+    append(log, "torn")
+    crash(log)
+    for cut in range(whole, log.size):
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "origin", tmp_path / "copy")
+        os.truncate(segment_files(tmp_path / "copy")[0], cut)
+        recovered = open_log(tmp_path / "copy", clean=False)
+        assert recovered.log_end_offset == 3
+        assert recovered.size == whole
+        assert append(recovered, "d") == 3
+        assert values(recovered) == ["a", "b", "c", "d"]
+
+
+def test_every_damaged_byte_behind_the_checksum_ends_the_log_before_its_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, "a")
+    whole = log.size
+    append(log, "b")
+    path = segment_files(tmp_path)[0]
+    good = path.read_bytes()
+    for at in [*range(whole + 8, whole + 12), *range(whole + 16, len(good), 3)]:
+        damaged = bytearray(good)
+        damaged[at] ^= 0x40
+        path.write_bytes(damaged)
+        assert values(open_log(tmp_path, clean=False)) == ["a"], at
+        path.write_bytes(good)
+
+
+def test_zeros_after_the_last_batch_are_cut_off(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, "a")
+    crash(log)
+    with segment_files(tmp_path)[0].open("ab") as file:
+        file.write(b"\0" * 5000)
+    assert values(open_log(tmp_path, clean=False)) == ["a"]
+
+
+def test_segments_after_a_damaged_one_are_removed(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SMALL)
+    for number in range(50):
+        append(log, f"value {number}")
+    crash(log)
+    paths = segment_files(tmp_path)
+    assert len(paths) > 3
+    os.truncate(paths[1], paths[1].stat().st_size - 1)
+    recovered = open_log(tmp_path, SMALL, clean=False)
+    assert segment_files(tmp_path) == paths[:2]
+    assert [offset for offset, _ in contents(recovered)] == list(range(recovered.log_end_offset))
+    append(recovered, "next")
+
+
+def test_what_lies_before_the_recovery_point_is_not_verified(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SMALL)
+    for number in range(50):
+        append(log, f"value {number}")
+    log.flush()
+    assert log.recovery_point == 50
+    crash(log)
+    path = segment_files(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert open_log(tmp_path, SMALL, clean=False, recovery_point=50).log_end_offset == 50
+    assert open_log(tmp_path, SMALL, clean=False, recovery_point=0).log_end_offset < 50
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        *itertools.product([".index", ".timeindex"], ["missing", "odd length", "zeros"]),
+        (".index", "beyond the log"),
+    ],
+)
+def test_an_index_that_cannot_be_right_is_made_anew(
+    tmp_path: Path, suffix: str, damage: str, clean: bool
+) -> None:
+    log = open_log(tmp_path, SMALL)
+    for number in range(50):
+        append(log, f"value {number}", timestamp=NOW_MS + number)
+    log.close(NOW_MS)
+    path = segment_files(tmp_path, suffix)[1]
+    good = path.read_bytes()
+    match damage:
+        case "missing":
+            path.unlink()
+        case "odd length":
+            path.write_bytes(good + b"\1")
+        case "zeros":
+            path.write_bytes(good + b"\0" * 240)
+        case "beyond the log":
+            path.write_bytes(good[:-4] + b"\x7f\xff\xff\xff")
+            if suffix == ".timeindex":
+                pytest.skip("an offset beyond the segment is not looked for in the time index")
+    log = open_log(tmp_path, SMALL, clean=clean, recovery_point=50)
+    assert [value for _, value in contents(log)] == [f"value {number}" for number in range(50)]
+    log.close(NOW_MS)
+    assert path.read_bytes() == good
+
+
+def test_rebuilt_indexes_are_those_that_appending_made(tmp_path: Path) -> None:
+    log = open_log(tmp_path, SMALL)
+    for number in range(60):
+        append(log, "v" * (number % 17), timestamp=NOW_MS + (number * 7) % 50)
+    log.close(NOW_MS)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
+    for path in [*segment_files(tmp_path, ".index"), *segment_files(tmp_path, ".timeindex")]:
+        path.unlink()
+    log = open_log(tmp_path, SMALL, clean=False)
+    log.close(NOW_MS)
+    rebuilt = {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
+    assert rebuilt == made
+
+
+def test_leader_epochs_are_found_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, "a", epoch=2)
+    append(log, "b", epoch=5)
+    crash(log)
+    (tmp_path / "events-0" / "leader-epoch-checkpoint").unlink()
+    recovered = open_log(tmp_path, clean=False)
+    assert recovered.latest_epoch == 5
+    assert recovered.epoch_start(2) == 0
+    assert recovered.epoch_start(5) == 1
+
+
+def test_epochs_of_a_torn_tail_are_dropped(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, "a", epoch=2)
+    append(log, "b", epoch=5)
+    crash(log)
+    path = segment_files(tmp_path)[0]
+    os.truncate(path, path.stat().st_size - 1)
+    assert open_log(tmp_path, clean=False).latest_epoch == 2
+
+
+def test_a_log_that_ends_below_its_start_offset_begins_anew_there(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, "a")
+    crash(log)
+    again = open_log(tmp_path, clean=False, log_start_offset=40)
+    assert (again.log_start_offset, again.log_end_offset) == (40, 40)
+    assert append(again, "b") == 40
+    again.close(NOW_MS)
+    assert contents(open_log(tmp_path, log_start_offset=40)) == [(40, "b")]
+
+
+def test_a_clean_log_that_does_not_end_in_a_whole_batch_is_verified_all_the_same(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, "a")
+    append(log, "b")
+    log.close(NOW_MS)
+    path = segment_files(tmp_path)[0]
+    os.truncate(path, path.stat().st_size - 5)
+    assert values(open_log(tmp_path, clean=True)) == ["a"]
+
+
+def test_a_failed_write_leaves_no_part_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path)
+    append(log, "a")
+    size = log.size
+    with monkeypatch.context() as patch:
+        real = os.pwritev
+
+        def short(fd: int, buffers: tuple[bytes, bytes], offset: int) -> int:
+            return real(fd, (b"".join(buffers)[:30],), offset)
+
+        def full(fd: int, data: bytes, offset: int) -> int:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(os, "pwritev", short)
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(KafkaError):
+            append(log, "b")
+    assert log.size == size
+    assert segment_files(tmp_path)[0].stat().st_size == size
+    assert append(log, "c") == 1
+    assert values(log) == ["a", "c"]
+
+
+def test_leftovers_of_deletions_are_removed(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, "a")
+    log.close(NOW_MS)
+    directory = tmp_path / "events-0"
+    leftovers = ["00000000000000000000.log.deleted", "00000000000000000005.index", "x.tmp", "y.cleaned"]
+    for name in leftovers:
+        (directory / name).write_bytes(b"x")
+    assert values(open_log(tmp_path)) == ["a"]
+    assert not [name for name in leftovers if (directory / name).exists()]
+
+
+def test_what_this_version_cannot_open_is_refused_and_left_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "events-0"
+    directory.mkdir()
+    old = directory / "00000000000000000000.log"
+    old.write_bytes(message(1, 0, b"k", b"v") * 5)
+    with pytest.raises(OldFormat, match="format v1"):
+        open_log(tmp_path, clean=False)
+    assert old.read_bytes() == message(1, 0, b"k", b"v") * 5
+    old.write_bytes(batch("a"))
+    (directory / "00000000000000000000.log.swap").write_bytes(b"")
+    with pytest.raises(UnfinishedSwap, match="swap"):
+        open_log(tmp_path)
