@@ -1,0 +1,470 @@
+"""The controller's shell: election, watches, and the entry points of the requests only a controller serves.
+
+Every broker runs one; the one that holds /controller is active. Called by the broker (start, stop) and by
+the server's handlers (the entry points). What to do is decided in the pure modules; here is when.
+
+Invariants: at most one `Term` at a time, and every decision of it runs under its lock; a write that fails
+ends the term, and a new election begins with a fresh look at the store; entry points raise nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from ottla.controller import (
+    deletion,
+    leadership,
+    loading,
+    membership,
+    partition_requests,
+    reassignment,
+    topic_requests,
+)
+from ottla.controller.channels import Channels, Connect
+from ottla.controller.effects import Effects
+from ottla.controller.office import NotController
+from ottla.controller.state import ClusterState
+from ottla.controller.term import Term
+from ottla.metadata import znodes
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.store import (
+    BadVersion,
+    Cancel,
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    SetData,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+)
+from ottla.protocol import messages as m
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_DELAY_S: Final = 1.0
+HOUSEKEEPING_INTERVAL_S: Final = 5.0
+
+
+class Controller:
+    """`clock` gives wall time in ms; `client_factory` opens a connection to (host, port) of a broker."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        store: MetadataStore,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        client_factory: Connect,
+        random_below: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self.broker_id = broker_id
+        self.config = config
+        self.random_below = random_below
+        self._store = store
+        self._clock = clock
+        self._connect = client_factory
+        self._broker_epoch = -1
+        self._controller_id: int | None = None
+        self._term: Term | None = None
+        self._eligible = False
+        self._election_lock = asyncio.Lock()
+        self._cancels: list[Cancel] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reasons: dict[str, None] = {}
+        self._awake = asyncio.Event()
+        self._handlers: dict[str, Callable[[], Awaitable[None]]] = {
+            "election": self._elect,
+            "brokers": partial(self._decide, self._on_brokers),
+            "topics": partial(self._decide, self._on_topics),
+            "deletions": partial(self._decide, self._on_deletions),
+            "configs": partial(self._decide, self._on_configs),
+            "stopped": partial(self._decide, self._on_stopped),
+            "failed": partial(self._decide, self._on_failed),
+            "rebalance": partial(self._decide, self._on_rebalance),
+            "housekeeping": partial(self._decide, self._on_housekeeping),
+        }
+
+    @property
+    def is_active(self) -> bool:
+        return self._term is not None
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch of this broker's current term; -1 when it is not the controller."""
+        return self._term.state.controller_epoch if self._term is not None else -1
+
+    @property
+    def controller_id(self) -> int | None:
+        """Whom /controller names, as far as is known here."""
+        return self._controller_id
+
+    # Life.
+
+    async def start(self, broker_epoch: int) -> None:
+        """Stand for election. Called after each registration: at start, and after a lost session."""
+        self._broker_epoch = broker_epoch
+        self._eligible = True
+        if not self._tasks:
+            watches = [
+                (self._store.watch_data, znodes.CONTROLLER, "election"),
+                (self._store.watch_children, znodes.BROKER_IDS, "brokers"),
+                (self._store.watch_children, znodes.TOPICS, "topics"),
+                (self._store.watch_children, znodes.DELETE_TOPICS, "deletions"),
+                (self._store.watch_children, znodes.CONFIG_CHANGES, "configs"),
+            ]
+            for watch, path, reason in watches:
+                self._cancels.append(await watch(path, partial(self._wake, reason)))
+            self._cancels.append(self._store.on_session_expired(self._on_session_expired))
+            self._tasks = [
+                asyncio.ensure_future(self._work()),
+                asyncio.ensure_future(self._every_so_often()),
+            ]
+        try:
+            await self._elect()
+        except StoreUnavailable as error:
+            log.warning("no election yet, the store does not answer: %s", error)
+            self._wake("election")
+
+    async def stop(self) -> None:
+        """Leave office if in it, so that another broker takes over at once, and stand no more."""
+        self._eligible = False
+        for cancel in self._cancels:
+            cancel()
+        self._cancels.clear()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._term is not None:
+            async with self._term.lock:
+                await self._resign(self._term, "this broker stops")
+
+    def _on_session_expired(self) -> None:
+        # /controller went with the session. Stand again only when the broker has registered anew.
+        self._eligible = False
+        self._deactivate()
+
+    def _deactivate(self) -> None:
+        term, self._term = self._term, None
+        if term is not None:
+            log.info("no longer the controller (epoch %d)", term.state.controller_epoch)
+            term.close()
+
+    async def _resign(self, term: Term, reason: str) -> None:
+        """End the term, and remove /controller if it is still this term's."""
+        log.warning("resigning as controller: %s", reason)
+        if self._term is term:
+            self._deactivate()
+        try:
+            await term.fenced([Delete(znodes.CONTROLLER)])
+        except StoreError as error:
+            log.info("/controller is left as it is: %s", error)
+        self._wake("election")
+
+    # Election.
+
+    async def _elect(self) -> None:
+        """Find out who is the controller; become it if nobody is."""
+        async with self._election_lock:
+            while True:
+                found = await self._store.get(znodes.CONTROLLER)
+                if found is None:
+                    self._controller_id = None
+                    self._deactivate()
+                    if not self._eligible or await self._try_to_be_elected():
+                        return
+                    continue
+                self._controller_id = znodes.decode_controller(found[0])
+                mine = found[1].ephemeral_owner == self._store.session_id
+                if mine and self._term is None:
+                    # Elected without having heard of it, or unable to take office: start over.
+                    await self._remove_own_node(found[1].version)
+                    continue
+                if not mine:
+                    self._deactivate()
+                return
+
+    async def _remove_own_node(self, version: int) -> None:
+        try:
+            await self._store.delete(znodes.CONTROLLER, version)
+        except (NoNode, BadVersion):
+            return
+
+    async def _try_to_be_elected(self) -> bool:
+        """One attempt. False: somebody was faster, or the epoch moved; look again."""
+        found = await self._store.get(znodes.CONTROLLER_EPOCH)
+        if found is None:
+            try:
+                await self._store.create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0))
+            except NodeExists:
+                log.debug("another broker has created the controller epoch first")
+            return False
+        epoch, version = znodes.decode_controller_epoch(found[0]) + 1, found[1].version
+        try:
+            await self._store.multi(
+                [
+                    Create(
+                        znodes.CONTROLLER,
+                        znodes.encode_controller(self.broker_id, self._clock()),
+                        ephemeral=True,
+                    ),
+                    SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch), version),
+                ]
+            )
+        except StoreConflict as conflict:
+            log.info("not elected: %s", conflict)
+            return False
+        self._controller_id = self.broker_id
+        await self._take_office(epoch, version + 1)
+        return True
+
+    async def _take_office(self, epoch: int, epoch_version: int) -> None:
+        log.info("elected controller, epoch %d", epoch)
+        listener = self.config.inter_broker_listener
+        timeout_s = self.config.get_int("controller.socket.timeout.ms") / 1000
+        term = Term(
+            ClusterState(self.broker_id, epoch),
+            self._store,
+            epoch_version,
+            listener=listener,
+            unclean_by_default=bool(self.config["unclean.leader.election.enable"]),
+            make_channels=lambda on_response: Channels(self._connect, listener, on_response, timeout_s),
+            wake=self._wake,
+        )
+        try:
+            async with term.lock:
+                await term.load()
+                await term.ensure_feature_node()
+                effects = Effects()
+                if not self.config["delete.topic.enable"]:
+                    term.state.deletions.clear()
+                membership.take_office(term.state, effects)
+                await term.carry_out(effects)
+                if not self._eligible:
+                    raise StoreUnavailable(znodes.CONTROLLER, "the session was lost meanwhile")
+                self._term = term
+        except (StoreConflict, StoreUnavailable) as error:
+            term.close()
+            await self._resign(term, f"could not take office: {error}")
+            return
+        except BaseException:
+            term.close()
+            raise
+        # What came between the reading and the first watch event that finds us in office.
+        for reason in ("brokers", "topics", "deletions"):
+            self._wake(reason)
+
+    # Decisions.
+
+    async def in_office(self, work: Callable[[Term], Awaitable[T]]) -> T:
+        """Run `work` under the term's lock. Raises NotController; a failed write ends the term."""
+        term = self._term
+        if term is None:
+            raise NotController
+        # Shielded: a caller that gives up must not leave a decision half carried out.
+        return await asyncio.shield(asyncio.ensure_future(self._locked(term, work)))
+
+    async def _locked(self, term: Term, work: Callable[[Term], Awaitable[T]]) -> T:
+        async with term.lock:
+            if term.closed:
+                raise NotController
+            try:
+                return await work(term)
+            except (StoreConflict, StoreUnavailable) as error:
+                await self._resign(term, str(error))
+                raise NotController from error
+            except Exception as error:
+                # The state may be ahead of the store: nothing but a new look at the store mends that.
+                log.exception("a controller decision failed")
+                await self._resign(term, repr(error))
+                raise
+
+    async def _decide(self, handler: Callable[[Term], Awaitable[None]]) -> None:
+        if self._term is not None:
+            await self.in_office(handler)
+
+    async def _on_brokers(self, term: Term) -> None:
+        state, before = term.state, term.state.brokers
+        came, went = membership.update_brokers(state, await loading.read_brokers(self._store))
+        if state.brokers == before:
+            return
+        log.info("brokers came: %s, went: %s", sorted(came), sorted(went))
+        term.follow_brokers()
+        await term.refresh_unclean()
+        effects = Effects()
+        membership.react(state, effects, came, went)
+        await term.carry_out(effects)
+
+    async def _on_topics(self, term: Term) -> None:
+        """Topics that appeared without us (tools of old write the node themselves), or vanished."""
+        state = term.state
+        names = set(await self._store.children(znodes.TOPICS))
+        for name in set(state.topics) - names:
+            log.warning("the node of topic %s has been removed behind our back", name)
+            state.forget_topic(name)
+        new = sorted(names - set(state.topics))
+        if not new:
+            return
+        assignments = await loading.read_assignments(self._store, new)
+        for name, node in assignments.items():
+            state.add_topic(loading.topic_of(name, node))
+        await term.give_ids([name for name, node in assignments.items() if node.topic_id is None])
+        await loading.read_leaders(self._store, state, assignments)
+        effects = Effects()
+        for name in assignments:
+            for tp in list(state.topics[name].partitions()):
+                leadership.settle(state, effects, tp)
+        await term.carry_out(effects)
+
+    async def _on_deletions(self, term: Term) -> None:
+        if not self.config["delete.topic.enable"]:
+            return
+        effects = Effects()
+        deletion.enqueue(term.state, effects, await self._store.children(znodes.DELETE_TOPICS))
+        if not effects.empty:
+            await term.carry_out(effects)
+
+    async def _on_configs(self, term: Term) -> None:
+        """A topic may have been allowed an unclean election."""
+        await term.refresh_unclean()
+        if not term.state.unclean_topics:
+            return
+        effects = Effects()
+        for name in term.state.unclean_topics:
+            for tp in list(term.state.topics[name].partitions()):
+                leadership.settle(term.state, effects, tp)
+        await term.carry_out(effects)
+
+    async def _on_stopped(self, term: Term) -> None:
+        effects = Effects()
+        stopped, term.stopped = term.stopped, []
+        for broker, outcome in stopped:
+            deletion.replicas_stopped(term.state, effects, broker, outcome)
+        await term.carry_out(effects)
+
+    async def _on_failed(self, term: Term) -> None:
+        state, effects = term.state, Effects()
+        failed, term.failed = term.failed, []
+        for broker, partitions in failed:
+            if broker in state.brokers:
+                state.failed_replicas.setdefault(broker, set()).update(partitions)
+        await term.refresh_unclean()
+        for _, partitions in failed:
+            for tp in partitions:
+                if state.assignment(tp) is not None:
+                    leadership.settle(state, effects, tp)
+                    effects.tell_everyone(tp)
+        await term.carry_out(effects)
+
+    async def _on_rebalance(self, term: Term) -> None:
+        effects = Effects()
+        percentage = self.config.get_int("leader.imbalance.per.broker.percentage")
+        for tp in leadership.imbalanced(term.state, percentage):
+            leadership.elect_preferred(term.state, effects, tp)
+        await term.carry_out(effects)
+
+    async def _on_housekeeping(self, term: Term) -> None:
+        effects = Effects()
+        term.retry_deletions(effects)
+        reassignment.advance_all(term.state, effects)
+        if not effects.empty:
+            await term.carry_out(effects)
+
+    async def rebalance(self) -> None:
+        """Hand partitions back to their preferred leaders now, where the imbalance is too great."""
+        await self._decide(self._on_rebalance)
+
+    # Being woken.
+
+    def _wake(self, reason: str) -> None:
+        self._reasons[reason] = None
+        self._awake.set()
+
+    async def _work(self) -> None:
+        """React to watches and answers, one reason at a time; many wake-ups for one reason are one."""
+        while True:
+            await self._awake.wait()
+            self._awake.clear()
+            while self._reasons:
+                reason = next(iter(self._reasons))
+                del self._reasons[reason]
+                try:
+                    await self._handlers[reason]()
+                except NotController:
+                    log.debug("%s: not the controller any more", reason)
+                except StoreUnavailable as error:
+                    log.warning("%s: the store does not answer, trying again: %s", reason, error)
+                    asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._wake, reason)
+                except Exception:
+                    log.exception("reacting to %s failed", reason)
+
+    async def _every_so_often(self) -> None:
+        enabled = bool(self.config["auto.leader.rebalance.enable"])
+        interval_s = self.config.get_int("leader.imbalance.check.interval.seconds")
+        loop = asyncio.get_running_loop()
+        next_rebalance_s = loop.time() + interval_s
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
+            if self._term is None:
+                continue
+            self._wake("housekeeping")
+            if enabled and loop.time() >= next_rebalance_s:
+                next_rebalance_s = loop.time() + interval_s
+                self._wake("rebalance")
+
+    # Entry points.
+
+    async def create_topics(
+        self, request: m.CreateTopicsRequest, version: int | None = None
+    ) -> m.CreateTopicsResponse:
+        return await topic_requests.create_topics(self, request)
+
+    async def delete_topics(
+        self, request: m.DeleteTopicsRequest, version: int | None = None
+    ) -> m.DeleteTopicsResponse:
+        return await topic_requests.delete_topics(self, request, _or_latest(request, version))
+
+    async def create_partitions(
+        self, request: m.CreatePartitionsRequest, version: int | None = None
+    ) -> m.CreatePartitionsResponse:
+        return await topic_requests.create_partitions(self, request)
+
+    async def alter_partition_reassignments(
+        self, request: m.AlterPartitionReassignmentsRequest, version: int | None = None
+    ) -> m.AlterPartitionReassignmentsResponse:
+        return await partition_requests.alter_partition_reassignments(self, request)
+
+    async def list_partition_reassignments(
+        self, request: m.ListPartitionReassignmentsRequest, version: int | None = None
+    ) -> m.ListPartitionReassignmentsResponse:
+        return await partition_requests.list_partition_reassignments(self, request)
+
+    async def elect_leaders(
+        self, request: m.ElectLeadersRequest, version: int | None = None
+    ) -> m.ElectLeadersResponse:
+        return await partition_requests.elect_leaders(self, request)
+
+    async def alter_partition(
+        self, request: m.AlterPartitionRequest, version: int | None = None
+    ) -> m.AlterPartitionResponse:
+        return await partition_requests.alter_partition(self, request, _or_latest(request, version))
+
+    async def controlled_shutdown(
+        self, request: m.ControlledShutdownRequest, version: int | None = None
+    ) -> m.ControlledShutdownResponse:
+        return await partition_requests.controlled_shutdown(self, request)
+
+
+def _or_latest(request: m.AlterPartitionRequest | m.DeleteTopicsRequest, version: int | None) -> int:
+    return type(request).max_version if version is None else version

@@ -1,0 +1,117 @@
+"""Reading the cluster from the store, many nodes at a time.
+
+Called by the shell when this broker is elected, and (brokers, single topics) when a watch says so. What
+cannot be understood is logged and left out: one damaged node must not stop the cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from ottla.controller.state import Assignment, ClusterState, Deletion, LeaderAndIsr, Topic
+from ottla.metadata import znodes
+from ottla.metadata.store import MetadataStore, children_of_many, get_many
+from ottla.metadata.znodes import BrokerInfo, InvalidNode, TopicAssignment
+from ottla.protocol.types import ZERO_UUID
+
+log = logging.getLogger(__name__)
+
+
+async def read_brokers(store: MetadataStore) -> dict[int, BrokerInfo]:
+    ids = [int(name) for name in await store.children(znodes.BROKER_IDS) if name.isdecimal()]
+    brokers: dict[int, BrokerInfo] = {}
+    found = await get_many(store, [znodes.broker_path(broker) for broker in ids])
+    for broker, entry in zip(ids, found, strict=True):
+        if entry is None:
+            continue  # gone since it was listed
+        try:
+            brokers[broker] = znodes.decode_broker(broker, entry[0], entry[1].czxid)
+        except InvalidNode as error:
+            log.error("ignoring a broker: %s", error)
+    return brokers
+
+
+async def read_assignments(store: MetadataStore, topics: Iterable[str]) -> dict[str, TopicAssignment]:
+    names = list(topics)
+    found = await get_many(store, [znodes.topic_path(name) for name in names])
+    assignments: dict[str, TopicAssignment] = {}
+    for name, entry in zip(names, found, strict=True):
+        if entry is None:
+            continue
+        try:
+            assignments[name] = znodes.decode_topic(name, entry[0])
+        except InvalidNode as error:
+            log.error("ignoring a topic: %s", error)
+    return assignments
+
+
+def topic_of(name: str, node: TopicAssignment) -> Topic:
+    return Topic(
+        name,
+        node.topic_id or ZERO_UUID,
+        {
+            p: Assignment(replicas, node.adding.get(p, ()), node.removing.get(p, ()))
+            for p, replicas in sorted(node.partitions.items())
+            if replicas
+        },
+    )
+
+
+async def read_leaders(store: MetadataStore, state: ClusterState, topics: Iterable[str]) -> None:
+    """Fill in the leadership of these topics' partitions, and which nodes exist of those without."""
+    partitions = [tp for name in topics for tp in state.topics[name].partitions()]
+    found = await get_many(store, [znodes.state_path(*tp) for tp in partitions])
+    incomplete: dict[str, None] = {}
+    for tp, entry in zip(partitions, found, strict=True):
+        if entry is None:
+            incomplete[tp.topic] = None
+            continue
+        state.existing_paths.add(znodes.partitions_path(tp.topic))
+        try:
+            node = znodes.decode_partition_state(*tp, entry[0])
+        except InvalidNode as error:
+            log.error("ignoring a partition: %s", error)
+            del state.topics[tp.topic].assignments[tp.partition]
+            continue
+        state.leaders[tp] = LeaderAndIsr(
+            node.leader,
+            node.leader_epoch,
+            node.isr,
+            entry[1].version,
+            node.controller_epoch,
+            node.leader_recovery_state,
+        )
+    names = list(incomplete)
+    parents = [znodes.partitions_path(name) for name in names]
+    for name, parent, children in zip(names, parents, await children_of_many(store, parents), strict=True):
+        if children or await store.exists(parent) is not None:
+            state.existing_paths.add(parent)
+        state.existing_paths.update(
+            znodes.partition_path(name, int(child)) for child in children if child.isdecimal()
+        )
+
+
+async def load(store: MetadataStore, state: ClusterState) -> None:
+    """Read everything, into a fresh state."""
+    state.brokers = await read_brokers(store)
+    for name, node in (await read_assignments(store, await store.children(znodes.TOPICS))).items():
+        state.add_topic(topic_of(name, node))
+    await read_leaders(store, state, state.topics)
+    for name in await store.children(znodes.DELETE_TOPICS):
+        if name in state.topics:
+            state.deletions[name] = Deletion()
+
+
+async def read_topic_configs(store: MetadataStore, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The topics' overrides, as the store has them now."""
+    names = list(topics)
+    paths = [znodes.topic_config_path(name) for name in names]
+    configs: dict[str, dict[str, str]] = {}
+    for name, path, entry in zip(names, paths, await get_many(store, paths), strict=True):
+        try:
+            configs[name] = znodes.decode_config(path, entry[0]) if entry else {}
+        except InvalidNode as error:
+            log.error("ignoring topic settings: %s", error)
+            configs[name] = {}
+    return configs

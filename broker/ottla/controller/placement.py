@@ -1,0 +1,88 @@
+"""Where a new partition's replicas go: Kafka's round robin, by rack where racks are known (KIP-36).
+
+Called by `topics`. Pure, with the two random starting points passed in: leaders go round the brokers from
+`start`; the followers of a partition are shifted against its leader by `shift`, and by one more each time the
+leaders have gone round, so that a broker's followers spread over all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def place_replicas(
+    brokers: Mapping[int, str | None],
+    partitions: int,
+    replication_factor: int,
+    *,
+    start: int,
+    shift: int,
+    first_partition: int = 0,
+) -> dict[int, tuple[int, ...]]:
+    """Assign replicas to partitions `first_partition`, … of a topic.
+
+    `brokers` are the ids that may be used, with their racks; racks count only if every broker has one.
+    """
+    assert 0 < replication_factor <= len(brokers), "the caller checks the replication factor"
+    racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
+    if len(racks) == len(brokers):
+        return _by_rack(racks, partitions, replication_factor, start, shift, first_partition)
+    ids = sorted(brokers)
+    count = len(ids)
+    placed: dict[int, tuple[int, ...]] = {}
+    for partition in range(first_partition, first_partition + partitions):
+        if partition > 0 and partition % count == 0:
+            shift += 1
+        leader = (partition + start) % count
+        followers = [ids[_follower(leader, shift, nth, count)] for nth in range(replication_factor - 1)]
+        placed[partition] = (ids[leader], *followers)
+    return placed
+
+
+def _follower(leader: int, shift: int, nth: int, count: int) -> int:
+    """The position of the nth follower: never the leader's own."""
+    return (leader + 1 + (shift + nth) % (count - 1)) % count
+
+
+def _by_rack(
+    racks: Mapping[int, str],
+    partitions: int,
+    replication_factor: int,
+    start: int,
+    shift: int,
+    first_partition: int,
+) -> dict[int, tuple[int, ...]]:
+    """Each replica in a rack of its own while there are racks left, then anywhere new."""
+    ids = alternate_racks(racks)
+    count, rack_count = len(ids), len(set(racks.values()))
+    placed: dict[int, tuple[int, ...]] = {}
+    for partition in range(first_partition, first_partition + partitions):
+        if partition > 0 and partition % count == 0:
+            shift += 1
+        leader = (partition + start) % count
+        replicas = [ids[leader]]
+        used = {racks[ids[leader]]}
+        step = 0
+        while len(replicas) < replication_factor:
+            broker = ids[_follower(leader, shift * rack_count, step, count)]
+            step += 1
+            if broker not in replicas and (racks[broker] not in used or len(used) == rack_count):
+                replicas.append(broker)
+                used.add(racks[broker])
+        placed[partition] = tuple(replicas)
+    return placed
+
+
+def alternate_racks(racks: Mapping[int, str]) -> Sequence[int]:
+    """The brokers so ordered that neighbours are in different racks as far as possible."""
+    by_rack = {
+        rack: sorted(b for b, its_rack in racks.items() if its_rack == rack)
+        for rack in sorted(set(racks.values()))
+    }
+    longest = max(len(members) for members in by_rack.values())
+    return [
+        members[position]
+        for position in range(longest)
+        for members in by_rack.values()
+        if position < len(members)
+    ]

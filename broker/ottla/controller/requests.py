@@ -1,0 +1,185 @@
+"""From effects to messages: one LeaderAndIsr, UpdateMetadata and StopReplica per broker and decision.
+
+Called by the shell after a decision's writes are done. Pure. The messages are those of the versions that all
+Kafka 3.x brokers speak (LeaderAndIsr 5-7, UpdateMetadata 7-8, StopReplica 3-4); the connection picks the
+highest that the broker has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from ottla.controller.effects import Effects
+from ottla.controller.state import ClusterState
+from ottla.metadata.cache import LEADER_DURING_DELETE
+from ottla.metadata.znodes import TopicPartition
+from ottla.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from ottla.protocol.types import Message
+
+TYPE_INCREMENTAL = 1
+TYPE_FULL = 2
+"""LeaderAndIsr's Type: the request names every replica of the broker."""
+
+_SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+def build(state: ClusterState, effects: Effects, listener: str) -> dict[int, list[Message]]:
+    """The requests for each broker, in the order in which it must get them.
+
+    `listener` is the inter-broker listener, by which replicas reach their leaders.
+    """
+    requests: dict[int, list[Message]] = {}
+    partitions = _metadata_states(state, effects.metadata)
+    brokers = _live_brokers(state)
+    everything: list[UpdateMetadataRequest.UpdateMetadataTopicState] | None = None
+    for broker, info in sorted(state.brokers.items()):
+        messages: list[Message] = []
+        states = effects.leader_and_isr.get(broker)
+        if states:
+            messages.append(
+                _leader_and_isr(state, broker, states, listener, full=broker in effects.full_leader_and_isr)
+            )
+        if broker in effects.full_metadata and everything is None:
+            everything = _metadata_states(state, state.partitions())
+        topics = everything if broker in effects.full_metadata else partitions
+        if topics or effects.brokers_changed or broker in effects.full_metadata:
+            messages.append(
+                UpdateMetadataRequest(
+                    controller_id=state.controller_id,
+                    controller_epoch=state.controller_epoch,
+                    broker_epoch=info.epoch,
+                    topic_states=topics or [],
+                    live_brokers=brokers,
+                )
+            )
+        if broker in effects.stop_replicas:
+            messages.append(_stop_replica(state, effects, broker))
+        if messages:
+            requests[broker] = messages
+    return requests
+
+
+T = TypeVar("T")
+
+
+def _by_topic(items: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[tuple[int, T]]]:
+    grouped: dict[str, list[tuple[int, T]]] = {}
+    for (topic, partition), item in items:
+        grouped.setdefault(topic, []).append((partition, item))
+    return grouped
+
+
+def _leader_and_isr(
+    state: ClusterState, broker: int, states: dict[TopicPartition, bool], listener: str, *, full: bool
+) -> LeaderAndIsrRequest:
+    request = LeaderAndIsrRequest(
+        controller_id=state.controller_id,
+        controller_epoch=state.controller_epoch,
+        broker_epoch=state.brokers[broker].epoch,
+        type=TYPE_FULL if full else TYPE_INCREMENTAL,
+    )
+    leaders: set[int] = set()
+    for name, partitions in _by_topic(states.items()).items():
+        topic = state.topics[name]
+        topic_state = LeaderAndIsrRequest.LeaderAndIsrTopicState(topic_name=name, topic_id=topic.topic_id)
+        for partition, is_new in partitions:
+            current, assignment = state.leaders[TopicPartition(name, partition)], topic.assignments[partition]
+            leaders.add(current.leader)
+            topic_state.partition_states.append(
+                LeaderAndIsrRequest.LeaderAndIsrPartitionState(
+                    partition_index=partition,
+                    controller_epoch=current.controller_epoch,
+                    leader=current.leader,
+                    leader_epoch=current.leader_epoch,
+                    isr=list(current.isr),
+                    partition_epoch=current.partition_epoch,
+                    replicas=list(assignment.replicas),
+                    adding_replicas=list(assignment.adding),
+                    removing_replicas=list(assignment.removing),
+                    is_new=is_new,
+                    leader_recovery_state=current.recovery,
+                )
+            )
+        request.topic_states.append(topic_state)
+    for leader in sorted(leaders):
+        endpoint = state.brokers[leader].endpoint(listener) if leader in state.brokers else None
+        if endpoint is not None:
+            request.live_leaders.append(
+                LeaderAndIsrRequest.LeaderAndIsrLiveLeader(
+                    broker_id=leader, host_name=endpoint.host, port=endpoint.port
+                )
+            )
+    return request
+
+
+def _metadata_states(
+    state: ClusterState, partitions: Iterable[TopicPartition]
+) -> list[UpdateMetadataRequest.UpdateMetadataTopicState]:
+    topics: dict[str, UpdateMetadataRequest.UpdateMetadataTopicState] = {}
+    for tp in partitions:
+        topic, current = state.topics.get(tp.topic), state.leaders.get(tp)
+        deleting = state.is_deleting(tp.topic)
+        if topic is None or (current is None and not deleting):
+            continue  # a partition that never had a leader is not yet part of the metadata
+        replicas = topic.assignments[tp.partition].replicas
+        partition = UpdateMetadataRequest.UpdateMetadataPartitionState(
+            partition_index=tp.partition,
+            controller_epoch=state.controller_epoch,
+            leader=LEADER_DURING_DELETE,
+            replicas=list(replicas),
+            offline_replicas=[r for r in replicas if not state.is_online(r, tp, also_leaving=True)],
+        )
+        if current is not None:
+            partition.isr = list(current.isr)
+            if not deleting:
+                partition.controller_epoch = current.controller_epoch
+                partition.leader = current.leader
+                partition.leader_epoch = current.leader_epoch
+                partition.zk_version = current.partition_epoch
+        entry = topics.get(tp.topic)
+        if entry is None:
+            entry = topics[tp.topic] = UpdateMetadataRequest.UpdateMetadataTopicState(
+                topic_name=tp.topic, topic_id=topic.topic_id
+            )
+        entry.partition_states.append(partition)
+    return list(topics.values())
+
+
+def _live_brokers(state: ClusterState) -> list[UpdateMetadataRequest.UpdateMetadataBroker]:
+    return [
+        UpdateMetadataRequest.UpdateMetadataBroker(
+            id=broker.id,
+            rack=broker.rack,
+            endpoints=[
+                UpdateMetadataRequest.UpdateMetadataEndpoint(
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    listener=endpoint.listener,
+                    security_protocol=_SECURITY_PROTOCOLS[endpoint.security_protocol],
+                )
+                for endpoint in broker.endpoints
+            ],
+        )
+        for broker in sorted(state.brokers.values(), key=lambda info: info.id)
+    ]
+
+
+def _stop_replica(state: ClusterState, effects: Effects, broker: int) -> StopReplicaRequest:
+    request = StopReplicaRequest(
+        controller_id=state.controller_id,
+        controller_epoch=state.controller_epoch,
+        broker_epoch=state.brokers[broker].epoch,
+    )
+    for name, partitions in _by_topic(effects.stop_replicas[broker].items()).items():
+        topic_state = StopReplicaRequest.StopReplicaTopicState(topic_name=name)
+        for partition, stop in partitions:
+            topic_state.partition_states.append(
+                StopReplicaRequest.StopReplicaPartitionState(
+                    partition_index=partition,
+                    leader_epoch=stop.leader_epoch,
+                    delete_partition=stop.delete,
+                )
+            )
+        request.topic_states.append(topic_state)
+    return request

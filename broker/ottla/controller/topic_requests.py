@@ -1,0 +1,304 @@
+"""CreateTopics 0-7, DeleteTopics 0-6, CreatePartitions 0-3, as the controller answers them.
+
+Called through `Controller`. Each topic of a request succeeds or fails by itself. Left out on purpose:
+controller mutation quotas (KIP-599), and create-topic policies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from ottla.controller import deletion, topics
+from ottla.controller.effects import Effects
+from ottla.controller.office import NotController, Office
+from ottla.controller.state import ClusterState, new_topic_id
+from ottla.controller.term import Term
+from ottla.metadata import znodes
+from ottla.metadata.config import TOPIC_SYNONYMS, BrokerConfig, topic_defaults
+from ottla.metadata.store import Create, Operation, SetData
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from ottla.protocol.types import ZERO_UUID
+
+_DYNAMIC_TOPIC_CONFIG, _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 1, 4, 5
+_DELETION_DISABLED_SINCE = 3
+_BY_ID_SINCE = 6
+
+Acknowledged = dict[int, "asyncio.Future[Any]"]
+T = TypeVar("T")
+_NOT_CONTROLLER = KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
+_FAILED = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The controller failed; its log tells more.")
+
+
+async def _outcome(office: Office, work: Callable[[Term], Awaitable[T]]) -> T | KafkaError:
+    """Run `work` in office; the error that every item of the request gets if that is impossible."""
+    try:
+        return await office.in_office(work)
+    except NotController:
+        return _NOT_CONTROLLER
+    except Exception:  # logged where it happened
+        return _FAILED
+
+
+async def _done_in_time(
+    office: Office,
+    term: Term,
+    acknowledged: Acknowledged,
+    condition: Callable[[ClusterState], bool],
+    timeout_ms: int,
+) -> bool:
+    """Wait until the state is as promised, and this broker's metadata shows it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_ms / 1000
+    if not await term.until(lambda: condition(term.state), timeout_ms / 1000):
+        return False
+    own = acknowledged.get(office.broker_id)
+    if own is None:
+        return True
+    await asyncio.wait([own], timeout=max(0.0, deadline - loop.time()))
+    return own.done()
+
+
+def _all_led(state: ClusterState, names: Iterable[str]) -> bool:
+    return all(
+        tp in state.leaders
+        for name in names
+        if name in state.topics and name not in state.deletions
+        for tp in state.topics[name].partitions()
+    )
+
+
+# CreateTopics
+
+
+async def create_topics(office: Office, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    repeated = {name for name, count in Counter(t.name for t in request.topics).items() if count > 1}
+    asked = [topic for topic in request.topics if topic.name not in repeated]
+    results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {
+        name: _failed_creation(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+        for name in repeated
+    }
+
+    async def work(term: Term) -> tuple[Term, Acknowledged, list[str]]:
+        effects, created = Effects(), list[str]()
+        for topic in asked:
+            try:
+                new = topics.judge_topic(
+                    term.state,
+                    topic,
+                    default_partitions=office.config.get_int("num.partitions"),
+                    default_replication_factor=office.config.get_int("default.replication.factor"),
+                    random=office.random_below,
+                )
+            except KafkaError as error:
+                results[topic.name] = _failed_creation(topic.name, error)
+                continue
+            topic_id = ZERO_UUID
+            if not request.validate_only:
+                topic_id = new_topic_id()
+                topics.create_topic(
+                    term.state, effects, new, topic_id, with_operations=[await _config_write(term, new)]
+                )
+                created.append(new.name)
+            results[topic.name] = CreateTopicsResponse.CreatableTopicResult(
+                name=new.name,
+                topic_id=topic_id,
+                error_message=None,
+                num_partitions=len(new.assignments),
+                replication_factor=new.replication_factor,
+                configs=_effective_configs(office.config, new),
+            )
+        return term, await term.carry_out(effects), created
+
+    outcome = await _outcome(office, work)
+    if isinstance(outcome, KafkaError):
+        results.update((topic.name, _failed_creation(topic.name, outcome)) for topic in asked)
+    else:
+        term, acknowledged, created = outcome
+        if created and not await _done_in_time(
+            office, term, acknowledged, lambda state: _all_led(state, created), request.timeout_ms
+        ):
+            late = KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, "The topic is created, but not all is ready within the time-out."
+            )
+            results.update((name, _failed_creation(name, late)) for name in created)
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    return CreateTopicsResponse(topics=[results[name] for name in names])
+
+
+def _failed_creation(name: str, error: KafkaError) -> CreateTopicsResponse.CreatableTopicResult:
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=name, error_code=error.code, error_message=error.message, configs=[]
+    )
+
+
+async def _config_write(term: Term, new: topics.NewTopic) -> Operation:
+    """The topic's settings; what an earlier topic of that name may have left is replaced."""
+    path, data = znodes.topic_config_path(new.name), znodes.encode_config(new.configs)
+    return SetData(path, data) if await term.store.exists(path) is not None else Create(path, data)
+
+
+def _effective_configs(
+    config: BrokerConfig, new: topics.NewTopic
+) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
+    """All settings of the new topic, and where each comes from (KIP-525)."""
+    effective: list[CreateTopicsResponse.CreatableTopicConfigs] = []
+    for name, default in sorted(topic_defaults(config).items()):
+        if name in new.configs:
+            source = _DYNAMIC_TOPIC_CONFIG
+        elif any(synonym in config.given for synonym, _ in TOPIC_SYNONYMS.get(name, ())):
+            source = _STATIC_BROKER_CONFIG
+        else:
+            source = _DEFAULT_CONFIG
+        effective.append(
+            CreateTopicsResponse.CreatableTopicConfigs(
+                name=name, value=new.configs.get(name, default), config_source=source
+            )
+        )
+    return effective
+
+
+# DeleteTopics
+
+
+async def delete_topics(office: Office, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
+    asked = _topics_to_delete(request, version)
+    if not office.config["delete.topic.enable"]:
+        code = (
+            ErrorCode.TOPIC_DELETION_DISABLED
+            if version >= _DELETION_DISABLED_SINCE
+            else ErrorCode.INVALID_REQUEST
+        )
+        return _deletions(asked, KafkaError(code, "Topic deletion is disabled (delete.topic.enable)."))
+    results: list[DeleteTopicsResponse.DeletableTopicResult] = []
+
+    async def work(term: Term) -> tuple[Term, Acknowledged, list[str]]:
+        state, effects = term.state, Effects()
+        # Others may have asked for a deletion that we have not heard of yet.
+        deletion.enqueue(state, effects, await term.store.children(znodes.DELETE_TOPICS))
+        names: list[str] = []
+        for topic in asked:
+            result = _judge_deletion(state, topic)
+            results.append(result)
+            if not result.error_code and result.name is not None:
+                names.append(result.name)
+        deletion.request(state, effects, names)
+        return term, await term.carry_out(effects), names
+
+    outcome = await _outcome(office, work)
+    if isinstance(outcome, KafkaError):
+        return _deletions(asked, outcome)
+    term, acknowledged, names = outcome
+    if names and not await _done_in_time(
+        office,
+        term,
+        acknowledged,
+        lambda state: all(_gone_from_metadata(state, name) for name in names),
+        request.timeout_ms,
+    ):
+        for result in results:
+            if not result.error_code:
+                result.error_code = ErrorCode.REQUEST_TIMED_OUT
+                result.error_message = "The topic is marked for deletion, but still there after the time-out."
+    return DeleteTopicsResponse(responses=results)
+
+
+def _topics_to_delete(
+    request: DeleteTopicsRequest, version: int
+) -> list[DeleteTopicsRequest.DeleteTopicState]:
+    if version >= _BY_ID_SINCE:
+        return request.topics
+    return [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
+
+
+def _judge_deletion(
+    state: ClusterState, asked: DeleteTopicsRequest.DeleteTopicState
+) -> DeleteTopicsResponse.DeletableTopicResult:
+    result = DeleteTopicsResponse.DeletableTopicResult(name=asked.name, topic_id=asked.topic_id)
+    by_id = asked.topic_id != ZERO_UUID
+    if by_id == (asked.name is not None):
+        result.error_code = ErrorCode.INVALID_REQUEST
+        result.error_message = "A topic to delete has either a name or an id."
+        return result
+    topic = state.topic_by_id(asked.topic_id) if by_id else state.topics.get(asked.name or "")
+    if topic is None:
+        result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        result.error_message = "There is no such topic."
+    else:
+        result.name, result.topic_id = topic.name, topic.topic_id
+    return result
+
+
+def _gone_from_metadata(state: ClusterState, name: str) -> bool:
+    pending = state.deletions.get(name)
+    return pending is None or pending.announced
+
+
+def _deletions(
+    asked: Sequence[DeleteTopicsRequest.DeleteTopicState], error: KafkaError
+) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[
+            DeleteTopicsResponse.DeletableTopicResult(
+                name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.message
+            )
+            for topic in asked
+        ]
+    )
+
+
+# CreatePartitions
+
+
+async def create_partitions(office: Office, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    repeated = {name for name, count in Counter(t.name for t in request.topics).items() if count > 1}
+    asked = [topic for topic in request.topics if topic.name not in repeated]
+    results: dict[str, KafkaError | None] = {
+        name: KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in repeated
+    }
+
+    async def work(term: Term) -> tuple[Term, Acknowledged, list[str]]:
+        effects, grown = Effects(), list[str]()
+        for topic in asked:
+            try:
+                placed = topics.judge_partitions(term.state, topic)
+            except KafkaError as error:
+                results[topic.name] = error
+                continue
+            results[topic.name] = None
+            if not request.validate_only:
+                topics.add_partitions(term.state, effects, topic.name, placed)
+                grown.append(topic.name)
+        return term, await term.carry_out(effects), grown
+
+    outcome = await _outcome(office, work)
+    if isinstance(outcome, KafkaError):
+        results.update((topic.name, outcome) for topic in asked)
+    else:
+        term, acknowledged, grown = outcome
+        if grown and not await _done_in_time(
+            office, term, acknowledged, lambda state: _all_led(state, grown), request.timeout_ms
+        ):
+            late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Not all new partitions have a leader yet.")
+            results.update((name, late) for name in grown)
+    response = CreatePartitionsResponse()
+    for name in dict.fromkeys(topic.name for topic in request.topics):
+        error = results[name]
+        response.results.append(
+            CreatePartitionsResponse.CreatePartitionsTopicResult(
+                name=name,
+                error_code=error.code if error is not None else ErrorCode.NONE,
+                error_message=error.message if error is not None else None,
+            )
+        )
+    return response
