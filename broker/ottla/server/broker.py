@@ -63,6 +63,7 @@ new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventL
 
 TICK_S = 1.0
 REJOIN_RETRY_S = 1.0
+CONTROLLER_POLL_S = 0.1
 
 
 class StartupError(Exception):
@@ -364,10 +365,12 @@ class Broker:
         """Ask the controller to move leaders off, `controlled.shutdown.max.retries` times at most."""
         assert self._channel is not None
         retries = self.config.get_int("controlled.shutdown.max.retries")
-        backoff_s = self.config.get_int("controlled.shutdown.retry.backoff.ms") / 1000
         for attempt in range(retries):
             if attempt:
-                await asyncio.sleep(backoff_s)
+                await self._before_next_try()
+            if self._is_alone():
+                log.info("controlled shutdown: no other broker is left to lead anything")
+                return
             request = ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
             try:
                 response = await self._channel.controlled_shutdown(request)
@@ -383,6 +386,19 @@ class Broker:
                 len(response.remaining_partitions),
             )
         log.warning("controlled shutdown gave up after %d tries: stopping as it is", retries)
+
+    async def _before_next_try(self) -> None:
+        """Wait `controlled.shutdown.retry.backoff.ms`, or less when there is a new controller to ask."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.config.get_int("controlled.shutdown.retry.backoff.ms") / 1000
+        asked = self.controller.controller_id
+        while loop.time() < deadline and not self._is_alone():
+            await asyncio.sleep(CONTROLLER_POLL_S)
+            if self.controller.controller_id not in (None, asked):
+                return
+
+    def _is_alone(self) -> bool:
+        return [broker.id for broker in self.cache.brokers()] == [self.broker_id]
 
     async def _close_logs(self, logs: LogManager) -> None:
         await asyncio.to_thread(logs.close, self._clock(), self.broker_epoch)

@@ -7,7 +7,8 @@ the last seen is STALE_CONTROLLER_EPOCH (the rooms check it). ControlledShutdown
 the controller: from any other broker NOT_CONTROLLER.
 
 Left out on purpose: the KRaft fields (type, isKRaftController) mean nothing in ZooKeeper mode and are
-ignored.
+ignored; AllocateProducerIds, by which a Java broker in a mixed cluster asks for ids (ours take theirs from
+the store), comes with mixed clusters.
 """
 
 from __future__ import annotations
