@@ -40,7 +40,7 @@ class LocalCluster:
             self.zookeeper.start()
             for broker_id in range(self._size):
                 self.add_broker(broker_id)
-            self.wait_until(lambda: len(self.describe().brokers) == self._size, "all brokers to register")
+            self.wait_until(self._all_registered, "all brokers to register")
         except BaseException:
             self.stop()
             raise
@@ -50,6 +50,12 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _all_registered(self) -> bool:
+        for broker in self.brokers.values():
+            if not broker.running:
+                raise StartFailed(f"broker {broker.broker_id} did not come up:\n{broker.log_tail()}")
+        return len(self.describe().brokers) == self._size
 
     def add_broker(self, broker_id: int, settings: Mapping[str, str] | None = None) -> BrokerProcess:
         """Start one more broker; returns at once."""
