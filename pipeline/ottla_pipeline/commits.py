@@ -177,7 +177,7 @@ class CommitLog:
         self.files.rename(part, path)
 
     def publish(self, commit: Commit) -> None:
-        """Moves a committed batch's files to their places, but for those moved already; clears the staging."""
+        """Moves a committed batch's files to their places, if not there already; clears the staging."""
         made: set[str] = set()
         for move in commit.moves:
             directory = move.target.rpartition("/")[0]

@@ -1,7 +1,7 @@
 """Fetches the Spark packages that the jobs need, once: `python -m ottla_pipeline.prefetch`.
 
 Called by `make setup`. Runs spark-submit's own resolution (Ivy, with its cache), then writes down where the
-jars are (`spark.jar_list`), so that later sessions neither resolve nor download anything. Quick the next time.
+jars are (`spark.jar_list`), so that later sessions neither resolve nor download anything. Quick afterwards.
 """
 
 from __future__ import annotations

@@ -1,0 +1,116 @@
+"""Which events the brokers hold, read by confluent-kafka: the audit's way to the brokers.
+
+Called by the audit job. On purpose it shares nothing with the lake job's way, which is Spark's connector on
+the Java client: an error in either would show as a difference. Each partition is read by a task of its own,
+from its first offset to the end it had when the audit began.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+STALLED_S = 60.0
+POLL_S = 1.0
+REQUEST_S = 30.0
+
+
+class ReadStalled(Exception):
+    """A partition could not be read to its end; the message says how far it went."""
+
+
+class Range(NamedTuple):
+    """Offsets of one partition; `end` is exclusive."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Held(NamedTuple):
+    """One event as a broker holds it; `id` is None when its value has none that can be read."""
+
+    topic: str
+    id: str | None
+    time: str | None
+
+
+def consumer(bootstrap: str, options: Mapping[str, str]) -> Consumer:
+    """A reader that belongs to no group, commits nothing, and is told of the end of a partition."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "ottla-audit",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "allow.auto.create.topics": False,
+            **options,
+        }
+    )
+
+
+def ranges(bootstrap: str, topics: list[str], options: Mapping[str, str]) -> list[Range]:
+    """All offsets that the partitions of these topics hold now. A topic that is not there has none."""
+    reader = consumer(bootstrap, options)
+    try:
+        known = reader.list_topics(timeout=REQUEST_S).topics
+        found: list[Range] = []
+        for topic in topics:
+            for partition in sorted(known[topic].partitions) if topic in known else ():
+                low, high = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
+                found.append(Range(topic, partition, low, high))
+        return found
+    finally:
+        reader.close()
+
+
+def event_of(message: Message, id_field: str, time_field: str) -> Held:
+    """The id and time in a record's value."""
+    try:
+        body: Any = json.loads(message.value() or b"null")
+    except ValueError:
+        body = None
+    body = body if isinstance(body, dict) else {}
+    identity, time = body.get(id_field), body.get(time_field)
+    return Held(
+        str(message.topic()),
+        identity if isinstance(identity, str) and identity else None,
+        time if isinstance(time, str) else None,
+    )
+
+
+def read(
+    wanted: Range, bootstrap: str, id_field: str, time_field: str, options: Mapping[str, str]
+) -> Iterator[Held]:
+    """The events of one range, in offset order. ReadStalled when nothing comes for a minute before the end."""
+    if wanted.start >= wanted.end:
+        return
+    reader = consumer(bootstrap, options)
+    try:
+        reader.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
+        reached, idle_s = wanted.start, 0.0
+        while reached < wanted.end:
+            messages = reader.consume(num_messages=5_000, timeout=POLL_S)
+            idle_s = 0.0 if messages else idle_s + POLL_S
+            if idle_s >= STALLED_S:
+                where = f"{wanted.topic}-{wanted.partition} at offset {reached} of {wanted.end}"
+                raise ReadStalled(f"{where}: nothing came for {STALLED_S:.0f} s")
+            for message in messages:
+                error, offset = message.error(), message.offset()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                if offset is None or offset == OFFSET_INVALID:
+                    continue
+                if error is not None:  # the end; offsets before it may be transaction markers
+                    reached = max(reached, offset)
+                    continue
+                reached = offset + 1
+                if offset < wanted.end:
+                    yield event_of(message, id_field, time_field)
+    finally:
+        reader.close()
