@@ -87,6 +87,26 @@ def test_epochs_that_only_one_side_knows_are_walked_back(tmp_path: Path) -> None
     assert epochs_of(cluster.nodes[1]) == epochs_of(cluster.nodes[2]) == [(0, 0), (1, 1), (2, 1), (3, 3)]
 
 
+def test_an_epoch_that_both_know_ends_where_it_ends_first(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, replicas=2)
+    cluster.produce("a1")
+    cluster.replicate(2)
+    cluster.produce("a2", "a3", acks=1)
+    cluster.kill(1)
+    cluster.elect(2, isr=[2])
+    cluster.produce("b")
+    cluster.produce("b")
+    cluster.kill(2)
+    cluster.start(1)
+    cluster.elect(1, isr=[1])
+    cluster.produce("c")
+    cluster.start(2)
+    cluster.tell(2)
+    assert cluster.fetch(2) == TruncateTo(1), "epoch 0 ends at 3 on the leader, but at 1 here"
+    cluster.replicate(2)
+    assert values_of(cluster.nodes[2]) == values_of(cluster.nodes[1]) == ["a1", "a2", "a3", "c"]
+
+
 def test_a_leader_that_wrote_nothing_follows_again_without_losing_anything(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=2)
     cluster.produce("a")

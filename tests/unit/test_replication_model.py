@@ -50,8 +50,13 @@ class Replication(RuleBasedStateMachine):
             self.cluster.produce(*values, acks=1, to=broker)
 
     def can_fetch(self, broker: int) -> bool:
+        """A fetcher has one request in flight; after a restart or an election it is another fetcher."""
         fetch = self.cluster.fetches.get(broker)
-        return fetch is not None and fetch.partition.leader_id in self.cluster.nodes
+        return (
+            fetch is not None
+            and fetch.partition.leader_id in self.cluster.nodes
+            and all(fetch is not other for other, _ in self.underway)
+        )
 
     @rule(broker=BROKERS)
     def fetch(self, broker: int) -> None:
@@ -61,7 +66,7 @@ class Replication(RuleBasedStateMachine):
     @rule(broker=BROKERS)
     def fetch_slowly(self, broker: int) -> None:
         """The answer is under way while other things happen."""
-        if self.can_fetch(broker) and all(fetch.partition.broker_id != broker for fetch, _ in self.underway):
+        if self.can_fetch(broker):
             fetch, request = self.cluster.ask(broker)
             self.underway.append((fetch, as_answer(self.cluster.answer(broker, request))))
 

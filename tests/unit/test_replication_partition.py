@@ -11,6 +11,7 @@ from replication_cluster import LAG_MS_MAX, Cluster, values_of
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import Record, build_batch
 from ottla.replication.follower import Append, Retry
+from ottla.replication.isr import Follower
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 
 
@@ -144,6 +145,19 @@ def test_a_follower_that_has_caught_up_joins_and_counts_at_once(cluster: Cluster
     assert cluster.leader.high_watermark == 2
 
 
+def test_a_follower_that_may_have_joined_counts_even_when_it_falls_asleep(cluster: Cluster) -> None:
+    """The controller may have granted the expansion, and elect that follower next."""
+    shrunk_to_leader(cluster)
+    cluster.replicate(2)
+    cluster.decide_proposals(answer=False)
+    assert cluster.isr == [1, 2]
+    cluster.produce("b", acks=1)
+    cluster.now_ms += LAG_MS_MAX + 1
+    cluster.leader.read(1, 1000, replica_id=3, now_ms=cluster.now_ms)
+    cluster.leader.read(2, 1000, replica_id=3, now_ms=cluster.now_ms)
+    assert cluster.leader.high_watermark == 1
+
+
 def test_a_follower_below_the_high_watermark_stays_out(cluster: Cluster) -> None:
     shrunk_to_leader(cluster)
     cluster.produce("b")
@@ -221,6 +235,18 @@ def test_an_answer_from_before_an_election_is_ignored(cluster: Cluster) -> None:
         change, leader_epoch=change.leader_epoch, isr=change.proposed, partition_epoch=99, now_ms=0
     )
     assert partition.isr == {1}
+
+
+def test_a_new_leadership_gives_members_of_the_isr_the_benefit_of_the_doubt() -> None:
+    follower = Follower(2)
+    follower.fetched(5, 0, 5, 1000)
+    follower.reset(8, 2000, new_leader=True, in_sync=True)
+    assert (follower.log_end_offset, follower.last_caught_up_ms) == (-1, 2000)
+    follower.fetched(5, 0, 8, 2500)
+    follower.reset(8, 3000, new_leader=False, in_sync=True)
+    assert (follower.log_end_offset, follower.last_caught_up_ms) == (5, 3000)
+    follower.reset(8, 4000, new_leader=False, in_sync=False)
+    assert not follower.is_caught_up(8, LAG_MS_MAX + 1, LAG_MS_MAX)
 
 
 # --- acks=all and min.insync.replicas --------------------------------------------------------------
@@ -371,6 +397,7 @@ def test_the_end_of_an_epoch_is_answered_by_its_leader_only(cluster: Cluster) ->
     cluster.produce("a", "b")
     cluster.replicate()
     cluster.elect(2)
+    assert cluster.leader.offset_for_leader_epoch(1, 1) == (ErrorCode.NONE, 1, 2), "it begins empty"
     cluster.produce("c")
     assert cluster.leader.offset_for_leader_epoch(1, 0) == (ErrorCode.NONE, 0, 2)
     assert cluster.leader.offset_for_leader_epoch(1, 1) == (ErrorCode.NONE, 1, 3)
