@@ -126,7 +126,8 @@ def _starts(observed: Observed, members: Members, target: Revision, roll: Roll) 
             steps.append(StartBroker(broker))
         elif instance.state in ("Stopped", "Crashed"):
             current = instance.config_hash in ("", target.hash)
-            steps.append(StartBroker(broker, on_target=current or broker in roll.bounce))
+            due = broker in roll.bounce or instance.stopped_by_us
+            steps.append(StartBroker(broker, on_target=current or due))
     # One that leaves may be the only one to have some replica: it has to run to be drained.
     needed = (broker for broker in members.surplus if observed.kafka.holding(broker))
     idle = (broker for broker in needed if observed.brokers[broker].state in ("Stopped", "Crashed"))

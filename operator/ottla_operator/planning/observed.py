@@ -33,10 +33,18 @@ class BrokerInstance:
     """The static settings it runs with, to tell what a bounce is for."""
     ready_since_ms: int | None = None
     started_at_ms: int | None = None
+    crashes: int = 0
+    """In a row, since it last was ready for a while."""
     rack: str | None = None
     name: str = ""
     message: str = ""
     """Why it is not running or not ready, when the platform knows."""
+
+    @property
+    def stopped_by_us(self) -> bool:
+        """It ran and was asked to stop: half-way through a bounce. One that never ran since the operator
+        started is stopped, too, and was not bounced."""
+        return self.state == "Stopped" and self.started_at_ms is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ from ottla_operator.planning.observed import BrokerInstance, Observed, Partition
 from ottla_operator.resources.cluster import RollingUpdate
 from ottla_operator.resources.common import parse_duration_ms
 
+# One crash may be chance; a second one in a row is the revision's.
+CRASHES_MAX = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Roll:
@@ -89,8 +92,8 @@ def _not_back(observed: Observed, broker: int, target_hash: str, policy: Rolling
     detail = f": {instance.message}" if instance.message else ""
     reason = f"broker {broker}, which is {_word(observed, instance)} on revision {target_hash}{detail}"
     late = _late(observed, instance, policy)
-    crashed = instance.state == "Crashed"
-    stalled = f"broker {broker} does not come up on revision {target_hash}{detail}" if late or crashed else ""
+    stuck = late or instance.crashes >= CRASHES_MAX
+    stalled = f"broker {broker} does not come up on revision {target_hash}{detail}" if stuck else ""
     return reason, stalled
 
 
@@ -109,16 +112,15 @@ def _roll_unready(
     observed: Observed, stale: list[int], out: list[int], policy: RollingUpdate, updated: int, total: int
 ) -> Roll:
     """One that is out of service goes; all others wait for it. One that was stopped for this is due first."""
-    out = sorted(out, key=lambda broker: (observed.brokers[broker].state != "Stopped", broker))
+    out = sorted(out, key=lambda broker: (not observed.brokers[broker].stopped_by_us, broker))
     waiting: dict[int, str] = {}
-    going: int | None = None
     for broker in out:
         instance = observed.brokers[broker]
         if instance.state in ("Starting", "Stopping") and not _late(observed, instance, policy):
             waiting[broker] = f"itself: it is {instance.state.lower()}"
-        elif going is None:
-            going = broker
-    first = going if going is not None else out[0]
+    # One on its way may be the first on the new revision: no other follows before it is seen to come up.
+    going = out[0] if not waiting or observed.brokers[out[0]].stopped_by_us else None
+    first = going if going is not None else next(iter(waiting))
     for broker in stale:
         if broker != going:
             waiting.setdefault(broker, f"broker {first}, which is not in service")
@@ -158,7 +160,7 @@ def _roll_ready(
             reason = "all others: it is the controller"
         reason = (
             reason
-            or _rack_limit(observed, broker, down | set(going), policy)
+            or _rack_limit(observed, broker, down, going, policy)
             or blocking_partition(observed, broker, going)
         )
         if reason:
@@ -168,17 +170,18 @@ def _roll_ready(
     return Roll(tuple(going), waiting, updated, total)
 
 
-def _rack_limit(observed: Observed, broker: int, down: set[int], policy: RollingUpdate) -> str:
-    """Why the broker may not be down together with those that are, or ""."""
-    if not down:
-        return ""
+def _rack_limit(
+    observed: Observed, broker: int, down: Collection[int], going: Collection[int], policy: RollingUpdate
+) -> str:
+    """Why the broker may not be down together with those that are, or are about to be; or ""."""
+    out = sorted({*down, *going})
     rack = observed.brokers[broker].rack
-    for other in sorted(down):
+    for other in out:
         instance = observed.brokers.get(other)
         if rack is None or instance is None or instance.rack != rack:
-            return f"broker {other}, which is down"
-    if len(down) >= policy.max_unavailable_per_rack:
-        return f"broker {min(down)}: {len(down)} of rack {rack} are down already"
+            return f"broker {other}, which is {'being bounced' if other in going else 'down'}"
+    if len(out) >= policy.max_unavailable_per_rack:
+        return f"broker {out[0]}: {len(out)} of rack {rack} are down already"
     return ""
 
 

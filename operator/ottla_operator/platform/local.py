@@ -1,8 +1,8 @@
 """Brokers as processes on this machine, in place of pods: the `Platform` port over `ottla.local`.
 
 Called by `ottla up`. A broker's folder, `<data>/brokers/<id>/`, stands for its pod and its volume;
-`revision.json` in it says what it runs with and outlives this process. Like a kubelet, and with no more memory
-than one, it remembers which exits were asked for and how often a broker crashed.
+`revision.json` in it says what it runs with and outlives this process. Like a kubelet, and with no more
+memory than one, it remembers which exits were asked for and how often a broker crashed.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class _Running:
     stop_asked_ms: int | None = None
     exited_at_ms: int | None = None
     crashes: int = 0
+    last_crash: str = ""
 
     @property
     def back_off_ms(self) -> int:
@@ -154,6 +155,7 @@ class LocalPlatform:
             settings=revision.get("static", {}),
             ready_since_ms=running.ready_since_ms if running else None,
             started_at_ms=running.started_at_ms if running else None,
+            crashes=running.crashes if running else 0,
             name=f"broker-{broker}",
             message=message,
         )
@@ -181,7 +183,12 @@ class LocalPlatform:
             if not ready:
                 was_ready = running.ready_since_ms is not None
                 running.ready_since_ms = None
-                return ("Running", "does not answer") if was_ready else ("Starting", "starting")
+                if was_ready:
+                    return "Running", "does not answer"
+                return (
+                    "Starting",
+                    f"starting again, it {running.last_crash}" if running.crashes else "starting",
+                )
             if running.ready_since_ms is None:
                 running.ready_since_ms = now_ms
             elif now_ms - running.ready_since_ms > BACK_OFF_RESET_MS:
@@ -194,17 +201,8 @@ class LocalPlatform:
         if running.exited_at_ms is None:
             running.exited_at_ms = now_ms
             running.crashes += 1
-        return "Crashed", self._crash_message(broker, running)
-
-    def _crash_message(self, broker: int, running: _Running) -> str:
-        if broker in self._problems:
-            return self._problems[broker]
-        code = running.process.exit_code
-        how = f"killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
-        if code is None or code < 0:
-            return how
-        lines = [line for line in running.process.log_tail(5).splitlines() if line.strip()]
-        return f"{how}: {lines[-1].strip()}" if lines else how
+            running.last_crash = _crash_message(running.process)
+        return "Crashed", self._problems.get(broker, running.last_crash)
 
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
         before = self._revision(broker)
@@ -212,19 +210,20 @@ class LocalPlatform:
             assert before is not None, f"broker {broker} never ran: there is nothing to start it as"
             launch = Launch(before["hash"], before["static"], before["properties"])
         running = self._brokers.get(broker)
+        crashes, last_crash = 0, ""
         if running is not None:
             if running.process.running:
                 return
             same = before is not None and before["hash"] == launch.config_hash
+            crashes, last_crash = (running.crashes, running.last_crash) if same else (0, "")
             crashed = running.stop_asked_ms is None and running.exited_at_ms is not None
-            if same and crashed and self._clock_ms() - (running.exited_at_ms or 0) < running.back_off_ms:
+            if crashes and crashed and self._clock_ms() - (running.exited_at_ms or 0) < running.back_off_ms:
                 return
         port = self.port_of(broker)
         if port_in_use(port, HOST):
             self._problems[broker] = f"port {port} is in use by another program"
             raise StepFailed("PortInUse", f"broker {broker}: port {port} is in use by another program")
         self._problems.pop(broker, None)
-        crashes = running.crashes if running is not None and running.stop_asked_ms is None else 0
         process = BrokerProcess(broker, self.brokers_dir / str(broker), port, host=HOST)
         process.write_properties(self._connect(cluster), launch.properties)
         revision = {
@@ -234,7 +233,9 @@ class LocalPlatform:
         }
         _write_atomically(self._revision_file(broker), json.dumps(revision, indent=1, sort_keys=True))
         process.start()
-        self._brokers[broker] = _Running(process, started_at_ms=self._clock_ms(), crashes=crashes)
+        self._brokers[broker] = _Running(
+            process, started_at_ms=self._clock_ms(), crashes=crashes, last_crash=last_crash
+        )
 
     async def stop_broker(self, cluster: BrokerCluster, broker: int) -> None:
         running = self._brokers.get(broker)
@@ -256,7 +257,7 @@ class LocalPlatform:
     # ---- the end
 
     async def shutdown(self, *, last: int | None = None, grace_s: float = 45) -> None:
-        """Stop all in order: brokers, the one named `last` (the controller) after the others; then ZooKeeper."""
+        """Stop all in order: brokers, `last` (the controller) after the others; then ZooKeeper."""
         first = [broker for broker in self._brokers if broker != last]
         await self._terminate(first, grace_s)
         await self._terminate([broker for broker in self._brokers if broker == last], grace_s)
@@ -286,6 +287,15 @@ class LocalPlatform:
             running.process.kill()
         if self._zookeeper is not None and self._zookeeper.running:
             self._zookeeper.kill()
+
+
+def _crash_message(process: BrokerProcess) -> str:
+    """How it ended, with the last thing that it said if it ended by itself."""
+    code = process.exit_code
+    if code is None or code < 0:
+        return f"was killed by signal {-(code or 0)}"
+    lines = [line for line in process.log_tail(5).splitlines() if line.strip()]
+    return f"ended with code {code}" + (f": {lines[-1].strip()}" if lines else "")
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -1,0 +1,437 @@
+"""A cluster as the operator sees one, in memory: the platform's port and the Admin API's, under virtual time.
+
+Brokers take time to stop, to start and to catch up; leadership moves as Kafka moves it. It also
+judges: `violations` fills up when something that runs over it stops too much at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ottla_operator.conditions import find
+from ottla_operator.planning.observed import (
+    BrokerInstance,
+    BrokerRunState,
+    GroupState,
+    KafkaState,
+    PartitionState,
+    TopicState,
+    ZooKeeperState,
+)
+from ottla_operator.planning.steps import (
+    AlterTopicConfig,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    ElectPreferredLeaders,
+    Reassign,
+)
+from ottla_operator.platform.port import Address, KafkaStep, Launch, StepFailed
+from ottla_operator.reconcile import Reconciler, is_ready
+from ottla_operator.resources import AnyResource, BrokerCluster
+from ottla_operator.resources.common import Status
+from ottla_operator.resources.loading import parse_resource
+
+START_MS, STOP_MS, CATCH_UP_MS, MOVE_MS = 3_000, 1_000, 2_000, 2_500
+
+
+@dataclass
+class Broker:
+    id: int
+    launch: Launch
+    state: BrokerRunState = "Starting"
+    changes_at_ms: int | None = None
+    started_at_ms: int = 0
+    ready_since_ms: int | None = None
+    rack: str | None = None
+    crashes: int = 0
+
+    @property
+    def up(self) -> bool:
+        return self.ready_since_ms is not None and self.state in ("Running", "Stopping")
+
+
+@dataclass
+class Partition:
+    replicas: list[int]
+    isr: list[int]
+    leader: int
+    joins_at_ms: dict[int, int] = field(default_factory=dict)
+    target: list[int] | None = None
+
+
+@dataclass
+class FakeTopic:
+    topic_id: str
+    partitions: list[Partition]
+    config: dict[str, str]
+
+
+class FakeCluster:
+    """Both ports at once, and the clock."""
+
+    def __init__(
+        self, *, broken_hashes: Collection[str] = (), racks: Mapping[int, str] | None = None
+    ) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.zookeeper = False
+        self.brokers: dict[int, Broker] = {}
+        self.topics: dict[str, FakeTopic] = {}
+        self.groups: dict[str, GroupState] = {}
+        self.controller = -1
+        self.broken_hashes = set(broken_hashes)
+        self.racks = dict(racks or {})
+        self.violations: list[str] = []
+        self.log: list[str] = []
+        self.max_down = 0
+        self.refuse: dict[type, StepFailed] = {}
+        self._ids = itertools.count(1)
+
+    # ---- time
+
+    def advance(self, ms: int) -> None:
+        until = self.now_ms + ms
+        while self.now_ms < until:
+            self.now_ms = min(until, self.now_ms + 250)
+            self._tick()
+
+    def _tick(self) -> None:
+        for broker in self.brokers.values():
+            if broker.changes_at_ms is None or broker.changes_at_ms > self.now_ms:
+                continue
+            broker.changes_at_ms = None
+            if broker.state == "Starting":
+                if broker.launch.config_hash in self.broken_hashes:
+                    broker.state = "Crashed"
+                    broker.crashes += 1
+                else:
+                    broker.state, broker.ready_since_ms = "Running", self.now_ms
+                    self._joined(broker.id)
+            elif broker.state == "Stopping":
+                broker.state = "Stopped"
+                self._left(broker.id)
+        live = self.live()
+        if self.controller not in live:
+            self.controller = min(live, default=-1)
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                self._progress(partition, live)
+
+    def live(self) -> set[int]:
+        return {broker.id for broker in self.brokers.values() if broker.up}
+
+    def _progress(self, partition: Partition, live: set[int]) -> None:
+        for broker, at_ms in list(partition.joins_at_ms.items()):
+            if broker in live and at_ms <= self.now_ms and partition.leader in live:
+                del partition.joins_at_ms[broker]
+                if broker in partition.replicas and broker not in partition.isr:
+                    partition.isr.append(broker)
+        if partition.leader not in live:
+            partition.leader = next((b for b in partition.replicas if b in partition.isr and b in live), -1)
+        if partition.target is not None and all(broker in partition.isr for broker in partition.target):
+            partition.replicas = partition.target
+            partition.isr = [broker for broker in partition.isr if broker in partition.target]
+            if partition.leader not in partition.target:
+                partition.leader = next((b for b in partition.target if b in live), -1)
+            partition.target = None
+
+    def _joined(self, broker: int) -> None:
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if broker in partition.replicas and broker not in partition.isr:
+                    partition.joins_at_ms[broker] = self.now_ms + CATCH_UP_MS
+
+    def _left(self, broker: int) -> None:
+        self.brokers[broker].ready_since_ms = None
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                partition.joins_at_ms.pop(broker, None)
+                if broker in partition.isr and len(partition.isr) > 1:
+                    partition.isr.remove(broker)
+                if partition.leader == broker:
+                    live = self.live() - {broker}
+                    partition.leader = next(
+                        (b for b in partition.replicas if b in partition.isr and b in live), -1
+                    )
+
+    def crash(self, broker: int) -> None:
+        self.brokers[broker].state = "Crashed"
+        self.brokers[broker].changes_at_ms = None
+        self._left(broker)
+        self._tick()
+
+    # ---- the platform's port
+
+    async def observe(self, *args: object) -> object:
+        # Both ports call theirs `observe`; the platform passes one argument, Kafka's caller two.
+        if len(args) == 1:
+            return self._observe_platform()
+        groups = args[1]
+        assert isinstance(groups, Collection)
+        return self._observe_kafka(groups)
+
+    def _observe_platform(self) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
+        instances = {
+            broker.id: BrokerInstance(
+                id=broker.id,
+                state=broker.state,
+                ready=broker.up and broker.state == "Running",
+                config_hash=broker.launch.config_hash,
+                settings=broker.launch.static,
+                ready_since_ms=broker.ready_since_ms,
+                started_at_ms=broker.started_at_ms,
+                crashes=broker.crashes,
+                rack=broker.rack,
+            )
+            for broker in self.brokers.values()
+        }
+        return ZooKeeperState(self.zookeeper, "zk:2181"), instances
+
+    def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
+        return [("host", 9092 + broker) for broker in sorted(brokers)]
+
+    async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
+        self.zookeeper = True
+
+    async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
+        assert not any(broker.up for broker in self.brokers.values()), "ZooKeeper outlives the brokers"
+        self.zookeeper = False
+
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+        known = self.brokers.get(broker)
+        assert known is None or known.state in ("Stopped", "Crashed"), f"broker {broker} is {known}"
+        if launch is None:
+            assert known is not None
+            launch = known.launch
+        self.log.append(f"start {broker} {launch.config_hash}")
+        self.brokers[broker] = Broker(
+            broker,
+            launch,
+            changes_at_ms=self.now_ms + START_MS,
+            started_at_ms=self.now_ms,
+            rack=self.racks.get(broker),
+            crashes=known.crashes if known and known.launch.config_hash == launch.config_hash else 0,
+        )
+
+    async def stop_broker(self, cluster: BrokerCluster, broker: int) -> None:
+        known = self.brokers[broker]
+        if known.state not in ("Running", "Starting"):
+            return
+        self.log.append(f"stop {broker}")
+        self._judge_stop(broker)
+        known.state, known.changes_at_ms = "Stopping", self.now_ms + STOP_MS
+        down = [b.id for b in self.brokers.values() if not (b.up and b.state == "Running")]
+        self.max_down = max(self.max_down, len(down))
+
+    def _judge_stop(self, broker: int) -> None:
+        going = {b.id for b in self.brokers.values() if b.state != "Running"} | {broker}
+        for name, topic in self.topics.items():
+            min_isr = int(topic.config.get("min.insync.replicas", "1"))
+            for number, partition in enumerate(topic.partitions):
+                if broker not in partition.isr or len(partition.replicas) <= min_isr:
+                    continue
+                left = [b for b in partition.isr if b not in going]
+                if len(left) < min_isr:
+                    self.violations.append(f"stopping {broker} leaves {name}-{number} with ISR {left}")
+
+    async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None:
+        for name, topic in self.topics.items():
+            for number, partition in enumerate(topic.partitions):
+                if broker in partition.replicas:
+                    self.violations.append(f"broker {broker} is removed with a replica of {name}-{number}")
+        self.log.append(f"remove {broker}")
+        del self.brokers[broker]
+
+    # ---- Kafka's port
+
+    def _observe_kafka(self, groups: Collection[str]) -> KafkaState:
+        live = self.live()
+        if not live:
+            return KafkaState(problem="no broker is running")
+        topics = {
+            name: TopicState(
+                name,
+                topic.topic_id,
+                tuple(_state(name, number, p) for number, p in enumerate(topic.partitions)),
+                dict(topic.config),
+                int(topic.config.get("min.insync.replicas", "1")),
+            )
+            for name, topic in self.topics.items()
+        }
+        found = {group: self.groups.get(group, GroupState(group, "Dead", lags={})) for group in groups}
+        return KafkaState(True, "cluster-id", self.controller, frozenset(live), topics, found)
+
+    async def take(self, step: KafkaStep) -> None:
+        self.log.append(str(step))
+        if type(step) in self.refuse:
+            raise self.refuse[type(step)]
+        match step:
+            case CreateTopic():
+                self.create_topic(step.topic, step.partitions, step.replicas, step.config, step.assignment)
+            case AlterTopicConfig():
+                config = self.topics[step.topic].config
+                config.update(step.set_)
+                for name in step.delete:
+                    config.pop(name, None)
+            case CreatePartitions():
+                self._grow(step)
+            case DeleteTopic():
+                del self.topics[step.topic]
+            case Reassign():
+                self._reassign(step)
+            case ElectPreferredLeaders():
+                for name, number in step.partitions:
+                    partition = self.topics[name].partitions[number]
+                    if partition.replicas[0] in partition.isr:
+                        partition.leader = partition.replicas[0]
+            case _:
+                raise StepFailed("NotSupported", str(step))
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        factor: int,
+        config: Mapping[str, str] | None = None,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
+        live = sorted(self.live())
+        assert factor <= len(live), f"{name}: {factor} replicas on {len(live)} brokers"
+        placed: Iterable[Sequence[int]] = (
+            assignment.values()
+            if assignment
+            else ([live[(p + r) % len(live)] for r in range(factor)] for p in range(partitions))
+        )
+        made = [Partition(list(r), list(r), r[0]) for r in placed]
+        self.topics[name] = FakeTopic(f"id-{next(self._ids)}", made, dict(config or {}))
+
+    def _grow(self, step: CreatePartitions) -> None:
+        topic, live = self.topics[step.topic], sorted(self.live())
+        factor = len(topic.partitions[0].replicas)
+        new = step.assignment or [
+            tuple(live[(p + r) % len(live)] for r in range(factor))
+            for p in range(step.total - len(topic.partitions))
+        ]
+        topic.partitions += [Partition(list(r), list(r), r[0]) for r in new]
+        assert len(topic.partitions) == step.total
+
+    def _reassign(self, step: Reassign) -> None:
+        for (name, number), target in step.assignment.items():
+            partition = self.topics[name].partitions[number]
+            assert len(set(target)) == len(target)
+            assert set(target) <= self.live() | set(partition.replicas), f"{name}-{number} onto {target}"
+            partition.target = list(target)
+            for broker in target:
+                if broker not in partition.replicas:
+                    partition.replicas.append(broker)
+                    partition.joins_at_ms[broker] = self.now_ms + MOVE_MS
+            self._progress(partition, self.live())
+
+
+def _state(name: str, number: int, partition: Partition) -> PartitionState:
+    target = partition.target if partition.target is not None else partition.replicas
+    settled = [b for b in partition.replicas if b not in partition.joins_at_ms or b in partition.isr]
+    adding = tuple(b for b in target if b not in settled) if partition.target is not None else ()
+    removing = tuple(b for b in partition.replicas if b not in target)
+    ordered = [*target, *removing]
+    return PartitionState(
+        name, number, partition.leader, tuple(ordered), tuple(partition.isr), adding, removing
+    )
+
+
+class FakeStore:
+    """Resources by key, as the API server keeps them."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self.kept: dict[str, AnyResource] = {}
+        self._ages = itertools.count(1)
+
+    def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
+        key = f"{kind}/{name}"
+        old = self.kept.get(key)
+        metadata = {
+            "name": name,
+            "uid": key,
+            "generation": old.metadata.generation + 1 if old else 1,
+            "creationTimestamp": old.metadata.creation_timestamp
+            if old
+            else f"2024-01-01T00:{next(self._ages):02}:00Z",
+            "annotations": {f"ottla.dev/{n.replace('_', '-')}": value for n, value in annotations.items()},
+        }
+        status = old.status.model_dump(by_alias=True, exclude_none=True) if old else None
+        resource, problems = parse_resource(kind, metadata, spec, status)
+        assert resource is not None, problems
+        self.kept[key] = resource
+
+    def delete(self, key: str) -> None:
+        resource = self.kept[key]
+        metadata = resource.metadata.model_copy(update={"deletion_timestamp": "2024-02-01T00:00:00Z"})
+        self.kept[key] = resource.model_copy(update={"metadata": metadata})
+
+    async def resources(self) -> Sequence[AnyResource]:
+        return list(self.kept.values())
+
+    async def update_status(self, resource: AnyResource, status: Status) -> None:
+        self.kept[resource.key] = self.kept[resource.key].model_copy(update={"status": status})
+
+    async def release(self, resource: AnyResource) -> None:
+        del self.kept[resource.key]
+
+
+class World:
+    """A cluster, its resources, and a reconciler that is made anew for each pass: it may keep nothing."""
+
+    def __init__(self, cluster: FakeCluster | None = None) -> None:
+        self.cluster = cluster or FakeCluster()
+        self.store = FakeStore(self.cluster)
+
+    def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
+        self.store.apply(kind, name, spec, **annotations)
+
+    def brokers(self, replicas: int = 3, *, config: Mapping[str, str] | None = None, **spec: object) -> None:
+        self.apply("BrokerCluster", "demo", {"replicas": replicas, "config": dict(config or {}), **spec})
+
+    def topic(self, name: str, *, partitions: int = 4, replicas: int = 3, **spec: object) -> None:
+        self.apply(
+            "Topic",
+            name,
+            {"clusterRef": {"name": "demo"}, "partitions": partitions, "replicas": replicas, **spec},
+        )
+
+    def step(self, ms: int = 500) -> list[str]:
+        """One pass, then time goes on."""
+        reconciler = Reconciler(self.cluster, self.cluster, self.store, lambda: self.cluster.now_ms)  # type: ignore[arg-type]
+        result = asyncio.run(reconciler.reconcile())
+        self.cluster.advance(ms)
+        return result.steps
+
+    def settle(self, passes: int = 400) -> None:
+        """Until everything is Ready, or nothing is left."""
+        for _ in range(passes):
+            self.step()
+            if all(is_ready(resource) for resource in self.store.kept.values()):
+                return
+        raise AssertionError("not settled: " + "; ".join(self.describe()))
+
+    def until(self, condition: object, passes: int = 200) -> None:
+        assert callable(condition)
+        for _ in range(passes):
+            if condition():
+                return
+            self.step()
+        raise AssertionError("it did not come to that: " + "; ".join(self.describe()))
+
+    def describe(self) -> list[str]:
+        return [f"{key}: {self.condition(key)}" for key in self.store.kept]
+
+    def condition(self, key: str, type_: str = "Ready") -> tuple[str, str, str]:
+        condition = find(self.store.kept[key].status.conditions, type_)
+        assert condition is not None, f"{key} has no condition {type_}"
+        return condition.status, condition.reason, condition.message
+
+    def status(self, key: str = "BrokerCluster/demo") -> Status:
+        return self.store.kept[key].status
