@@ -1,0 +1,43 @@
+"""One broker over the in-memory store, in a process: `python single_broker.py DATA_DIR READY_FILE`.
+
+No ZooKeeper, no Java. Writes its port to READY_FILE once it serves; stops in order on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.memory import MemoryStore
+from ottla.server.broker import Broker, new_event_loop
+
+SETTINGS = {
+    "broker.id": "0",
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "num.partitions": "2",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+async def serve(data_dir: str, ready_file: Path) -> None:
+    broker = Broker(BrokerConfig.from_properties({**SETTINGS, "log.dirs": data_dir}), store=MemoryStore())
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    await broker.start()
+    partial = ready_file.with_suffix(".partial")
+    partial.write_text(str(broker.endpoints[0].port))
+    partial.rename(ready_file)
+    await stopping.wait()
+    await broker.stop()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve(sys.argv[1], Path(sys.argv[2])))
