@@ -191,6 +191,9 @@ class ReplicaManager:
     def _create(self, state: PartitionState) -> Partition:
         config = self.log_config(state.topic)
         log = self._logs.get_or_create(state.topic, state.partition, config, self._clock())
+        if self.knows_config(state.topic):
+            # A log that was loaded at the start has the settings of that time.
+            log.config = config
         partition = Partition(
             state.topic,
             state.partition,
