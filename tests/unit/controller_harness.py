@@ -1,6 +1,6 @@
 """A cluster for the controller's tests: a real store in memory, and brokers that only answer.
 
-`FakeBroker` stands at the far end of the channel port: it keeps what it was sent, keeps a real metadata cache,
+`FakeBroker` stands at the far end of the channel port: it keeps what it was sent, has a real metadata cache,
 and answers without error unless told otherwise.
 """
 

@@ -89,7 +89,7 @@ def _alter_one(
 def _asked_isr(
     asked: AlterPartitionRequest.PartitionData, version: int
 ) -> tuple[tuple[int, ...], dict[int, int]]:
-    if version >= _BROKER_EPOCHS_SINCE:
+    if version >= _BROKER_EPOCHS_SINCE and asked.new_isr_with_epochs:
         epochs = {member.broker_id: member.broker_epoch for member in asked.new_isr_with_epochs}
         return tuple(epochs), epochs
     return tuple(dict.fromkeys(asked.new_isr)), {}
