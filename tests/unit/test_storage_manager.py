@@ -127,14 +127,34 @@ def test_deleting_removes_a_log_and_what_was_noted_of_it(tmp_path: Path) -> None
     append(logs.get_or_create("events", 0, LogConfig()), "a")
     append(logs.get_or_create("events", 1, LogConfig()), "a")
     logs.write_high_watermarks({("events", 0): 1, ("events", 1): 1})
-    logs.write_checkpoints()
     logs.delete("events", 0)
     logs.delete("never", 0)
     assert logs.get("events", 0) is None
+    assert not (tmp_path / "events-0").exists()
+    logs.write_checkpoints()
     assert not list(tmp_path.glob("events-0*"))
     assert list(read_offsets(tmp_path / "recovery-point-offset-checkpoint")) == [("events", 1)]
-    assert list(logs.read_high_watermarks()) == [("events", 1)]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_log_under_a_deleted_ones_name_inherits_nothing(tmp_path: Path, restarted: bool) -> None:
+    logs = manager(tmp_path)
+    old = logs.get_or_create("events", 0, LogConfig())
+    append(old, "a", "b")
+    old.flush()
+    old.maybe_increment_log_start_offset(1)
+    logs.write_checkpoints()
+    logs.write_high_watermarks({("events", 0): 2})
+    logs.delete("events", 0)
+    if restarted:
+        logs._release_locks()
+        logs = manager(tmp_path)
     assert logs.get_or_create("events", 0, LogConfig()).log_end_offset == 0
+    assert ("events", 0) not in logs.read_high_watermarks()
+    logs._release_locks()  # what the system does for a dead process
+    log = manager(tmp_path).get("events", 0)
+    assert log is not None
+    assert (log.log_start_offset, log.recovery_point) == (0, 0)
 
 
 def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:

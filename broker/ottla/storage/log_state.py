@@ -364,20 +364,27 @@ class LogState:
             index.flush()
         self.closed = True
 
-    def delete(self) -> None:
-        """Remove the log: renamed first, so that a crash in between is finished at the next start."""
+    def retire(self) -> Path | None:
+        """Take no more appends, and rename the directory so that it is known to be deleted; its new
+        name, or None when it was gone already. Quick: no fsync, nothing is removed yet."""
         with self._lock:
             self.closed = True
-            topic_partition = self.directory.name
             suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
-            doomed = self.directory.with_name(topic_partition[: 255 - len(suffix)] + suffix)
+            doomed = self.directory.with_name(self.directory.name[: 255 - len(suffix)] + suffix)
             try:
                 self.directory.rename(doomed)
             except FileNotFoundError:
-                return
+                return None
             self.directory = doomed
-        sync_directory(doomed.parent)
-        shutil.rmtree(doomed, ignore_errors=True)
+            return doomed
+
+    def delete(self) -> None:
+        """Remove the log: renamed first, so that a crash in between is finished at the next start.
+        Blocking."""
+        doomed = self.retire()
+        if doomed is not None:
+            sync_directory(doomed.parent)
+            shutil.rmtree(doomed, ignore_errors=True)
 
     # --- inside ----------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from ottla.storage.directories import (
     parse_partition_directory,
     take_clean_shutdown,
 )
+from ottla.storage.durable import sync_directory
 from ottla.storage.log import Log
 from ottla.storage.log_config import INT64_MAX, LogConfig
 
@@ -67,6 +68,10 @@ class LogManager:
         self._recovery_threads = recovery_threads
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._logs: dict[TopicPartition, Log] = {}
+        self._stale: set[TopicPartition] = set()
+        """Partitions without a log that checkpoint files on disk may still name."""
+        self._doomed: list[Path] = []
+        """Directories of deleted logs, to be removed."""
         self._locks: list[DirectoryLock] = []
         self._last_flush_ms: dict[TopicPartition, int] = {}
         self._mutex = threading.Lock()
@@ -111,6 +116,8 @@ class LogManager:
         with self._mutex:
             log = self._logs.get((topic, partition))
             if log is None:
+                if (topic, partition) in self._stale:
+                    self._forget_stale((topic, partition))
                 log_dir = min(self.log_dirs, key=self._count_in)
                 log = Log.open(
                     log_dir / f"{topic}-{partition}",
@@ -124,17 +131,39 @@ class LogManager:
             return log
 
     def delete(self, topic: str, partition: int) -> None:
-        """Remove the log and its checkpoint entries; nothing happens when there is none. Blocking."""
+        """Make the log go away; nothing happens when there is none.
+
+        Quick enough for the event loop: the directory is only renamed, and its files are removed at
+        the next `write_checkpoints`. Raises OSError.
+        """
         with self._mutex:
             log = self._logs.pop((topic, partition), None)
-        if log is not None:
-            log_dir = log.directory.parent
-            log.delete()
+            if log is None:
+                return
+            self._stale.add((topic, partition))
+            doomed = log.retire()
+            if doomed is not None:
+                self._doomed.append(doomed)
+
+    def _forget_stale(self, key: TopicPartition) -> None:
+        """Before a log comes back under the name of a deleted one: what the checkpoint files say of
+        that must not be applied to this after a crash."""
+        for log_dir in self.log_dirs:
             self._write_log_checkpoints(log_dir)
             with self._checkpoint_mutex:
                 high_watermarks = _read_or_set_aside(log_dir / REPLICATION_FILE)
-                if high_watermarks.pop((topic, partition), None) is not None:
+                if high_watermarks.pop(key, None) is not None:
                     write_offsets(log_dir / REPLICATION_FILE, high_watermarks)
+        self._stale.discard(key)
+
+    def _purge(self) -> None:
+        """Remove the files of deleted logs. Blocking."""
+        with self._mutex:
+            doomed, self._doomed = self._doomed, []
+        for log_dir in {path.parent for path in doomed}:
+            sync_directory(log_dir)
+        for path in doomed:
+            shutil.rmtree(path, ignore_errors=True)
 
     # --- checkpoints -----------------------------------------------------------------------------
 
@@ -157,7 +186,9 @@ class LogManager:
                 write_offsets(log_dir / REPLICATION_FILE, offsets)
 
     def write_checkpoints(self) -> None:
-        """Flush sealed segments, then checkpoint recovery points and log start offsets. Blocking."""
+        """Flush sealed segments, checkpoint recovery points and log start offsets, and remove the
+        files of deleted logs. Blocking."""
+        self._purge()
         for log in self.logs().values():
             log.flush(include_active=False)
         for log_dir in self.log_dirs:
@@ -208,6 +239,7 @@ class LogManager:
                     "closing %s-%d failed; its directory will be verified at the next start", *key
                 )
                 dirty.add(log.directory.parent)
+        self._purge()
         for log_dir in self.log_dirs:
             if self._locks:
                 self._write_log_checkpoints(log_dir)
@@ -250,6 +282,8 @@ class LogManager:
 
         with ThreadPoolExecutor(self._recovery_threads) as pool:
             self._logs.update(pool.map(open_one, found))
+        named = {*recovery_points, *start_offsets, *_read_or_set_aside(log_dir / REPLICATION_FILE)}
+        self._stale |= named - {key for key, _ in found}
         logger.info("%s: %d logs, last shutdown %s", log_dir, len(found), "clean" if clean else "not clean")
 
     def _count_in(self, log_dir: Path) -> int:
