@@ -34,7 +34,7 @@ class VerifiableProducer:
         self._command = java_command(
             "org.apache.kafka.tools.VerifiableProducer",
             *("--bootstrap-server", bootstrap, "--topic", topic, "--acks", "-1"),
-            *("--throughput", str(per_second), "--command-config", str(config)),
+            *("--throughput", str(per_second), "--producer.config", str(config)),
             heap="256m",
         )
         self.acknowledged: dict[tuple[int, int], str] = {}

@@ -42,7 +42,7 @@ def configs(cluster: LocalCluster, *arguments: str) -> str:
 
 def produce(cluster: LocalCluster, topic: str, lines: list[str], *arguments: str) -> None:
     tool(
-        "org.apache.kafka.tools.ConsoleProducer",
+        "kafka.tools.ConsoleProducer",
         *("--bootstrap-server", cluster.bootstrap, "--topic", topic, *arguments),
         stdin="".join(f"{line}\n" for line in lines),
     )
@@ -175,7 +175,7 @@ def test_preferred_leaders_are_elected(cluster: LocalCluster, topic: str) -> Non
 
 
 def test_api_versions_are_those_of_the_table(cluster: LocalCluster) -> None:
-    printed = tool("org.apache.kafka.tools.BrokerApiVersionsCommand", "--bootstrap-server", cluster.bootstrap)
+    printed = tool("kafka.admin.BrokerApiVersionsCommand", "--bootstrap-server", cluster.bootstrap)
     for line in ("Produce(0): 0 to 11", "Metadata(3): 0 to 12", "ApiVersions(18): 0 to 4"):
         assert line in printed
     assert "AddPartitionsToTxn(24): UNSUPPORTED" in printed, "what is not served is not advertised"

@@ -142,7 +142,7 @@ class World:
             clock=self.time.wall_ms,
             scheduler=self.time,
             member_ids=self._member_id,
-            topic_exists=lambda topic: topic != "missing",
+            partition_exists=lambda topic, partition: topic != "missing" and partition < 99,
         )
 
     def _member_id(self, name: str) -> str:

@@ -35,6 +35,7 @@ async def test_simple_consumers_commit_to_groups_without_members() -> None:
     assert await commit(world, 1, group="simple") == ErrorCode.NONE
     assert await commit(world, 2, group="") == ErrorCode.NONE, "old clients may have no group id"
     assert await world.state("simple") == "Empty"
+    assert await commit(world, 1, partition=99) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await commit(world, 1, group="lost", generation=7) == ErrorCode.ILLEGAL_GENERATION
     await world.members(1)
     assert await commit(world, 1) == ErrorCode.UNKNOWN_MEMBER_ID, "not over the heads of members"
