@@ -46,7 +46,7 @@ class Commits:
         cleanup: Cleanup,
         clock: Callable[[], int],
         apply_effects: Callable[[list[Effect]], None],
-        topic_exists: Callable[[str], bool],
+        partition_exists: Callable[[str, int], bool],
     ) -> None:
         self._config = config
         self._registry = registry
@@ -55,7 +55,7 @@ class Commits:
         self._cleanup = cleanup
         self._clock = clock
         self._apply_effects = apply_effects
-        self._topic_exists = topic_exists
+        self._partition_exists = partition_exists
 
     # -- OffsetCommit --------------------------------------------------------------------------------
 
@@ -65,10 +65,9 @@ class Commits:
         errors: dict[TopicPartition, ErrorCode] = {}
         offsets: dict[TopicPartition, CommittedOffset] = {}
         for topic in request.topics:
-            exists = self._topic_exists(topic.name)
             for item in topic.partitions:
                 partition = (topic.name, item.partition_index)
-                if exists:
+                if self._partition_exists(*partition):
                     offsets[partition] = _offset_of(item, request.retention_time_ms, now_ms)
                 else:
                     errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -242,14 +241,13 @@ class Commits:
             return OffsetDeleteResponse(error_code=error)
         errors: dict[TopicPartition, ErrorCode] = {}
         for topic in request.topics:
-            if not self._topic_exists(topic.name):
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif group.state is not GroupState.EMPTY and group.is_subscribed_to(topic.name):
-                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            else:
-                code = ErrorCode.NONE
+            in_use = group.state is not GroupState.EMPTY and group.is_subscribed_to(topic.name)
             for item in topic.partitions:
-                errors[topic.name, item.partition_index] = code
+                partition = (topic.name, item.partition_index)
+                if not self._partition_exists(*partition):
+                    errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                else:
+                    errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use else ErrorCode.NONE
         doomed = [key for key, code in errors.items() if code is ErrorCode.NONE]
         await self._cleanup.remove([group], lambda _: doomed, self._clock())
         return OffsetDeleteResponse(

@@ -79,7 +79,7 @@ class GroupCoordinator:
         clock: Callable[[], int],
         scheduler: Scheduler | None = None,
         member_ids: NewMemberId = new_member_id,
-        topic_exists: Callable[[str], bool] = lambda topic: True,
+        partition_exists: Callable[[str, int], bool] = lambda topic, partition: True,
     ) -> None:
         """`clock` gives wall time in ms, for records and retention; deadlines are the scheduler's."""
         self._config = config
@@ -98,7 +98,7 @@ class GroupCoordinator:
             self._cleanup,
             clock,
             self._apply,
-            topic_exists,
+            partition_exists,
         )
         self._next_expiry: Cancellable | None = None
         self._background: set[asyncio.Task[int]] = set()

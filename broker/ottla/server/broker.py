@@ -180,7 +180,7 @@ class Broker:
         coordinator.start()
 
         undo.push_async_callback(controller.stop)
-        dispatcher = Dispatcher(loop)
+        self.dispatcher = dispatcher = Dispatcher(loop)
         undo.push_async_callback(dispatcher.stop)
         self.server = server = SocketServer(
             loop=loop,
@@ -227,7 +227,7 @@ class Broker:
             config=GroupConfig.read(config.get_int),
             log=group_log,
             clock=self._clock,
-            topic_exists=lambda topic: self.cache.partitions(topic) is not None,
+            partition_exists=lambda topic, partition: partition in (self.cache.partitions(topic) or ()),
         )
 
         def leads(topic: str, partition: int) -> None:
