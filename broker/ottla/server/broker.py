@@ -54,6 +54,7 @@ from ottla.server.handlers.topics import TopicsHandler
 from ottla.server.listener import Endpoint, SocketServer
 from ottla.server.purgatory import Purgatory
 from ottla.storage.directories import LogDirProblem
+from ottla.storage.loading import OldFormat, UnfinishedSwap
 from ottla.storage.manager import LogManager
 
 log = logging.getLogger("ottla.broker")
@@ -117,7 +118,7 @@ class Broker:
             await self._start()
         except StoreError as e:
             raise StartupError(f"the metadata store: {e}") from e
-        except (LogDirProblem, AlreadyRegistered) as e:
+        except (LogDirProblem, UnfinishedSwap, OldFormat, AlreadyRegistered) as e:
             raise StartupError(str(e)) from e
         except OSError as e:
             raise StartupError(e.strerror or str(e)) from e

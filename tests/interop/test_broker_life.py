@@ -1,0 +1,341 @@
+"""A broker's life over the in-memory store, in this process: start, restart, lost session, refusals, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.client.connection import BrokerConnection
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    CreateTopicsRequest,
+    FetchRequest,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from ottla.protocol.records import Record, build_batch, decode_records
+from ottla.server.broker import Broker, StartupError, new_event_loop
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def run(story: Awaitable[None]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(45):
+            await story
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
+def make(tree: MemoryTree, directory: Path, broker_id: int = 0, port: int = 0, **settings: str) -> Broker:
+    properties = {
+        "broker.id": str(broker_id),
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "log.dirs": str(directory),
+        "zookeeper.session.timeout.ms": "500",
+        "controlled.shutdown.retry.backoff.ms": "100",
+        **{name.replace("_", "."): value for name, value in settings.items()},
+    }
+    return Broker(BrokerConfig.from_properties(properties), store=MemoryStore(tree))
+
+
+@contextlib.asynccontextmanager
+async def running(broker: Broker) -> AsyncIterator[BrokerConnection]:
+    await broker.start()
+    try:
+        connection = await connect(broker)
+        yield connection
+        connection.close()
+    finally:
+        await broker.stop()
+
+
+async def connect(broker: Broker) -> BrokerConnection:
+    return await BrokerConnection.open("127.0.0.1", broker.endpoints[0].port)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():  # noqa: ASYNC110 (the condition is on the other side of a socket)
+        await asyncio.sleep(0.01)
+
+
+async def metadata(connection: BrokerConnection, topic: str) -> MetadataResponse.MetadataResponseTopic:
+    asked = MetadataRequest.MetadataRequestTopic(name=topic)
+    response: MetadataResponse = await connection.request(
+        MetadataRequest(topics=[asked], allow_auto_topic_creation=False)
+    )
+    return response.topics[0]
+
+
+async def create(connection: BrokerConnection, topic: str, **config: str) -> None:
+    row = CreateTopicsRequest.CreatableTopic(
+        name=topic,
+        num_partitions=1,
+        replication_factor=1,
+        configs=[
+            CreateTopicsRequest.CreatableTopicConfig(name=name.replace("_", "."), value=value)
+            for name, value in config.items()
+        ],
+    )
+    response = await connection.request(CreateTopicsRequest(topics=[row]))
+    assert response.topics[0].error_code == 0, response
+
+    async def has_leader() -> bool:
+        found = await metadata(connection, topic)
+        return found.error_code == 0 and found.partitions[0].leader_id >= 0
+
+    await until(has_leader)
+
+
+async def produce(connection: BrokerConnection, topic: str, *values: bytes, acks: int = -1) -> int:
+    batch = build_batch([Record(i, 1_700_000_000_000, None, v, []) for i, v in enumerate(values)])
+    part = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    row = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
+    response = await connection.request(ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[row]))
+    return int(response.responses[0].partition_responses[0].error_code)
+
+
+async def fetch(connection: BrokerConnection, topic: str, offset: int = 0) -> FetchResponse.PartitionData:
+    part = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    row = FetchRequest.FetchTopic(topic=topic, partitions=[part])
+    response: FetchResponse = await connection.request(
+        FetchRequest(max_wait_ms=200, min_bytes=1, topics=[row]), version=12
+    )
+    return response.responses[0].partitions[0]
+
+
+async def read(connection: BrokerConnection, topic: str) -> list[bytes | None]:
+    found = await fetch(connection, topic)
+    assert found.error_code == 0
+    assert found.records is not None
+    return [record.value for record in decode_records(found.records)]
+
+
+def test_a_restarted_broker_has_its_topics_records_and_settings(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = MemoryTree()
+        async with running(make(tree, tmp_path)) as connection:
+            await create(connection, "kept", max_message_bytes="1000")
+            assert await produce(connection, "kept", b"one", b"two") == 0
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+        broker = make(tree, tmp_path)
+        async with running(broker) as connection:
+
+            async def leads() -> bool:
+                return (await metadata(connection, "kept")).error_code == 0
+
+            await until(leads)
+            assert await read(connection, "kept") == [b"one", b"two"]
+            assert await produce(connection, "kept", b"x" * 2000) == ErrorCode.MESSAGE_TOO_LARGE
+            assert await produce(connection, "kept", b"three") == 0
+            assert await read(connection, "kept") == [b"one", b"two", b"three"]
+
+    run(story())
+
+
+def test_a_lost_session_is_followed_by_a_new_registration_and_a_new_term(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = make(MemoryTree(), tmp_path)
+        async with running(broker) as connection:
+            await create(connection, "before")
+            epoch, term = broker.broker_epoch, broker.controller.epoch
+            store = broker.store
+            assert isinstance(store, MemoryStore)
+            store.expire()
+
+            async def rejoined() -> bool:
+                return broker.broker_epoch > epoch and broker.controller.epoch > term
+
+            await until(rejoined)
+            assert await produce(connection, "before", b"still here") == 0
+            await create(connection, "after")
+            assert await produce(connection, "after", b"new") == 0
+
+    run(story())
+
+
+def test_orders_for_the_broker_of_an_older_registration_are_stale(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = make(MemoryTree(), tmp_path)
+        async with running(broker) as connection:
+            old = broker.broker_epoch - 1
+            for order in (
+                LeaderAndIsrRequest(controller_epoch=9, broker_epoch=old),
+                StopReplicaRequest(controller_epoch=9, broker_epoch=old),
+                UpdateMetadataRequest(controller_epoch=9, broker_epoch=old),
+            ):
+                response = await connection.request(order)
+                assert response.error_code == ErrorCode.STALE_BROKER_EPOCH, response
+            response = await connection.request(
+                UpdateMetadataRequest(controller_epoch=0, broker_epoch=broker.broker_epoch)
+            )
+            assert response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+
+    run(story())
+
+
+def test_what_is_asked_of_the_wrong_broker_says_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = MemoryTree()
+        one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
+        async with running(one) as first, running(two) as second:
+            follower = second if one.controller.is_active else first
+            response = await follower.request(
+                CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1)])
+            )
+            assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+            leader = first if one.controller.is_active else second
+            await create(leader, "t")
+
+            async def known_to_both() -> bool:
+                found = [await metadata(c, "t") for c in (first, second)]
+                return all(topic.error_code == 0 for topic in found)
+
+            await until(known_to_both)
+            where = (await metadata(first, "t")).partitions[0].leader_id
+            other = second if where == 1 else first
+            assert await produce(other, "t", b"x") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            part = ProduceRequest.PartitionProduceData(
+                index=0, records=build_batch([Record(0, 0, None, b"x", [])])
+            )
+            row = ProduceRequest.TopicProduceData(name="t", partition_data=[part])
+            refused = await other.request(
+                ProduceRequest(acks=1, timeout_ms=100, topic_data=[row]), version=10
+            )
+            hint = refused.responses[0].partition_responses[0].current_leader
+            assert hint.leader_id == where
+            assert [node.node_id for node in refused.node_endpoints] == [where]
+
+    run(story())
+
+
+def test_acks_none_of_the_three_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(make(MemoryTree(), tmp_path)) as connection:
+            await create(connection, "t")
+            assert await produce(connection, "t", b"x", acks=2) == ErrorCode.INVALID_REQUIRED_ACKS
+            assert await produce(connection, "missing", b"x") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (await fetch(connection, "missing")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (await fetch(connection, "t", 99)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            assert await produce(connection, "__consumer_offsets", b"x") == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    run(story())
+
+
+def test_acks_all_below_the_minimum_in_sync_waits_or_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = MemoryTree()
+        one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
+        async with running(one) as first, running(two) as second:
+
+            async def both_there() -> bool:
+                return len((await first.request(MetadataRequest(topics=[]))).brokers) == 2
+
+            await until(both_there)
+            leader = first if one.controller.is_active else second
+            row = CreateTopicsRequest.CreatableTopic(
+                name="t",
+                assignments=[
+                    CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
+                ],
+                num_partitions=-1,
+                replication_factor=-1,
+                configs=[CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")],
+            )
+            created = await leader.request(CreateTopicsRequest(topics=[row]))
+            assert created.topics[0].error_code == 0
+
+            async def leads() -> bool:
+                found = one.replicas.find("t", 0)
+                return found is not None and found.is_leader and len(found.isr) == 2
+
+            await until(leads)
+            assert await produce(first, "t", b"replicated") == 0
+            log = two.replicas.find("t", 0)
+            assert log is not None
+            assert log.log.log_end_offset == 1, "acknowledged: the follower has it"
+            second.close()
+            await two.stop()
+
+            async def shrunk() -> bool:
+                found = one.replicas.find("t", 0)
+                return found is not None and len(found.isr) == 1
+
+            await until(shrunk)
+            assert await produce(first, "t", b"refused") == ErrorCode.NOT_ENOUGH_REPLICAS
+            assert await produce(first, "t", b"taken", acks=1) == 0
+
+    run(story())
+
+
+# --- refusals --------------------------------------------------------------------------------------
+
+
+async def refusal(broker: Broker) -> str:
+    with pytest.raises(StartupError) as caught:
+        await broker.start()
+    await broker.stop()
+    return str(caught.value)
+
+
+def test_a_taken_port_a_locked_folder_and_a_foreign_one_are_told_apart(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = MemoryTree()
+        first = make(tree, tmp_path / "first")
+        async with running(first):
+            port = first.endpoints[0].port
+            taken = await refusal(make(tree, tmp_path / "second", 1, port))
+            assert taken.startswith(f"cannot listen on PLAINTEXT://127.0.0.1:{port}: ")
+            locked = await refusal(make(tree, tmp_path / "first"))
+            assert "is held by another broker" in locked
+        foreign = await refusal(make(tree, tmp_path / "first", broker_id=5))
+        assert "belongs to another broker" in foreign
+        other_cluster = await refusal(make(MemoryTree(), tmp_path / "first"))
+        assert "belongs to another cluster" in other_cluster
+
+    run(story())
+
+
+def test_a_broker_id_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = MemoryTree()
+        async with running(make(tree, tmp_path / "first")):
+            assert "broker id 0 is in use" in await refusal(make(tree, tmp_path / "second"))
+
+    run(story())
+
+
+def test_stopping_what_never_started_is_fine(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = make(MemoryTree(), tmp_path)
+        await broker.stop()
+        await broker.stop()
+
+    run(story())
+
+
+def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = MemoryTree()
+        broker = make(tree, tmp_path)
+        starting = asyncio.ensure_future(broker.start())
+        await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await broker.stop()
+        async with running(make(tree, tmp_path)) as connection:
+            await create(connection, "t")
+
+    run(story())
