@@ -7,7 +7,7 @@ and answers without error unless told otherwise.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -53,6 +53,12 @@ class FakeBroker:
         self.stop_error = ErrorCode.NONE
         self.failed_disk: set[tuple[UUID, int]] = set()
         self.changed = asyncio.Event()
+
+    async def until(self, condition: Callable[[FakeBroker], bool]) -> None:
+        """Wait for the messages that make the condition hold."""
+        while not condition(self):
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), WAIT_S)
 
     def of(self, kind: type[M]) -> list[M]:
         return [message for message in self.received if isinstance(message, kind)]
@@ -296,6 +302,3 @@ def creatable(
             for key, value in (configs or {}).items()
         ],
     )
-
-
-Scenario = Callable[[], Awaitable[None]]

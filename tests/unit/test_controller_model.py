@@ -7,13 +7,16 @@ so has every committed record), or one that the leader has let in during it.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from controller_world import T0, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.controller import leadership, membership, reassignment
-from ottla.controller.state import LeaderAndIsr
+from ottla.controller.effects import Effects
+from ottla.controller.state import ClusterState, LeaderAndIsr
 from ottla.metadata.znodes import NO_LEADER, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -51,7 +54,7 @@ class Model:
     def step(self, kind: str, argument: object) -> None:
         state = self.world.state
         before = dict(state.leaders)
-        brokers = set(state.brokers)
+        brokers: set[object] = set(state.brokers)
         self.joined = set()
         if kind == "down" and argument in brokers:
             self._alive(brokers - {argument})
@@ -59,7 +62,7 @@ class Model:
             self._alive(brokers | {argument})
         elif kind == "bounce" and argument in brokers:
             assert isinstance(argument, int)
-            self.world.alive(*brokers, bounced=[argument])
+            self.world.alive(*state.brokers, bounced=[argument])
         elif kind == "shutdown" and argument in brokers:
             assert isinstance(argument, int)
             broker = argument
@@ -69,8 +72,7 @@ class Model:
             self._alter_isr(kind, argument)
         elif kind == "preferred":
             for tp in (T0, T1):
-                if tp in state.leaders:
-                    self.world.decide(lambda s, e, tp=tp: leadership.elect_preferred(s, e, tp))
+                self.world.decide(partial(_elect_preferred, tp=tp))
         elif kind in ("move", "cancel"):
             target = argument if isinstance(argument, list) else None
             try:
@@ -120,6 +122,10 @@ class Model:
             else:
                 dead = [r for r in now.isr if not state.is_online(r, tp, also_leaving=True)]
                 assert not dead, f"{tp}: {dead} are dead, and still in sync: {was} -> {now}"
+
+
+def _elect_preferred(state: ClusterState, effects: Effects, tp: TopicPartition) -> None:
+    leadership.elect_preferred(state, effects, tp)
 
 
 @pytest.mark.parametrize("unclean", [False, True])

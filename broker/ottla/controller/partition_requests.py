@@ -6,7 +6,7 @@ Called through `Controller`. An answer is given when the writes are done; broker
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from ottla.controller import isr, leadership, membership, reassignment
@@ -117,14 +117,17 @@ async def elect_leaders(office: Office, request: ElectLeadersRequest) -> ElectLe
     return await _answer(office, work, lambda error: ElectLeadersResponse(error_code=error))
 
 
-def _partitions_to_elect(state: ClusterState, request: ElectLeadersRequest) -> dict[str, Iterable[int]]:
+def _partitions_to_elect(state: ClusterState, request: ElectLeadersRequest) -> Mapping[str, Iterable[int]]:
     if request.topic_partitions is None:
         return {
             topic.name: sorted(topic.assignments)
             for topic in state.topics.values()
             if not state.is_deleting(topic.name)
         }
-    return {entry.topic: dict.fromkeys(entry.partitions) for entry in request.topic_partitions}
+    asked: dict[str, dict[int, None]] = {}
+    for entry in request.topic_partitions:
+        asked.setdefault(entry.topic, {}).update(dict.fromkeys(entry.partitions))
+    return asked
 
 
 def _elect_one(
