@@ -57,7 +57,8 @@ async def with_server(
 
 
 def metadata(header: frames.RequestHeader) -> bytes:
-    response = MetadataResponse(cluster_id="c" * 200_000, controller_id=header.correlation_id)
+    broker = MetadataResponse.MetadataResponseBroker(host="h" * 30_000)
+    response = MetadataResponse(brokers=[broker] * 7, controller_id=header.correlation_id)
     return frames.encode_response(response, header.api_version, header.correlation_id)
 
 
@@ -65,7 +66,7 @@ def metadata(header: frames.RequestHeader) -> bytes:
 def test_a_response_arrives_whole_however_it_is_cut(chunk: int) -> None:
     async def use(connection: BrokerConnection) -> None:
         response = await connection.request(MetadataRequest())
-        assert len(response.cluster_id) == 200_000
+        assert [len(broker.host) for broker in response.brokers] == [30_000] * 7
 
     asyncio.run(with_server(metadata, use, chunk))
 
