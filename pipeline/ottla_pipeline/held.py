@@ -87,7 +87,7 @@ def event_of(message: Message, id_field: str, time_field: str) -> Held:
 def read(
     wanted: Range, bootstrap: str, id_field: str, time_field: str, options: Mapping[str, str]
 ) -> Iterator[Held]:
-    """The events of one range, in offset order. ReadStalled when nothing comes for a minute before the end."""
+    """The events of one range, in offset order. ReadStalled when nothing comes for a minute."""
     if wanted.start >= wanted.end:
         return
     reader = consumer(bootstrap, options)

@@ -1,0 +1,148 @@
+"""A consumer group of two processes that reads along, and the sum of what it saw.
+
+Called by `demo.run`. A group delivers at least once: when its coordinator or a leader goes, a member may read
+again what it had read but not yet committed. So the group must see every id; ids seen again are counted on
+their own and are no error. A member commits only what it has handed on.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event as Flag
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+MEMBERS = 2
+STALLED_S = 60.0
+JOIN_S = 15.0
+
+
+def settings(bootstrap: str, group: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.offset.store": False,
+        "auto.commit.interval.ms": 1000,
+        "session.timeout.ms": 10_000,
+        "log_level": 2,
+    }
+
+
+def member(bootstrap: str, group: str, topics: Sequence[str], out: Connection, stop: Flag) -> None:
+    """One member, in a process of its own: sends lists of ids until told to stop, then leaves the group."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which tells us
+    consumer = Consumer(settings(bootstrap, group))
+    consumer.subscribe(list(topics))
+    try:
+        while not stop.is_set():
+            ids: list[str] = []
+            ends: dict[tuple[str, int], int] = {}
+            for message in consumer.consume(num_messages=2_000, timeout=0.2):
+                if message.error() is None:
+                    ids.append(json.loads(message.value() or b"{}").get("id", ""))
+                    ends[str(message.topic()), int(message.partition() or 0)] = int(message.offset() or 0) + 1
+            if ids:
+                out.send(ids)
+                store(consumer, ends)
+    except BrokenPipeError:
+        pass  # the parent has gone
+    finally:
+        consumer.close()
+        out.close()
+
+
+def store(consumer: Consumer, ends: dict[tuple[str, int], int]) -> None:
+    """Marks offsets for the next commit, where the partition is still ours."""
+    for (topic, partition), end in ends.items():
+        try:
+            consumer.store_offsets(offsets=[TopicPartition(topic, partition, end)])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise
+
+
+class Readers:
+    """The group, seen from the parent. A context manager: its processes end with it."""
+
+    def __init__(self, bootstrap: str, group: str, topics: Sequence[str]) -> None:
+        self.ids: set[str] = set()
+        self.read = 0
+        self._lock = threading.Lock()
+        self._arrived_s = time.monotonic()
+        context = multiprocessing.get_context("spawn")
+        self._stop = context.Event()
+        self._members: list[BaseProcess] = []
+        self._threads: list[threading.Thread] = []
+        for number in range(MEMBERS):
+            receiving, sending = context.Pipe(duplex=False)
+            arguments = (bootstrap, group, tuple(topics), sending, self._stop)
+            process = context.Process(target=member, args=arguments, name=f"reader-{number}", daemon=True)
+            process.start()
+            sending.close()  # the child has its own: ours would keep the pipe open after its end
+            thread = threading.Thread(target=self._gather, args=(receiving,), daemon=True)
+            thread.start()
+            self._members.append(process)
+            self._threads.append(thread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _gather(self, pipe: Connection) -> None:
+        while True:
+            try:
+                ids = pipe.recv()
+            except (EOFError, OSError):
+                return
+            with self._lock:
+                self.read += len(ids)
+                self.ids.update(ids)
+                self._arrived_s = time.monotonic()
+
+    @property
+    def unique(self) -> int:
+        with self._lock:
+            return len(self.ids)
+
+    @property
+    def again(self) -> int:
+        """Events read more than once."""
+        with self._lock:
+            return self.read - len(self.ids)
+
+    def wait_for(self, count: int, progress: Callable[[int], None]) -> bool:
+        """Until that many ids were seen; False when nothing new came for a minute, or no member is left."""
+        self._arrived_s = time.monotonic()
+        while self.unique < count:
+            progress(self.unique)
+            alive = any(process.is_alive() for process in self._members)
+            if not alive or time.monotonic() - self._arrived_s > STALLED_S:
+                return self.unique >= count
+            time.sleep(0.1)
+        progress(self.unique)
+        return True
+
+    def close(self) -> None:
+        """The members leave the group and end."""
+        self._stop.set()
+        for process in self._members:
+            process.join(JOIN_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for thread in self._threads:
+            thread.join(JOIN_S)

@@ -1,0 +1,217 @@
+"""The main job: `python -m demo.run`, which is what `make run` calls.
+
+A cluster of three brokers comes up, a year of flights goes through it while the broker that is both
+controller and leader is killed, a consumer group reads along, Spark lands it all in a lake, and an audit
+compares what was produced with what brokers and lake hold. Exit status 0 only if nothing is missing or
+doubled, the group saw every event, and the killed broker came back. However it ends, all that was started is
+stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from demo import events, failover, produce, summary
+from demo.consume import Readers
+from demo.up import Up, UpFailed, choose_port
+
+MARKER = ".ottla-run"
+BACK_IN_ISR_S = 90.0
+STOP_S = 15.0
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message says what failed, and where to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    data: Path
+    port: int | None
+    bootstrap: str | None
+    limit: int | None
+
+
+def fresh_folder(data: Path) -> None:
+    """Empties the data folder, if it is one of ours: DemoFailed for any other that holds something."""
+    if data.exists():
+        if any(data.iterdir()) and not (data / MARKER).exists():
+            raise DemoFailed(
+                f"{data} holds something that is not a former run; give another folder with --data"
+            )
+        shutil.rmtree(data)
+    data.mkdir(parents=True)
+    (data / MARKER).touch()
+
+
+def create_topics(bootstrap: str, topics: Sequence[str]) -> None:
+    """On a cluster that is not ours: as many replicas as it has brokers, three at most."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    replicas = min(3, len(admin.list_topics(timeout=15).brokers))
+    config = {"min.insync.replicas": str(min(2, replicas))}
+    for future in admin.create_topics([NewTopic(t, 4, replicas, config=config) for t in topics]).values():
+        future.result()
+
+
+def job(name: str, arguments: Sequence[str], log: Path, say: Callable[[str], None]) -> int:
+    """Runs a job of the pipeline as a process; its lines are passed on, what Spark says goes to the log."""
+    command = [sys.executable, "-m", f"ottla_pipeline.jobs.{name}", *arguments]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": str(summary.LOG_WIDTH)}
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, start_new_session=True
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                say(line.rstrip())
+            return process.wait()
+        finally:
+            if process.poll() is None:  # on the way out, by Ctrl-C or an error
+                process.terminate()
+                try:
+                    process.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def land(options: Options, bootstrap: str, topics: Sequence[str], say: Callable[[str], None]) -> int:
+    """The lake job over all there is; returns the number of dead letters."""
+    data = options.data
+    arguments = ["--bootstrap", bootstrap, "--topics", ",".join(topics), "--available-now"]
+    arguments += ["--lake", str(data / "lake"), "--checkpoint", str(data / "checkpoint")]
+    arguments += ["--dead-letters", str(data / "dead-letters"), "--schema", str(events.FIELDS_SCHEMA)]
+    if job("lake", arguments, data / "lake.log", say) != 0:
+        raise DemoFailed(f"the lake job failed; see {data / 'lake.log'}")
+    commits = (json.loads(path.read_text()) for path in (data / "lake" / "_commits").glob("*.json"))
+    return sum(commit["dead_letters"] for commit in commits)
+
+
+def audit(options: Options, bootstrap: str, say: Callable[[str], None]) -> dict[str, object]:
+    """The audit's report. Differences are not a failure to audit: the summary tells them."""
+    data = options.data
+    arguments = ["--bootstrap", bootstrap, "--manifest", str(data / "manifest.jsonl")]
+    arguments += ["--lake", str(data / "lake"), "--schema", str(events.FIELDS_SCHEMA)]
+    arguments += ["--report", str(data / "audit.json")]
+    lines: list[str] = []
+    status = job("audit", arguments, data / "audit.log", lines.append)
+    if status not in (0, 1):
+        raise DemoFailed(f"the audit could not be done; see {data / 'audit.log'}")
+    for line in lines if status else lines[-1:]:  # its tables only if they hold something to look at
+        say(line)
+    report: dict[str, object] = json.loads((data / "audit.json").read_text())
+    return report
+
+
+def run(options: Options, show: summary.Show, flights: list[events.Event], prefix: str) -> summary.Outcome:
+    """The whole line; everything started in here is stopped in here."""
+    data, topics = options.data, events.topics(prefix)
+    clock = produce.AckClock()
+    with ExitStack() as stack:
+        killer: failover.Killer | None = None
+        if options.bootstrap is None:
+            port = choose_port(options.port)
+            show.say(
+                f"starting three brokers: ottla up -f demo/cluster --data {data / 'cluster'} --port {port}"
+            )
+            bootstrap = stack.enter_context(Up(data / "cluster", port, data / "up.log")).bootstrap
+            stack.callback(show.say, "stopping the cluster")
+            killer = failover.Killer(bootstrap, data / "cluster", topics, clock, show.say)
+            stack.callback(killer.stop)
+        else:
+            bootstrap = options.bootstrap
+            create_topics(bootstrap, topics)
+        show.say(f"brokers at {bootstrap}; producing {len(flights):,} departures, two consumers read along")
+        readers = stack.enter_context(Readers(bootstrap, f"{prefix}-readers", topics))
+        began = time.monotonic()
+        show.begin_counts()
+        stack.callback(show.end_counts)
+        produce_s = produce.produce(
+            bootstrap,
+            flights,
+            data / "manifest.jsonl",
+            clock,
+            progress=lambda done: show.count(produced=done, consumed=readers.unique),
+            half_way=killer.start if killer is not None else lambda: None,
+        )
+        readers.wait_for(len(flights), lambda done: show.count(produced=len(flights), consumed=done))
+        consume_s = time.monotonic() - began
+        show.end_counts()
+        readers.close()
+        show.say(f"produced {len(flights):,} in {produce_s:.1f} s; the group saw {readers.unique:,} ids")
+        dead_letters = land(options, bootstrap, topics, show.say)
+        report = audit(options, bootstrap, show.say)
+        if killer is not None:
+            killer.wait(BACK_IN_ISR_S)
+    return summary.Outcome(
+        produced=len(flights),
+        produce_s=produce_s,
+        consumed=len(readers.ids & {event.id for event in flights}),
+        consumed_again=readers.again,
+        consume_s=consume_s,
+        audit=report,
+        dead_letters=dead_letters,
+        failover=killer.result if killer is not None else None,
+        ack_gap_s=clock.longest_gap_s(),
+        data=data,
+        elapsed_s=show.elapsed_s,
+    )
+
+
+def interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends the demo as Ctrl-C does: in order."""
+    raise KeyboardInterrupt
+
+
+@click.command(context_settings={"max_content_width": 110})
+@click.option(
+    "--data", default="ottla-run", show_default=True, type=click.Path(path_type=Path), help="Emptied first."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65_000), help="Port of the first broker.  [default: 9092, or free ones]"
+)
+@click.option("--bootstrap", metavar="HOST:PORT", help="Use this cluster instead; no broker is killed.")
+@click.option("--limit", type=click.IntRange(min=2), help="Only so many events.")
+def main(data: Path, port: int | None, bootstrap: str | None, limit: int | None) -> None:
+    """A cluster up, real events through it, a broker killed, a lake filled and audited."""
+    options = Options(data, port, bootstrap, limit)
+    signal.signal(signal.SIGTERM, interrupted)
+    try:
+        prefix = "flights" if bootstrap is None else f"flights-{time.time_ns() // 1_000_000_000}"
+        fresh_folder(data)
+        flights = events.load(prefix, limit)
+        with summary.Show(len(flights)) as show:
+            outcome = run(options, show, flights, prefix)
+        show.console.print()
+        show.console.print(summary.table(outcome), highlight=False)
+        problems = outcome.problems()
+    except (DemoFailed, UpFailed, produce.DeliveryFailed, KafkaException, FileNotFoundError) as error:
+        click.echo(f"demo: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        click.echo("demo: interrupted; all is stopped", err=True)
+        sys.exit(130)
+    for problem in problems:
+        click.echo(f"demo: {problem}", err=True)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The cluster of the demo: `ottla up` as a child process.
+
+Called by `demo.run`. The child is in a session of its own, so that Ctrl-C reaches the demo alone, which stops
+it in order; should the demo die, the child goes with it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ottla.local.ports import port_in_use
+from ottla.local.processes import ChildProcess
+
+RESOURCES = Path(__file__).with_name("cluster")
+BROKERS = 3
+READY = re.compile(r"^ready bootstrap=(\S+) zookeeper=(\S+)", re.MULTILINE)
+START_S = 90.0
+STOP_S = 45.0
+
+
+class UpFailed(Exception):
+    """`ottla up` ended, or was not ready in time; the message has the end of its log."""
+
+
+def choose_port(wanted: int | None, default: int = 9092, in_use: Callable[[int], bool] = port_in_use) -> int:
+    """The first of consecutive free ports for all brokers: the one asked for, or the next that fits."""
+    if wanted is not None:
+        return wanted
+    port = default
+    while any(in_use(port + broker) for broker in range(BROKERS)):
+        port += BROKERS
+        if port + BROKERS > 65_535:
+            raise UpFailed(f"no {BROKERS} consecutive ports are free from {default} on")
+    return port
+
+
+class Up:
+    """A running `ottla up`; `bootstrap` is set once it is ready."""
+
+    def __init__(self, data: Path, port: int, log: Path) -> None:
+        self.bootstrap = ""
+        command = [sys.executable, "-m", "ottla.cli.main", "up", "--files", str(RESOURCES)]
+        self._child = ChildProcess("ottla up", [*command, "--data", str(data), "--port", str(port)], log=log)
+
+    def __enter__(self) -> Self:
+        self._child.start()
+        try:
+            self._wait()
+        except BaseException:
+            self._child.stop(STOP_S)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._child.stop(STOP_S)
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_S
+        while (found := READY.search(self._child.log.read_text(errors="replace"))) is None:
+            if not self._child.running:
+                raise UpFailed(
+                    f"ottla up ended with status {self._child.exit_code}:\n{self._child.log_tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise UpFailed(f"ottla up was not ready after {START_S:.0f} s:\n{self._child.log_tail()}")
+            time.sleep(0.1)
+        self.bootstrap = found[1]
