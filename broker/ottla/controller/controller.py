@@ -16,15 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from ottla.controller import (
-    deletion,
-    leadership,
-    loading,
-    membership,
-    partition_requests,
-    reassignment,
-    topic_requests,
-)
+from ottla.controller import membership, partition_requests, reactions, topic_requests
 from ottla.controller.channels import Channels, Connect
 from ottla.controller.effects import Effects
 from ottla.controller.office import NotController
@@ -53,6 +45,7 @@ T = TypeVar("T")
 
 RETRY_DELAY_S: Final = 1.0
 HOUSEKEEPING_INTERVAL_S: Final = 5.0
+STOP_TIMEOUT_S: Final = 5.0
 
 
 class Controller:
@@ -85,14 +78,14 @@ class Controller:
         self._awake = asyncio.Event()
         self._handlers: dict[str, Callable[[], Awaitable[None]]] = {
             "election": self._elect,
-            "brokers": partial(self._decide, self._on_brokers),
-            "topics": partial(self._decide, self._on_topics),
-            "deletions": partial(self._decide, self._on_deletions),
-            "configs": partial(self._decide, self._on_configs),
-            "stopped": partial(self._decide, self._on_stopped),
-            "failed": partial(self._decide, self._on_failed),
-            "rebalance": partial(self._decide, self._on_rebalance),
-            "housekeeping": partial(self._decide, self._on_housekeeping),
+            "brokers": partial(self._decide, reactions.brokers_changed),
+            "topics": partial(self._decide, reactions.topics_changed),
+            "deletions": partial(self._decide, reactions.deletions_requested),
+            "configs": partial(self._decide, reactions.configs_changed),
+            "stopped": partial(self._decide, reactions.replicas_stopped),
+            "failed": partial(self._decide, reactions.replicas_failed),
+            "rebalance": partial(self._decide, reactions.rebalance),
+            "housekeeping": partial(self._decide, reactions.housekeeping),
         }
 
     @property
@@ -146,9 +139,14 @@ class Controller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._term is not None:
-            async with self._term.lock:
-                await self._resign(self._term, "this broker stops")
+        term = self._term
+        if term is not None:
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S), term.lock:
+                    await self._resign(term, "this broker stops")
+            except TimeoutError:
+                log.warning("the store does not answer: /controller ends with the session")
+                self._deactivate()
 
     def _on_session_expired(self) -> None:
         # /controller went with the session. Stand again only when the broker has registered anew.
@@ -163,7 +161,7 @@ class Controller:
 
     async def _resign(self, term: Term, reason: str) -> None:
         """End the term, and remove /controller if it is still this term's."""
-        log.warning("resigning as controller: %s", reason)
+        log.info("resigning as controller: %s", reason)
         if self._term is term:
             self._deactivate()
         try:
@@ -290,100 +288,13 @@ class Controller:
                 await self._resign(term, repr(error))
                 raise
 
-    async def _decide(self, handler: Callable[[Term], Awaitable[None]]) -> None:
+    async def _decide(self, reaction: Callable[[Term, BrokerConfig], Awaitable[None]]) -> None:
         if self._term is not None:
-            await self.in_office(handler)
-
-    async def _on_brokers(self, term: Term) -> None:
-        state, before = term.state, term.state.brokers
-        came, went = membership.update_brokers(state, await loading.read_brokers(self._store))
-        if state.brokers == before:
-            return
-        log.info("brokers came: %s, went: %s", sorted(came), sorted(went))
-        term.follow_brokers()
-        await term.refresh_unclean()
-        effects = Effects()
-        membership.react(state, effects, came, went)
-        await term.carry_out(effects)
-
-    async def _on_topics(self, term: Term) -> None:
-        """Topics that appeared without us (tools of old write the node themselves), or vanished."""
-        state = term.state
-        names = set(await self._store.children(znodes.TOPICS))
-        for name in set(state.topics) - names:
-            log.warning("the node of topic %s has been removed behind our back", name)
-            state.forget_topic(name)
-        new = sorted(names - set(state.topics))
-        if not new:
-            return
-        assignments = await loading.read_assignments(self._store, new)
-        for name, node in assignments.items():
-            state.add_topic(loading.topic_of(name, node))
-        await term.give_ids([name for name, node in assignments.items() if node.topic_id is None])
-        await loading.read_leaders(self._store, state, assignments)
-        effects = Effects()
-        for name in assignments:
-            for tp in list(state.topics[name].partitions()):
-                leadership.settle(state, effects, tp)
-        await term.carry_out(effects)
-
-    async def _on_deletions(self, term: Term) -> None:
-        if not self.config["delete.topic.enable"]:
-            return
-        effects = Effects()
-        deletion.enqueue(term.state, effects, await self._store.children(znodes.DELETE_TOPICS))
-        if not effects.empty:
-            await term.carry_out(effects)
-
-    async def _on_configs(self, term: Term) -> None:
-        """A topic may have been allowed an unclean election."""
-        await term.refresh_unclean()
-        if not term.state.unclean_topics:
-            return
-        effects = Effects()
-        for name in term.state.unclean_topics:
-            for tp in list(term.state.topics[name].partitions()):
-                leadership.settle(term.state, effects, tp)
-        await term.carry_out(effects)
-
-    async def _on_stopped(self, term: Term) -> None:
-        effects = Effects()
-        stopped, term.stopped = term.stopped, []
-        for broker, outcome in stopped:
-            deletion.replicas_stopped(term.state, effects, broker, outcome)
-        await term.carry_out(effects)
-
-    async def _on_failed(self, term: Term) -> None:
-        state, effects = term.state, Effects()
-        failed, term.failed = term.failed, []
-        for broker, partitions in failed:
-            if broker in state.brokers:
-                state.failed_replicas.setdefault(broker, set()).update(partitions)
-        await term.refresh_unclean()
-        for _, partitions in failed:
-            for tp in partitions:
-                if state.assignment(tp) is not None:
-                    leadership.settle(state, effects, tp)
-                    effects.tell_everyone(tp)
-        await term.carry_out(effects)
-
-    async def _on_rebalance(self, term: Term) -> None:
-        effects = Effects()
-        percentage = self.config.get_int("leader.imbalance.per.broker.percentage")
-        for tp in leadership.imbalanced(term.state, percentage):
-            leadership.elect_preferred(term.state, effects, tp)
-        await term.carry_out(effects)
-
-    async def _on_housekeeping(self, term: Term) -> None:
-        effects = Effects()
-        term.retry_deletions(effects)
-        reassignment.advance_all(term.state, effects)
-        if not effects.empty:
-            await term.carry_out(effects)
+            await self.in_office(lambda term: reaction(term, self.config))
 
     async def rebalance(self) -> None:
         """Hand partitions back to their preferred leaders now, where the imbalance is too great."""
-        await self._decide(self._on_rebalance)
+        await self._decide(reactions.rebalance)
 
     # Being woken.
 

@@ -6,6 +6,7 @@ each is taken by a conditional write over the one before.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import NamedTuple
 
@@ -54,11 +55,16 @@ class ProducerIds:
         self._broker_id = broker_id
         self._next = 0
         self._end = 0
+        self._refilling = asyncio.Lock()
 
     async def next(self) -> int:
-        while self._next >= self._end:
-            block = await allocate_block(self._store, self._broker_id)
-            # Another caller may have brought one meanwhile: then a block is lost, but no id is doubled.
-            self._next, self._end = block.first, block.first + block.size
+        """Raises ProducerIdsExhausted, StoreUnavailable."""
+        if self._next >= self._end:
+            async with self._refilling:
+                if self._next >= self._end:  # another caller may have brought a block meanwhile
+                    first, size = await allocate_block(self._store, self._broker_id)
+                    self._next, self._end = first, first + size
+                self._next += 1
+                return self._next - 1
         self._next += 1
         return self._next - 1

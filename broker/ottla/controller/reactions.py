@@ -1,0 +1,112 @@
+"""What an active controller does when something has changed: a node it watches, an answer, the time.
+
+Called by the shell, under the term's lock, once for many changes of a kind; so each looks at the whole of
+what is, and decides what is due. Anything raised here ends the term.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ottla.controller import deletion, leadership, loading, membership, reassignment
+from ottla.controller.effects import Effects
+from ottla.controller.term import Term
+from ottla.metadata import znodes
+from ottla.metadata.config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+
+async def brokers_changed(term: Term, config: BrokerConfig) -> None:
+    state, before = term.state, term.state.brokers
+    came, went = membership.update_brokers(state, await loading.read_brokers(term.store))
+    if state.brokers == before:
+        return
+    log.info("brokers came: %s, went: %s", sorted(came), sorted(went))
+    term.follow_brokers()
+    await term.refresh_unclean()
+    effects = Effects()
+    membership.react(state, effects, came, went)
+    await term.carry_out(effects)
+
+
+async def topics_changed(term: Term, config: BrokerConfig) -> None:
+    """Topics that appeared without us (tools of old write the node themselves), or vanished."""
+    state = term.state
+    names = set(await term.store.children(znodes.TOPICS))
+    for name in set(state.topics) - names:
+        log.warning("the node of topic %s has been removed behind our back", name)
+        state.forget_topic(name)
+    new = sorted(names - set(state.topics))
+    if not new:
+        return
+    assignments = await loading.read_assignments(term.store, new)
+    for name, node in assignments.items():
+        state.add_topic(loading.topic_of(name, node))
+    await term.give_ids([name for name, node in assignments.items() if node.topic_id is None])
+    await loading.read_leaders(term.store, state, assignments)
+    effects = Effects()
+    for name in assignments:
+        for tp in list(state.topics[name].partitions()):
+            leadership.settle(state, effects, tp)
+    await term.carry_out(effects)
+
+
+async def deletions_requested(term: Term, config: BrokerConfig) -> None:
+    if not config["delete.topic.enable"]:
+        return
+    effects = Effects()
+    deletion.enqueue(term.state, effects, await term.store.children(znodes.DELETE_TOPICS))
+    if not effects.empty:
+        await term.carry_out(effects)
+
+
+async def configs_changed(term: Term, config: BrokerConfig) -> None:
+    """A topic may have been allowed an unclean election."""
+    await term.refresh_unclean()
+    if not term.state.unclean_topics:
+        return
+    effects = Effects()
+    for name in term.state.unclean_topics:
+        for tp in list(term.state.topics[name].partitions()):
+            leadership.settle(term.state, effects, tp)
+    await term.carry_out(effects)
+
+
+async def replicas_stopped(term: Term, config: BrokerConfig) -> None:
+    effects = Effects()
+    stopped, term.stopped = term.stopped, []
+    for broker, outcome in stopped:
+        deletion.replicas_stopped(term.state, effects, broker, outcome)
+    await term.carry_out(effects)
+
+
+async def replicas_failed(term: Term, config: BrokerConfig) -> None:
+    state, effects = term.state, Effects()
+    failed, term.failed = term.failed, []
+    for broker, partitions in failed:
+        if broker in state.brokers:
+            state.failed_replicas.setdefault(broker, set()).update(partitions)
+    await term.refresh_unclean()
+    for _, partitions in failed:
+        for tp in partitions:
+            if state.assignment(tp) is not None:
+                leadership.settle(state, effects, tp)
+                effects.tell_everyone(tp)
+    await term.carry_out(effects)
+
+
+async def rebalance(term: Term, config: BrokerConfig) -> None:
+    effects = Effects()
+    percentage = config.get_int("leader.imbalance.per.broker.percentage")
+    for tp in leadership.imbalanced(term.state, percentage):
+        leadership.elect_preferred(term.state, effects, tp)
+    await term.carry_out(effects)
+
+
+async def housekeeping(term: Term, config: BrokerConfig) -> None:
+    effects = Effects()
+    term.retry_deletions(effects)
+    reassignment.advance_all(term.state, effects)
+    if not effects.empty:
+        await term.carry_out(effects)

@@ -1,0 +1,195 @@
+"""Dynamic settings and producer ids: what brokers share through the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from ottla.metadata import znodes
+from ottla.metadata.dynamic import CHANGE_EXPIRATION_MS, DynamicConfigs
+from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.metadata.producer_ids import (
+    BLOCK_SIZE,
+    ProducerIdBlock,
+    ProducerIds,
+    ProducerIdsExhausted,
+    allocate_block,
+)
+from ottla.metadata.registration import ensure_tree
+
+WAIT_S = 10.0
+
+
+class Heard:
+    """What a broker's callbacks were told."""
+
+    def __init__(self, tree: MemoryTree, clock: Callable[[], int] | None = None) -> None:
+        self.store = MemoryStore(tree)
+        self.topics: dict[str, dict[str, str]] = {}
+        self.brokers: dict[str, dict[str, str]] = {}
+        self.calls = 0
+        self._changed = asyncio.Event()
+        self.configs = DynamicConfigs(self.store, self._on_topic, self._on_broker, clock=clock)
+
+    def _on_topic(self, topic: str, config: dict[str, str]) -> None:
+        self.topics[topic] = config
+        self.calls += 1
+        self._changed.set()
+
+    def _on_broker(self, broker: str, config: dict[str, str]) -> None:
+        self.brokers[broker] = config
+        self._changed.set()
+
+    async def start(self) -> None:
+        await self.store.connect()
+        await ensure_tree(self.store)
+        await self.configs.start()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.wait_for(self._changed.wait(), WAIT_S)
+            self._changed.clear()
+
+
+def run(scenario: Callable[[MemoryTree], Coroutine[Any, Any, None]], now_ms: int = 0) -> None:
+    asyncio.run(asyncio.wait_for(scenario(MemoryTree(lambda: now_ms)), 30))
+
+
+def test_settings_are_loaded_at_start_and_followed_afterwards() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        writer = Heard(tree)
+        await writer.start()
+        await writer.configs.alter_topic_config("early", {"retention.ms": "1"})
+        reader = Heard(tree)
+        await reader.start()
+        assert reader.topics == {"early": {"retention.ms": "1"}}
+        await writer.configs.alter_topic_config("late", {"segment.ms": "2"})
+        await reader.until(lambda: reader.topics.get("late") == {"segment.ms": "2"})
+        await writer.configs.alter_topic_config("early", {})
+        await reader.until(lambda: reader.topics["early"] == {})
+        await writer.until(lambda: writer.topics.get("late") == {"segment.ms": "2"})
+        assert await reader.configs.topic_config("late") == {"segment.ms": "2"}
+        change = tree.find("/config/changes/config_change_0000000001")
+        assert change is not None
+        assert znodes.decode_config_change(change.data) == "topics/late"
+        for heard in (writer, reader):
+            await heard.configs.stop()
+
+    run(scenario)
+
+
+def test_broker_settings_and_their_default_are_followed_too() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        heard = Heard(tree)
+        await heard.start()
+        await heard.configs.alter_broker_config(znodes.DEFAULT_ENTITY, {"log.retention.ms": "1"})
+        await heard.configs.alter_broker_config("3", {"log.retention.ms": "2"})
+        await heard.until(lambda: len(heard.brokers) == 2)
+        assert heard.brokers == {"<default>": {"log.retention.ms": "1"}, "3": {"log.retention.ms": "2"}}
+        assert await heard.configs.broker_config("3") == {"log.retention.ms": "2"}
+        await heard.configs.stop()
+
+    run(scenario)
+
+
+def test_changes_made_while_the_session_was_lost_are_found_afterwards() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        heard, writer = Heard(tree), Heard(tree)
+        await heard.start()
+        await writer.start()
+        tree._watches.clear()  # nothing is delivered to a session that is gone
+        await writer.configs.alter_topic_config("t", {"retention.ms": "9"})
+        heard.store.expire()
+        await heard.until(lambda: heard.topics.get("t") == {"retention.ms": "9"})
+        for each in (heard, writer):
+            await each.configs.stop()
+
+    run(scenario)
+
+
+def test_damaged_settings_and_failing_callbacks_do_not_stop_the_following() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        heard = Heard(tree)
+        await heard.start()
+        store = heard.store
+        await store.create(znodes.topic_config_path("bad"), b"not json")
+        for data in (b"not json", znodes.encode_config_change("topics/bad")):
+            await store.create(znodes.CONFIG_CHANGE_PREFIX, data, sequential=True)
+        await heard.configs.alter_topic_config("good", {"retention.ms": "5"})
+        await heard.until(lambda: "good" in heard.topics)
+        assert "bad" not in heard.topics
+        await heard.configs.stop()
+
+    run(scenario)
+
+
+def test_old_notifications_are_purged_by_whoever_comes_by() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        now = [CHANGE_EXPIRATION_MS]
+        tree._clock = lambda: now[0]
+        heard = Heard(tree, clock=lambda: now[0])
+        await heard.start()
+        await heard.configs.alter_topic_config("old", {})
+        now[0] += CHANGE_EXPIRATION_MS + 1
+        await heard.configs.alter_topic_config("new", {})
+        await heard.until(lambda: "new" in heard.topics)
+        purged = asyncio.Event()
+        await heard.store.watch_children(znodes.CONFIG_CHANGES, purged.set)
+        if len(await heard.store.children(znodes.CONFIG_CHANGES)) > 1:
+            await asyncio.wait_for(purged.wait(), WAIT_S)
+        assert await heard.store.children(znodes.CONFIG_CHANGES) == ["config_change_0000000001"]
+        await heard.configs.stop()
+
+    run(scenario)
+
+
+def test_settings_of_named_topics_can_be_loaded_at_any_time() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        heard = Heard(tree)
+        await heard.start()
+        data = znodes.encode_config({"retention.ms": "7"})
+        await heard.store.create(znodes.topic_config_path("t"), data)
+        await heard.configs.load_topics(["t", "none"])
+        assert heard.topics == {"t": {"retention.ms": "7"}, "none": {}}
+        await heard.configs.stop()
+
+    run(scenario)
+
+
+def test_producer_ids_of_all_brokers_are_different() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        stores = [MemoryStore(tree) for _ in range(3)]
+        for store in stores:
+            await store.connect()
+        givers = [ProducerIds(store, broker) for broker, store in enumerate(stores)]
+        ids = await asyncio.gather(*(giver.next() for giver in givers for _ in range(1_100)))
+        assert len(set(ids)) == len(ids)
+        node = tree.find(znodes.PRODUCER_ID_BLOCK)
+        assert node is not None
+        _, first, last = znodes.decode_producer_id_block(node.data)
+        assert last - first + 1 == BLOCK_SIZE
+        assert max(ids) <= last
+
+    run(scenario)
+
+
+def test_blocks_go_on_where_another_kafka_left_off() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        store = MemoryStore(tree)
+        await store.connect()
+        await store.create(znodes.PRODUCER_ID_BLOCK)  # as a broker leaves it at start
+        assert await allocate_block(store, 1) == ProducerIdBlock(0, 1000)
+        await store.set(
+            znodes.PRODUCER_ID_BLOCK,
+            b'{"version":1,"broker":0,"block_start":"4000","block_end":"4999"}',
+        )
+        assert await allocate_block(store, 1) == ProducerIdBlock(5000, 1000)
+        last = 2**63 - 1
+        await store.set(znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(0, last - 999, last))
+        with pytest.raises(ProducerIdsExhausted):
+            await allocate_block(store, 1)
+
+    run(scenario)
