@@ -233,3 +233,22 @@ def test_a_port_that_is_taken_is_named(run: asyncio.Runner) -> None:
         h.server.stop_accepting()
 
     run.run(story())
+
+
+def test_a_client_that_only_sends_is_stopped_by_its_own_unread_answers(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"one"))
+        await h.request(1)
+        big = b"z" * 4_000_000
+        h.connection.respond((big,))
+        flood = asyncio.ensure_future(h.send(b"".join(framed(b"f" * 1000) for _ in range(5000))))
+        await h.turns(200)
+        assert not flood.done(), "the kernel's buffers hold it back, not our memory"
+        h.echo = True
+        received = await h.receive(len(big) + 5000 * 1004)
+        assert received[: len(big)] == big
+        assert len(received) == len(big) + 5000 * 1004
+        await flood
+
+    run.run(story())

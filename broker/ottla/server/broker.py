@@ -44,6 +44,7 @@ from ottla.server.handlers.cluster import ClusterHandler
 from ottla.server.handlers.configs import ConfigsHandler
 from ottla.server.handlers.fetch import FetchHandler
 from ottla.server.handlers.find_coordinator import FindCoordinatorHandler
+from ottla.server.handlers.first_view import FIRST_VIEW_TIMEOUT_S, FirstView
 from ottla.server.handlers.groups import GroupsHandler
 from ottla.server.handlers.metadata import MetadataHandler
 from ottla.server.handlers.offsets import OffsetsHandler
@@ -181,6 +182,7 @@ class Broker:
         coordinator.start()
 
         undo.push_async_callback(controller.stop)
+        self._first_view = FirstView(self.cache, loop)
         self.dispatcher = dispatcher = Dispatcher(loop)
         undo.push_async_callback(dispatcher.stop)
         self.server = server = SocketServer(
@@ -214,6 +216,10 @@ class Broker:
         await controller.start(self.broker_epoch)
         undo.callback(self._stop_ticking)
         self._tick()
+        try:
+            await asyncio.wait_for(self._first_view.reached.wait(), FIRST_VIEW_TIMEOUT_S)
+        except TimeoutError:
+            log.warning("the controller has not told us of the cluster yet")
 
     def _make_coordinator(self, replicas: ReplicaManager) -> GroupCoordinator:
         config = self.config
@@ -256,7 +262,7 @@ class Broker:
             ProduceHandler(replicas, purgatory, cache, clock),
             FetchHandler(replicas, purgatory, cache, clock, fetch_max_bytes=fetch_max_bytes),
             OffsetsHandler(replicas),
-            MetadataHandler(cache, creator, config),
+            MetadataHandler(cache, creator, config, self._first_view),
             FindCoordinatorHandler(cache, creator, coordinator.partition_for),
             GroupsHandler(coordinator),
             ClusterHandler(

@@ -106,9 +106,10 @@ class PlaintextConnection:
     # --- in -----------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        space = self._buffer.space()
+        # While a request is out, what comes may gather behind it; once that room is full, or while answers
+        # wait for the client to read them, reading stops until `_serve` gets on.
+        space = None if self._out else self._buffer.space()
         if not space:
-            # A request is out and the buffer behind it is full: stop reading until it is answered.
             self._stop_reading()
             return
         try:

@@ -6,6 +6,9 @@ list, later: null). An unknown topic is created when auto.create.topics.enable a
 is LEADER_NOT_AVAILABLE until then; an unknown topic id (version 12) is UNKNOWN_TOPIC_ID. Without an
 authorizer every operation is authorized, and said so where asked for.
 
+A broker that has just started knows no cluster until the controller's first UpdateMetadata, a moment later.
+Kafka answers with no brokers then, which some clients take badly; these requests wait for that moment here.
+
 Left out on purpose: DescribeCluster for controllers (endpoint type 2 is KRaft's:
 UNSUPPORTED_ENDPOINT_TYPE).
 """
@@ -24,6 +27,7 @@ from ottla.protocol.messages import (
 from ottla.protocol.types import ZERO_UUID
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS, TopicCreator, is_legal_topic_name
+from ottla.server.handlers.first_view import FirstView
 
 # Bits are Kafka's AclOperation codes.
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -34,8 +38,11 @@ NO_LEADER = -1
 
 
 class MetadataHandler:
-    def __init__(self, cache: MetadataCache, creator: TopicCreator, config: BrokerConfig) -> None:
+    def __init__(
+        self, cache: MetadataCache, creator: TopicCreator, config: BrokerConfig, first_view: FirstView
+    ) -> None:
         self._cache = cache
+        self._first_view = first_view
         self._creator = creator
         self._auto_create = config.get_bool("auto.create.topics.enable")
 
@@ -46,6 +53,11 @@ class MetadataHandler:
         ]
 
     def metadata(self, request: Request) -> None:
+        if self._first_view.wait(request, self._metadata):
+            return
+        self._metadata(request)
+
+    def _metadata(self, request: Request) -> None:
         message = request.decode(MetadataRequest)
         cache = self._cache
         version = request.version
@@ -137,6 +149,11 @@ class MetadataHandler:
         return result
 
     def describe_cluster(self, request: Request) -> None:
+        if self._first_view.wait(request, self._describe_cluster):
+            return
+        self._describe_cluster(request)
+
+    def _describe_cluster(self, request: Request) -> None:
         message = request.decode(DescribeClusterRequest)
         if message.endpoint_type != BROKERS_ENDPOINT:
             request.respond(
