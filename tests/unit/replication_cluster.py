@@ -15,7 +15,8 @@ from ottla.protocol.records import Record, build_batch, decode_records
 from ottla.replication.follower import AskOffsets, FollowerFetch, Retry, Step
 from ottla.replication.isr import IsrChange
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from ottla.replication.partition import Partition, PartitionRead
+from ottla.replication.partition import Partition
+from ottla.replication.reads import PartitionRead
 from ottla.replication.requests import PartitionState
 from ottla.storage.log import AppendInfo, Log
 from ottla.storage.log_config import LogConfig

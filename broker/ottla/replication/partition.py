@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -23,6 +23,7 @@ from ottla.protocol.records import parse_batch_header
 from ottla.replication.isr import Follower, InSyncReplicas, IsrChange
 from ottla.replication.listener import ReplicationListener
 from ottla.replication.offsets import NO_EPOCH, NO_OFFSET, OffsetFound, find_by_time
+from ottla.replication.reads import FAILED, PartitionRead
 from ottla.replication.requests import PartitionState
 from ottla.storage.log import AppendInfo, Log
 from ottla.storage.log_config import LogConfig
@@ -33,28 +34,6 @@ _logger = logging.getLogger(__name__)
 ACKS_ALL: Final = -1
 
 _NONE: Final = ErrorCode.NONE
-
-
-class PartitionRead(NamedTuple):
-    """The answer to one partition's fetch. `read` is None when there is nothing to return."""
-
-    error: ErrorCode
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    diverging: tuple[int, int] | None
-    read: LogRead | None
-
-
-_FAILED: Final = {
-    error: PartitionRead(error, NO_OFFSET, NO_OFFSET, NO_OFFSET, None, None)
-    for error in (
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-    )
-}
 
 
 class Partition:
@@ -262,9 +241,9 @@ class Partition:
         from followers with `leader_only=False` (KIP-392). Errors are returned, not raised.
         """
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
-            return _FAILED[self._epoch_error(current_leader_epoch)]
+            return FAILED[self._epoch_error(current_leader_epoch)]
         if not self.is_leader and (leader_only or replica_id >= 0):
-            return _FAILED[ErrorCode.NOT_LEADER_OR_FOLLOWER]
+            return FAILED[ErrorCode.NOT_LEADER_OR_FOLLOWER]
         log = self.log
         end = log.log_end_offset
         follower: Follower | None = None
@@ -272,7 +251,7 @@ class Partition:
             follower = self._in_sync.followers.get(replica_id)
             if follower is None:
                 # In the leader's eyes no replica: one of the two has yet to hear of a reassignment.
-                return _FAILED[
+                return FAILED[
                     ErrorCode.UNKNOWN_LEADER_EPOCH
                     if current_leader_epoch >= 0
                     else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -285,11 +264,11 @@ class Partition:
         if last_fetched_epoch >= 0 and (last_fetched_epoch != log.latest_epoch or fetch_offset > end):
             epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
             if epoch < 0 or epoch_end < 0 or fetch_offset < log.log_start_offset:
-                return _FAILED[ErrorCode.OFFSET_OUT_OF_RANGE]
+                return FAILED[ErrorCode.OFFSET_OUT_OF_RANGE]
             if epoch < last_fetched_epoch or epoch_end < fetch_offset:
                 diverging = (epoch, epoch_end)
         elif not log.log_start_offset <= fetch_offset <= end:
-            return _FAILED[ErrorCode.OFFSET_OUT_OF_RANGE]
+            return FAILED[ErrorCode.OFFSET_OUT_OF_RANGE]
 
         read: LogRead | None = None
         if diverging is None:
