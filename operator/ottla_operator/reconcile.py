@@ -49,6 +49,8 @@ class Planned:
     status: Status
     steps: Sequence[Step] = ()
     done: bool = False
+    keep: bool = False
+    """What the status says stays, unless the spec changed since or nothing was ever said."""
 
 
 @dataclass(slots=True)
@@ -56,7 +58,6 @@ class Pass:
     """What a pass did."""
 
     steps: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
     observed: Observed | None = None
 
     @property
@@ -141,13 +142,13 @@ class Reconciler:
         for resource in ours:
             if isinstance(resource, Topic):
                 t = topic_plans[resource.key]
-                planned.append(Planned(resource, t.findings, t.status, t.steps, t.done))
+                planned.append(Planned(resource, t.findings, t.status, t.steps, t.done, t.keep))
             elif isinstance(resource, Quota):
                 q = quota_plans[resource.key]
                 planned.append(Planned(resource, q.findings, q.status, (), q.done))
             elif isinstance(resource, ConsumerGroup):
                 g = plan_group(resource, observed, placement.usable)
-                planned.append(Planned(resource, g.findings, g.status, g.steps, g.done))
+                planned.append(Planned(resource, g.findings, g.status, g.steps, g.done, g.keep))
         return [self._past_deadline(p, placement.usable) for p in planned]
 
     def _past_deadline(self, planned: Planned, usable: bool) -> Planned:
@@ -187,7 +188,10 @@ class Reconciler:
                 await self._take(step, cluster, target)
             except StepFailed as failure:
                 failures.append(failure)
-                result.failures.append(failure.message)
+            except Exception as error:
+                # A bug of ours; the other resources are not to suffer from it.
+                log.exception("%s failed", step)
+                failures.append(StepFailed("InternalError", f"{step}: {error!r}"))
             result.steps.append(str(step))
         return failures
 
@@ -213,6 +217,10 @@ class Reconciler:
         if planned.done and resource.metadata.deleting:
             await self._store.release(resource)
             result.steps.append(f"{resource.key} is gone")
+            return
+        ready = find(resource.status.conditions, "Ready")
+        current = ready is not None and ready.observed_generation == resource.metadata.generation
+        if planned.keep and current and ready is not None and ready.reason != "Pending":
             return
         findings = list(planned.findings)
         if failures:

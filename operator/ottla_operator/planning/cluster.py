@@ -305,9 +305,10 @@ def _findings(
     lagging = [partition.name for partition in kafka.partitions() if partition.under_replicated]
     not_ready = [broker for broker in members.desired if not observed.in_service(broker)]
     findings = [_ready(cluster, observed, members, roll, scaling, not_ready, offline)]
-    if not kafka.reachable:
-        findings.append(no("Available", "Unreachable", kafka.problem or "no broker answers"))
-        findings.append(unknown("FullyReplicated", "Unreachable"))
+    if not kafka.settled:
+        reason = "NoController" if kafka.reachable else "Unreachable"
+        findings.append(no("Available", reason, kafka.problem))
+        findings.append(unknown("FullyReplicated", reason))
     else:
         findings.append(
             no("Available", "PartitionsOffline", f"{_some(offline)} without a leader")
@@ -377,8 +378,10 @@ def _ready(
             if broker in observed.brokers and observed.brokers[broker].message
         ]
         return no("Ready", "BrokersNotReady", "; ".join([message, *reasons]))
-    if not observed.kafka.reachable:
-        return no("Ready", "Unreachable", observed.kafka.problem or "no broker answers")
+    if not observed.kafka.settled:
+        return no(
+            "Ready", "NoController" if observed.kafka.reachable else "Unreachable", observed.kafka.problem
+        )
     if scaling.blocked:
         return no("Ready", f"{scaling.reason or 'Rebalance'}Blocked", scaling.blocked)
     if scaling.reason:

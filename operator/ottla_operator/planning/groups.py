@@ -20,6 +20,8 @@ class GroupPlan:
     status: ConsumerGroupStatus
     steps: tuple[ResourceStep, ...] = ()
     done: bool = False
+    keep: bool = False
+    """Nothing is known now: what the status says about the present spec stays."""
 
 
 def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupPlan:
@@ -30,7 +32,7 @@ def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupP
     if not usable or state is None:
         reason, message = "ClusterNotReady", "the group cannot be looked at yet"
         findings = [no("Ready", reason, message), unknown("LagWithinLimit", reason)]
-        return GroupPlan((*findings, *_reset(group)), group.status)
+        return GroupPlan((*findings, *_reset(group)), group.status, keep=True)
     if state.state == "Dead":
         ready = yes("Ready", "NoSuchGroup", f"no client has joined group {group.group_id} yet")
     else:

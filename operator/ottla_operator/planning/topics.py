@@ -8,7 +8,7 @@ or when it looks just as the resource wants it, which also heals a status lost a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ottla_operator.conditions import Finding, no, unknown, yes
 from ottla_operator.planning.cluster import Placement
@@ -36,6 +36,8 @@ class TopicPlan:
     steps: tuple[ResourceStep, ...] = ()
     done: bool = False
     """Of a deletion: the resource may go."""
+    keep: bool = False
+    """Nothing is known now: what the status says about the present spec stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ def plan_topics(
             message = f"topic {topic.topic_name} belongs to the older resource {owner.key}"
             plans[topic.key] = _refused(topic, "ResourceConflict", message)
         elif not placement.usable:
-            plans[topic.key] = _waiting(topic, "ClusterNotReady", "the cluster cannot be reached yet")
+            plan = _waiting(topic, "ClusterNotReady", "the cluster cannot be asked at present")
+            plans[topic.key] = replace(plan, keep=True)
         else:
             state = observed.kafka.topics.get(topic.topic_name)
             if state is None:

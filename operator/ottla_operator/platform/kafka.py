@@ -8,11 +8,12 @@ here, and goes no further.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ottla.client.admin import AdminClient, ClusterUnreachable
-from ottla.client.admin_types import ConfigEntry, Reassignment, TopicDescription, TopicPartition
+from ottla.client.admin_types import ConfigEntry, Node, Reassignment, TopicDescription, TopicPartition
 from ottla.client.connection import ConnectionLost, UnsupportedApi
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla_operator.planning.observed import GroupState, KafkaState, PartitionState, TopicState
@@ -31,6 +32,7 @@ _UNREACHABLE = (ClusterUnreachable, ConnectionLost, OSError, TimeoutError)
 _TOPIC_SOURCE = 1
 _OFFSETS_TOPIC = "__consumer_offsets"
 _TIMEOUT_S = 8.0
+_OBSERVE_TIMEOUT_S = 5.0
 _GROUP_TIMEOUT_S = 3.0
 
 
@@ -61,40 +63,51 @@ class KafkaAdmin:
             return KafkaState(problem="no broker is running")
         admin = await self._client(brokers)
         try:
-            return await self._observe(admin, groups)
-        except _UNREACHABLE as error:
-            return KafkaState(problem=str(error) or type(error).__name__)
-        except (KafkaError, UnsupportedApi) as error:
-            return KafkaState(problem=str(error))
-
-    async def _observe(self, admin: AdminClient, groups: Collection[str]) -> KafkaState:
-        cluster = await admin.describe_cluster()
+            async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
+                cluster = await admin.describe_cluster()
+        except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
+            return KafkaState(problem=_reason(error))
         registered = frozenset(node.id for node in cluster.brokers)
+        without = KafkaState(
+            True, cluster.cluster_id or "", -1, registered, problem="no controller is in office"
+        )
         node = next((node for node in cluster.brokers if node.id == cluster.controller_id), None)
-        without = KafkaState(True, cluster.cluster_id or "", -1, registered)
         if node is None:
             return without
+        try:
+            async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
+                seen = await self._ask_controller(node)
+        except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
+            # It is named as the controller, and may be gone since: another one is elected soon.
+            return replace(without, problem=f"the controller, broker {node.id}: {_reason(error)}")
+        if seen is None:
+            return without
+        found = {group: await self._group(admin, group, seen.topics) for group in sorted(groups)}
+        return replace(seen, groups=found)
+
+    async def _ask_controller(self, node: Node) -> KafkaState | None:
+        """The cluster as this broker tells it; None when it says that it is not the controller."""
         controller = self._controllers.setdefault(
             (node.host, node.port),
             AdminClient([(node.host, node.port)], client_id="ottla-operator", timeout_s=_TIMEOUT_S),
         )
         described = await controller.describe_cluster()
         if described.controller_id != node.id:
-            return without
+            return None
         topics = await controller.describe_topics()
         configs = await controller.describe_topic_configs(topics)
         moves = await controller.list_partition_reassignments()
-        states = {name: _topic_state(topic, configs.get(name, {}), moves) for name, topic in topics.items()}
         return KafkaState(
             reachable=True,
             cluster_id=described.cluster_id or "",
             controller_id=node.id,
             brokers=frozenset(broker.id for broker in described.brokers),
-            topics=states,
-            groups={group: await self._group(admin, group, states) for group in sorted(groups)},
+            topics={
+                name: _topic_state(topic, configs.get(name, {}), moves) for name, topic in topics.items()
+            },
         )
 
-    async def _group(self, admin: AdminClient, group: str, topics: dict[str, TopicState]) -> GroupState:
+    async def _group(self, admin: AdminClient, group: str, topics: Mapping[str, TopicState]) -> GroupState:
         # Asking for a coordinator would create the offsets topic; an observer creates nothing.
         if _OFFSETS_TOPIC not in topics:
             return GroupState(group, "Dead", lags={})
@@ -122,7 +135,12 @@ class KafkaAdmin:
         except UnsupportedApi as error:
             raise StepFailed("NotSupported", f"{step}: {error}") from None
         except _UNREACHABLE as error:
-            raise StepFailed("Unreachable", f"{step}: {error or type(error).__name__}") from None
+            raise StepFailed("Unreachable", f"{step}: {_reason(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """Time-outs say nothing by themselves."""
+    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 def _topic_state(
@@ -191,7 +209,10 @@ async def _create_topic(admin: AdminClient, step: CreateTopic) -> None:
 
 
 async def _create_partitions(admin: AdminClient, step: CreatePartitions) -> None:
-    await admin.create_partitions(step.topic, step.total, assignments=step.assignment)
+    if step.assignment is None:
+        await admin.create_partitions(step.topic, step.total)
+    else:
+        await admin.create_partitions(step.topic, step.total, assignments=step.assignment)
 
 
 async def _reassign(admin: AdminClient, step: Reassign) -> None:

@@ -179,16 +179,13 @@ class LocalPlatform:
             if running.stop_asked_ms is not None:
                 if now_ms - running.stop_asked_ms > TERMINATION_GRACE_MS:
                     running.process.kill()
-                return "Stopping", "shutting down"
+                return "Stopping", ""
             if not ready:
                 was_ready = running.ready_since_ms is not None
                 running.ready_since_ms = None
                 if was_ready:
                     return "Running", "does not answer"
-                return (
-                    "Starting",
-                    f"starting again, it {running.last_crash}" if running.crashes else "starting",
-                )
+                return "Starting", f"starting again: it {running.last_crash}" if running.crashes else ""
             if running.ready_since_ms is None:
                 running.ready_since_ms = now_ms
             elif now_ms - running.ready_since_ms > BACK_OFF_RESET_MS:

@@ -1,0 +1,267 @@
+"""`ottla up` follows its files: scaling, settings, topics, mistakes, and a broker that is killed.
+
+One run for all tests of this module, which each leave it Ready, as they found it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from up_session import HOST, UpSession
+
+from ottla.client.admin import AdminClient
+from ottla.local.cluster import run_admin
+from ottla.local.ports import port_in_use
+
+pytestmark = pytest.mark.timeout(240)
+
+TOPIC = {"clusterRef": {"name": "demo"}, "partitions": 6, "replicas": 3, "config": {"min.insync.replicas": 2}}
+
+
+def cluster_spec(replicas: int = 3, **config: object) -> dict[str, object]:
+    base = {"group.initial.rebalance.delay.ms": 0, "log.segment.bytes": 1_000_000}
+    return {"replicas": replicas, "config": {**base, **config}}
+
+
+SEGMENTS_CHANGED = {"log.segment.bytes": 2_000_000}
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpSession]:
+    session = UpSession(tmp_path_factory.mktemp("up"))
+    session.write("BrokerCluster", "demo", cluster_spec())
+    session.write("Topic", "orders", TOPIC)
+    session.write(
+        "Quota",
+        "all",
+        {
+            "clusterRef": {"name": "demo"},
+            "entity": {"user": "<default>"},
+            "limits": {"producerByteRate": 1_000_000},
+        },
+    )
+    session.write("ConsumerGroup", "readers", {"clusterRef": {"name": "demo"}, "maxLag": 5})
+    with session:
+        bootstrap, zookeeper = session.wait_ready()
+        assert bootstrap == ",".join(f"{HOST}:{session.port + broker}" for broker in range(3))
+        assert zookeeper.startswith(f"{HOST}:")
+        yield session
+
+
+class Writer:
+    """Writes with acks=all and idempotence until told to stop, and counts what was confirmed."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.confirmed: list[int] = []
+        self.failed: list[str] = []
+        self._topic = topic
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "delivery.timeout.ms": 60_000,
+            }
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            self._producer.produce(self._topic, str(number).encode(), on_delivery=self._delivered(number))
+            number += 1
+            self._producer.poll(0.005)
+        self._producer.flush(60)
+
+    def _delivered(self, number: int) -> Callable[[object, object], None]:
+        def delivered(error: object, message: object) -> None:
+            if error is None:
+                self.confirmed.append(number)
+            else:
+                self.failed.append(str(error))
+
+        return delivered
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(90)
+        assert not self._thread.is_alive()
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> Counter[int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    found: Counter[int] = Counter()
+    ended = 0
+    deadline = time.monotonic() + 60
+    while ended < partitions and time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error():
+            ended += 1
+        else:
+            found[int(message.value())] += 1
+    consumer.close()
+    return found
+
+
+def replicas(session: UpSession, topic: str) -> set[int]:
+    described = session.topic(topic)
+    assert described is not None
+    return {broker for partition in described.partitions for broker in partition.replicas}
+
+
+def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession) -> None:
+    writer = Writer(up.bootstrap, "orders")
+    up.write("BrokerCluster", "demo", cluster_spec(4))
+    bootstrap, _ = up.wait_ready(90)
+    assert bootstrap.endswith(f"{HOST}:{up.port + 3}")
+    described = up.topic("orders")
+    assert described is not None
+    load = Counter(broker for partition in described.partitions for broker in partition.replicas)
+    assert max(load.values()) - min(load.values()) <= 1
+    assert set(load) == {0, 1, 2, 3}
+
+    up.write("BrokerCluster", "demo", cluster_spec(3))
+    up.wait_ready(90)
+    writer.stop()
+    assert 3 not in replicas(up, "orders")
+    assert not port_in_use(up.port + 3)
+    assert not writer.failed
+    found = read_all(up.bootstrap, "orders", 6)
+    assert len(writer.confirmed) > 100
+    assert set(writer.confirmed) <= set(found)
+    assert set(found.values()) == {1}
+
+
+def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) -> None:
+    pids = {broker: up.broker_pid(broker) for broker in range(3)}
+    writer = Writer(up.bootstrap, "orders")
+    watching = threading.Event()
+    most_down = 0
+
+    def watch() -> None:
+        nonlocal most_down
+        while not watching.is_set():
+            down = sum(not port_in_use(up.port + broker) for broker in range(3))
+            most_down = max(most_down, down)
+            time.sleep(0.02)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    up.write("BrokerCluster", "demo", cluster_spec(**SEGMENTS_CHANGED))
+    up.wait_ready(120)
+    watching.set()
+    watcher.join()
+    writer.stop()
+    assert most_down == 1
+    assert all(up.broker_pid(broker) != pid for broker, pid in pids.items())
+    assert not writer.failed
+    order = [
+        line.split(" stop broker ")[1][0] for line in up.lines if "bounce, because log.segment.bytes" in line
+    ]
+    assert sorted(order) == ["0", "1", "2"]
+
+    async def setting(client: AdminClient) -> set[str | None]:
+        found = [await client.describe_broker_configs(broker) for broker in range(3)]
+        return {settings["log.segment.bytes"].value for settings in found}
+
+    assert run_admin([(HOST, up.port)], setting) == {"2000000"}
+
+
+def test_topic_settings_and_partitions_follow_the_file(up: UpSession) -> None:
+    pids = {broker: up.broker_pid(broker) for broker in range(3)}
+    changed = {**TOPIC, "partitions": 8, "config": {"min.insync.replicas": 2, "retention.ms": 3_600_000}}
+    up.write("Topic", "orders", changed)
+    up.wait_ready()
+    described = up.topic("orders")
+    assert described is not None
+    assert len(described.partitions) == 8
+
+    async def own_settings(client: AdminClient) -> dict[str, str | None]:
+        found = await client.describe_topic_configs(["orders"])
+        return {name: entry.value for name, entry in found["orders"].items() if entry.source == 1}
+
+    settings = run_admin([(HOST, up.port)], own_settings)
+    assert settings == {"min.insync.replicas": "2", "retention.ms": "3600000"}
+    assert {broker: up.broker_pid(broker) for broker in range(3)} == pids, "no broker is bounced for a topic"
+
+
+def test_a_new_topic_comes_with_its_file_and_goes_with_it(up: UpSession) -> None:
+    up.write("Topic", "short-lived", {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 3})
+    up.wait_line(r"Topic/short-lived Ready=True")
+    assert up.topic("short-lived") is not None
+    up.remove("Topic", "short-lived")
+    up.wait_line("Topic/short-lived is gone")
+    assert up.topic("short-lived") is None
+    assert up.condition("Topic/orders")[0] == "True"
+
+
+def test_an_invalid_resource_is_a_condition_with_the_fields_path_and_harms_nothing_else(
+    up: UpSession,
+) -> None:
+    up.write("Topic", "orders", {**TOPIC, "partitions": "six"})
+    up.wait_line(r"Topic/orders Ready=False InvalidSpec .*spec\.partitions: 'six' is not allowed")
+    up.write("Topic", "bad", {"clusterRef": {"name": "demo"}, "config": {"retention.hours": 1}})
+    up.wait_line(r"Topic/bad Ready=False InvalidSpec .*spec\.config\[retention\.hours\]")
+    (up.files / "broken.yaml").write_text("kind: [")
+    up.wait_line(r"error: .*broken\.yaml: line 1")
+    assert up.condition("BrokerCluster/demo")[0] == "True"
+    described = up.topic("orders")
+    assert described is not None
+    assert len(described.partitions) == 8
+    up.write("Topic", "new", {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 3})
+    up.wait_line(r"Topic/new Ready=True")
+    (up.files / "broken.yaml").unlink()
+    up.remove("Topic", "bad")
+    up.remove("Topic", "new")
+    up.write("Topic", "orders", {**TOPIC, "partitions": 8})
+    up.wait_ready()
+
+
+def test_fewer_partitions_are_refused(up: UpSession) -> None:
+    up.write("Topic", "orders", {**TOPIC, "partitions": 2})
+    up.wait_line(r"Topic/orders Ready=False InvalidSpec .*spec\.partitions: partitions cannot be decreased")
+    up.write("Topic", "orders", {**TOPIC, "partitions": 8})
+    up.wait_ready()
+
+
+def test_a_broker_that_is_killed_comes_back(up: UpSession) -> None:
+    controller = up.cluster_status()["controllerId"]
+    pid = up.broker_pid(controller)
+    writer = Writer(f"{HOST}:{up.port + (controller + 1) % 3}", "orders")
+    os.kill(pid, signal.SIGKILL)
+    up.wait_line(f"broker {controller} Crashed: was killed by signal 9")
+    up.wait_ready(90)
+    writer.stop()
+    assert up.broker_pid(controller) != pid
+    assert not writer.failed
+    assert up.condition("BrokerCluster/demo", "FullyReplicated")[0] == "True"
+
+
+def test_a_group_is_observed_with_its_lag(up: UpSession) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": up.bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["orders"])
+    deadline = time.monotonic() + 30
+    while consumer.poll(0.2) is None:
+        assert time.monotonic() < deadline
+    consumer.commit(offsets=[TopicPartition("orders", number, 0) for number in range(8)], asynchronous=False)
+    up.wait_until(
+        lambda: up.condition("ConsumerGroup/readers", "LagWithinLimit")[:2] == ("False", "LagTooHigh"), "lag"
+    )
+    assert up.condition("ConsumerGroup/readers")[:2] == ("True", "Observed")
+    consumer.close()
+    assert up.condition("Quota/all", "Effective")[:2] == ("False", "NotYetEnforced")

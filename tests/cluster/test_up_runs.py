@@ -1,0 +1,185 @@
+"""`ottla up` from start to end: it refuses what it cannot run, stops in order, and goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from up_session import HOST, UpSession
+
+from ottla.local.ports import port_in_use
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def one_broker(session: UpSession) -> None:
+    session.write("BrokerCluster", "demo", {"replicas": 1})
+    session.write("Topic", "kept", {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 1})
+
+
+def run(session: UpSession, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        session.command(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def running_pids(session: UpSession) -> list[int]:
+    """The processes named in pid files that are alive."""
+    pids = [int(file.read_text()) for file in session.data.rglob("*.pid")]
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def write(bootstrap: str, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = [message.value() for message in consumer.consume(count, timeout=30)]
+    consumer.close()
+    return found
+
+
+def test_the_next_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    one_broker(session)
+    with session:
+        bootstrap, _ = session.wait_ready()
+        write(bootstrap, "kept", b"first")
+        before = session.resource("Topic/kept")
+        assert session.stop(signal.SIGINT) == 0
+        assert session.lines[-1] == "stopped"
+        assert not running_pids(session)
+        assert not port_in_use(session.port)
+
+        session.start()
+        bootstrap, _ = session.wait_ready()
+        write(bootstrap, "kept", b"second")
+        assert read(bootstrap, "kept", 2) == [b"first", b"second"]
+        after = session.resource("Topic/kept")
+        assert before is not None
+        assert after is not None
+        assert after["metadata"] == before["metadata"]
+        assert after["status"]["topicId"] == before["status"]["topicId"]
+        assert session.stop(signal.SIGTERM) == 0
+
+
+def test_after_its_own_violent_death_nothing_is_left_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    one_broker(session)
+    with session:
+        bootstrap, _ = session.wait_ready()
+        write(bootstrap, "kept", b"first")
+        assert session.process is not None
+        session.process.kill()
+        session.process.wait()
+        session.wait_until(lambda: not running_pids(session), "its children to end with it")
+        session.start()
+        bootstrap, _ = session.wait_ready(90)
+        assert read(bootstrap, "kept", 1) == [b"first"]
+        assert session.stop() == 0
+
+
+def test_a_file_removed_between_two_runs_is_a_deletion(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    one_broker(session)
+    with session:
+        session.wait_ready()
+        session.stop()
+        session.remove("Topic", "kept")
+        session.start()
+        session.wait_line("Topic/kept is gone")
+        assert session.topic("kept") is None
+
+
+def test_a_data_folder_in_use_is_refused(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    one_broker(session)
+    with session:
+        session.wait_line("ZooKeeper is starting|broker 0")
+        second = run(session)
+        assert second.returncode == 1
+        assert "is in use by another `ottla up`" in second.stderr
+        assert session.process is not None
+        assert str(session.process.pid) in second.stderr
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    session.write("BrokerCluster", "demo", {"replicas": 2})
+    with socket.socket() as taken:
+        taken.bind((HOST, session.port + 1))
+        taken.listen()
+        refused = run(session)
+    assert refused.returncode == 1
+    assert f"port {session.port + 1}, for broker 1, is in use" in refused.stderr
+    assert "--port" in refused.stderr
+    assert not running_pids(session)
+
+
+def test_without_java_it_says_so(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    one_broker(session)
+    refused = run(session, JAVA_HOME="", PATH=str(tmp_path))
+    assert refused.returncode == 1
+    assert "Java is missing" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_an_old_java_is_refused(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    one_broker(session)
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    refused = run(session, JAVA_HOME=str(tmp_path))
+    assert refused.returncode == 1
+    assert "is Java 11; Java 17 or 21 is needed" in refused.stderr
+
+
+def test_a_folder_without_resources_is_refused(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    refused = run(session)
+    assert refused.returncode == 1
+    assert "holds no resource of ours" in refused.stderr
+
+
+def test_ctrl_c_works_while_everything_is_still_starting(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    one_broker(session)
+    with session:
+        session.wait_line("start broker 0")
+        began = time.monotonic()
+        assert session.stop() == 0
+        assert time.monotonic() - began < 20
+        assert not running_pids(session)
+
+
+def test_a_setting_that_brokers_would_refuse_never_reaches_them(tmp_path: Path) -> None:
+    session = UpSession(tmp_path)
+    one_broker(session)
+    with session:
+        session.wait_ready()
+        pid = session.broker_pid(0)
+        session.write("BrokerCluster", "demo", {"replicas": 1, "config": {"num.partitions": "none"}})
+        session.wait_line(
+            r"BrokerCluster/demo Ready=False InvalidSpec .*spec\.config\[num\.partitions\]: 'none' is not allowed"
+        )
+        assert session.broker_pid(0) == pid
+        session.write("BrokerCluster", "demo", {"replicas": 1})
+        session.wait_ready()
