@@ -22,6 +22,7 @@ from ottla.protocol.messages import (
     ElectLeadersRequest,
     LeaderAndIsrRequest,
     ListPartitionReassignmentsRequest,
+    UpdateMetadataRequest,
 )
 
 # CreateTopics
@@ -577,5 +578,30 @@ def test_a_bounced_broker_gets_its_replicas_in_full() -> None:
             assert first.broker_epoch == back.epoch
             assert len(first.topic_states[0].partition_states) == 3
             assert first.live_leaders[0].host_name == "host"
+
+    run(scenario)
+
+
+def test_a_broker_knows_that_a_leader_is_alive_before_it_is_told_to_follow_it() -> None:
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            await cluster.create("t", assignments={0: [1, 0], 1: [0, 1]})
+            await cluster.create("alone", assignments={0: [1, 0]})
+            await ask_isr(cluster, "alone", [1])
+            await cluster.crash(1)
+            await cluster.settled()
+            for node in cluster.nodes.values():
+                node.fake.received.clear()
+            back = await cluster.start(1)
+            await cluster.until(lambda: cluster.leader("alone") == 1)
+            for fake in (back.fake, cluster.nodes[0].fake):
+                await fake.until(lambda fake: bool(fake.partition_states("alone")))
+                known: set[int] = set()
+                for message in fake.received:
+                    if isinstance(message, UpdateMetadataRequest):
+                        known = {broker.id for broker in message.live_brokers}
+                    elif isinstance(message, LeaderAndIsrRequest):
+                        named = {s.leader for t in message.topic_states for s in t.partition_states}
+                        assert named <= known
 
     run(scenario)

@@ -1,4 +1,4 @@
-"""From effects to messages: one LeaderAndIsr, UpdateMetadata and StopReplica per broker and decision.
+"""From effects to messages: one LeaderAndIsr and one StopReplica per broker and decision, and UpdateMetadata.
 
 Called by the shell after a decision's writes are done. Pure. The messages are those of the versions that all
 Kafka 3.x brokers speak (LeaderAndIsr 5-7, UpdateMetadata 7-8, StopReplica 3-4); the connection picks the
@@ -31,33 +31,38 @@ def build(state: ClusterState, effects: Effects, listener: str) -> dict[int, lis
     """
     requests: dict[int, list[Message]] = {}
     partitions = _metadata_states(state, effects.metadata)
-    brokers = _live_brokers(state)
-    everything: list[UpdateMetadataRequest.UpdateMetadataTopicState] | None = None
-    for broker, info in sorted(state.brokers.items()):
+    everything = _metadata_states(state, state.partitions()) if effects.full_metadata else []
+    for broker in sorted(state.brokers):
         messages: list[Message] = []
+        # Kafka's brokers refuse to follow a leader that their metadata does not list as alive, and do not try
+        # again: so whoever is new must be in it before the first LeaderAndIsr that names it.
+        full = broker in effects.full_metadata
+        if full or effects.brokers_changed:
+            messages.append(_update_metadata(state, broker, everything if full else []))
         states = effects.leader_and_isr.get(broker)
         if states:
-            messages.append(
-                _leader_and_isr(state, broker, states, listener, full=broker in effects.full_leader_and_isr)
-            )
-        if broker in effects.full_metadata and everything is None:
-            everything = _metadata_states(state, state.partitions())
-        topics = everything if broker in effects.full_metadata else partitions
-        if topics or effects.brokers_changed or broker in effects.full_metadata:
-            messages.append(
-                UpdateMetadataRequest(
-                    controller_id=state.controller_id,
-                    controller_epoch=state.controller_epoch,
-                    broker_epoch=info.epoch,
-                    topic_states=topics or [],
-                    live_brokers=brokers,
-                )
-            )
+            whole = broker in effects.full_leader_and_isr
+            messages.append(_leader_and_isr(state, broker, states, listener, full=whole))
+        # Otherwise a leader knows that it leads before clients are sent to it.
+        if partitions and not full:
+            messages.append(_update_metadata(state, broker, partitions))
         if broker in effects.stop_replicas:
             messages.append(_stop_replica(state, effects, broker))
         if messages:
             requests[broker] = messages
     return requests
+
+
+def _update_metadata(
+    state: ClusterState, broker: int, topics: list[UpdateMetadataRequest.UpdateMetadataTopicState]
+) -> UpdateMetadataRequest:
+    return UpdateMetadataRequest(
+        controller_id=state.controller_id,
+        controller_epoch=state.controller_epoch,
+        broker_epoch=state.brokers[broker].epoch,
+        topic_states=topics,
+        live_brokers=_live_brokers(state),
+    )
 
 
 T = TypeVar("T")

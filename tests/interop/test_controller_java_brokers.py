@@ -1,0 +1,185 @@
+"""Apache Kafka 3.9.1's broker as a member of our cluster: it obeys our controller, and we read its tree.
+
+The judge of LeaderAndIsr, UpdateMetadata, StopReplica, AlterPartition, ControlledShutdown and of every node
+that we write is Kafka's own code.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
+
+from bench.apache_kafka import KafkaBroker
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.metadata import znodes
+from ottla.metadata.znodes import PartitionState
+from tests.judges import needs_kafka_jars
+
+OURS, JAVA = 1, 2
+WAIT_S = 30.0
+SETTINGS = {
+    "offsets.topic.replication.factor": "1",
+    "controlled.shutdown.retry.backoff.ms": "200",
+    "replica.lag.time.max.ms": "5000",
+    "zookeeper.session.timeout.ms": "6000",
+    "log.segment.delete.delay.ms": "100",
+    "file.delete.delay.ms": "100",
+}
+
+
+class Mixed:
+    """One broker of ours, which is the controller, and one of Apache Kafka's."""
+
+    def __init__(self, directory: Path) -> None:
+        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        self.zookeeper.start()
+        self.ours = BrokerProcess(OURS, directory / "ours", free_port())
+        self.ours.write_properties(
+            self.zookeeper.connect, {k: v for k, v in SETTINGS.items() if not k.startswith("file.")}
+        )
+        self.java = KafkaBroker(directory / "java", self.zookeeper.connect, broker_id=JAVA, settings=SETTINGS)
+        self.tree = KazooClient(self.zookeeper.connect)
+
+    def start(self) -> None:
+        self.ours.start_and_wait()
+        self.tree.start()
+        until(lambda: self.node(znodes.CONTROLLER) is not None, "our broker is elected")
+        self.java.start()
+        until(lambda: self.node(znodes.broker_path(JAVA)) is not None, "Kafka's broker is registered")
+        until(lambda: len(self.admin().list_topics(timeout=10).brokers) == 2, "both are in the metadata")
+
+    def stop(self) -> None:
+        self.java.stop()
+        self.ours.stop()
+        self.tree.stop()
+        self.tree.close()
+        self.zookeeper.stop()
+
+    def node(self, path: str) -> bytes | None:
+        if not self.tree.exists(path):
+            return None
+        data: bytes = self.tree.get(path)[0]
+        return data
+
+    def state(self, topic: str, partition: int) -> PartitionState | None:
+        data = self.node(znodes.state_path(topic, partition))
+        return znodes.decode_partition_state(topic, partition, data) if data else None
+
+    def admin(self, bootstrap: str | None = None) -> AdminClient:
+        return AdminClient({"bootstrap.servers": bootstrap or f"127.0.0.1:{self.ours.port}"})
+
+    def create(self, topic: str, assignment: list[list[int]]) -> None:
+        new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment)
+        admin = self.admin()
+        admin.create_topics([new])[topic].result(30)
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
+    needs_kafka_jars()
+    cluster = Mixed(tmp_path_factory.mktemp("mixed"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def produce(bootstrap: str, topic: str, partition: int, values: list[str]) -> None:
+    failures: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "delivery.timeout.ms": 30_000})
+    for value in values:
+        producer.produce(
+            topic,
+            value.encode(),
+            partition=partition,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert producer.flush(40) == 0
+    assert failures == []
+
+
+def consume(bootstrap: str, topic: str, partition: int, count: int) -> list[str]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    values: list[str] = []
+    deadline = time.monotonic() + WAIT_S
+    try:
+        while len(values) < count:
+            assert time.monotonic() < deadline, f"got {len(values)} of {count} records"
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                values.append(message.value().decode())
+    finally:
+        consumer.close()
+    return values
+
+
+def test_brokers_of_both_kinds_lead_and_follow_each_other(mixed: Mixed) -> None:
+    mixed.create("both", [[OURS, JAVA], [JAVA, OURS]])
+    for partition in (0, 1):
+        values = [f"{partition}-{n}" for n in range(500)]
+        produce(mixed.java.bootstrap, "both", partition, values)
+        assert consume(mixed.java.bootstrap, "both", partition, 500) == values
+        state = mixed.state("both", partition)
+        assert state is not None
+        assert set(state.isr) == {OURS, JAVA}, "acks=all has waited for both"
+
+
+def test_kafkas_metadata_is_what_our_controller_says(mixed: Mixed) -> None:
+    mixed.create("seen", [[JAVA], [OURS]])
+    until(lambda: "seen" in mixed.admin(mixed.java.bootstrap).list_topics(timeout=10).topics, "Kafka knows")
+    metadata = mixed.admin(mixed.java.bootstrap).list_topics("seen", timeout=10)
+    partitions = metadata.topics["seen"].partitions
+    assert {p: (m.leader, m.replicas) for p, m in partitions.items()} == {
+        0: (JAVA, [JAVA]),
+        1: (OURS, [OURS]),
+    }
+    assert metadata.controller_id == OURS
+
+
+def test_kafka_deletes_what_our_controller_deletes(mixed: Mixed) -> None:
+    mixed.create("doomed", [[JAVA, OURS]])
+    folder = mixed.java.directory / "data" / "doomed-0"
+    until(folder.exists, "Kafka has made the log")
+    admin = mixed.admin()
+    admin.delete_topics(["doomed"])["doomed"].result(30)
+    until(lambda: mixed.node(znodes.topic_path("doomed")) is None, "all replicas have confirmed")
+    until(lambda: not folder.exists(), "Kafka has removed the log")
+    assert mixed.node(znodes.topic_config_path("doomed")) is None
+    assert mixed.node(znodes.delete_topic_path("doomed")) is None
+
+
+def test_kafkas_broker_shuts_down_in_order_and_comes_back(mixed: Mixed) -> None:
+    mixed.create("moves", [[JAVA, OURS]])
+    produce(mixed.java.bootstrap, "moves", 0, ["before"])
+    mixed.java.stop()
+    state = mixed.state("moves", 0)
+    assert state is not None
+    assert (state.leader, state.isr) == (OURS, (OURS,))
+    ours = f"127.0.0.1:{mixed.ours.port}"
+    produce(ours, "moves", 0, ["between"])
+    mixed.java.start()
+
+    def in_sync() -> bool:
+        now = mixed.state("moves", 0)
+        return now is not None and set(now.isr) == {OURS, JAVA}
+
+    until(in_sync, "Kafka has caught up from our leader, and we let it in")
+    assert consume(ours, "moves", 0, 2) == ["before", "between"]
