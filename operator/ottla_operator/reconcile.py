@@ -74,14 +74,11 @@ class Reconciler:
         kafka: Kafka,
         store: Store,
         clock_ms: Callable[[], int],
-        is_live: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """`is_live`: whether running brokers take a new value of a setting without a bounce."""
         self._platform = platform
         self._kafka = kafka
         self._store = store
         self._clock_ms = clock_ms
-        self._is_live = is_live
 
     async def reconcile(self) -> Pass:
         resources = await self._store.resources()
@@ -96,7 +93,7 @@ class Reconciler:
         cluster = clusters[0]
         members = [r for r in resources if not isinstance(r, BrokerCluster)]
         ours = [r for r in members if r.spec.cluster_ref.name == cluster.metadata.name]
-        target = target_revision(cluster.spec, self._is_live)
+        target = target_revision(cluster.spec)
         observed = await self._observe(cluster, ours)
         result.observed = observed
         plan = plan_cluster(cluster, observed, target)

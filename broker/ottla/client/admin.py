@@ -107,13 +107,24 @@ class AdminClient:
         partitions: int = -1,
         replication_factor: int = -1,
         config: Mapping[str, str] | None = None,
+        assignment: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
-        """Create a topic; -1 leaves the number to the broker's defaults (KIP-464)."""
+        """Create a topic; -1 leaves the number to the broker's defaults (KIP-464).
+
+        With `assignment`, the brokers of each partition, preferred leader first, and both numbers left out.
+        """
         configs = [
             m.CreateTopicsRequest.CreatableTopicConfig(name=k, value=v) for k, v in (config or {}).items()
         ]
         topic = m.CreateTopicsRequest.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=replication_factor, configs=configs
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs,
+            assignments=[
+                m.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=p, broker_ids=list(brokers))
+                for p, brokers in (assignment or {}).items()
+            ],
         )
         response = await self._ask_controller(
             m.CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms)
@@ -127,12 +138,16 @@ class AdminClient:
         response = await self._ask_controller(request)
         _raise_first((t.error_code, t.error_message) for t in response.responses)
 
-    async def create_partitions(self, topic: str, count: int) -> None:
-        """Grow a topic to `count` partitions."""
-        request = m.CreatePartitionsRequest(
-            topics=[
-                m.CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=count, assignments=None)
-            ],
+    async def create_partitions(
+        self, topic: str, count: int, *, assignments: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Grow a topic to `count` partitions; `assignments` has the brokers of each new one."""
+        grown = m.CreatePartitionsRequest
+        placed = None
+        if assignments is not None:
+            placed = [grown.CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignments]
+        request = grown(
+            topics=[grown.CreatePartitionsTopic(name=topic, count=count, assignments=placed)],
             timeout_ms=self._timeout_ms,
         )
         response = await self._ask_controller(request)

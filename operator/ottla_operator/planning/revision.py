@@ -1,14 +1,15 @@
 """The revision of a cluster's brokers: their static settings, and a hash of them.
 
-A broker whose hash is not the target's is bounced; a setting that running brokers take (`live`) stays out of
-the hash. Also left out: what the operator fills in by default and what only differs between brokers.
+A broker whose hash is not the target's is bounced. Brokers take no setting of theirs while running yet, so
+`spec.config` is static as a whole; topics' settings are applied live, by `planning.topics`. Left out of the
+hash: what the operator fills in by default, and what only tells brokers apart.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ottla_operator.resources.cluster import BrokerClusterSpec
@@ -28,26 +29,24 @@ class Revision:
 
     hash: str
     static: Mapping[str, str]
-    live: Mapping[str, str]
     defaults: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def properties(self) -> dict[str, str]:
         """All settings, for a broker that starts now."""
-        return {**self.defaults, **self.live, **self.static}
+        return {**self.defaults, **self.static}
 
 
-def target_revision(spec: BrokerClusterSpec, is_live: Callable[[str], bool]) -> Revision:
+def target_revision(spec: BrokerClusterSpec) -> Revision:
     """The revision that the spec asks for."""
     settings = config_texts(spec.config)
-    static = {name: settings[name] for name in sorted(settings) if not is_live(name)}
-    live = {name: settings[name] for name in sorted(settings) if is_live(name)}
+    static = {name: settings[name] for name in sorted(settings)}
     replication = str(min(3, spec.replicas))
     defaults = dict.fromkeys(_INTERNAL_REPLICATION, replication)
     defaults[_INTERNAL_MIN_ISR] = str(min(2, spec.replicas))
     described = json.dumps({"static": static, "version": spec.version, "image": spec.image}, sort_keys=True)
     return Revision(
-        hash=hashlib.sha256(described.encode()).hexdigest()[:10], static=static, live=live, defaults=defaults
+        hash=hashlib.sha256(described.encode()).hexdigest()[:10], static=static, defaults=defaults
     )
 
 

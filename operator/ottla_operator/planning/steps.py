@@ -79,17 +79,6 @@ class ElectPreferredLeaders:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterBrokerSettings:
-    """Settings that running brokers take without a bounce."""
-
-    set_: Mapping[str, str]
-    delete: Sequence[str]
-
-    def __str__(self) -> str:
-        return f"apply {', '.join([*self.set_, *self.delete])} to the running brokers"
-
-
-@dataclass(frozen=True, slots=True)
 class CreateTopic:
     topic: str
     partitions: int
@@ -148,7 +137,6 @@ ClusterStep = (
     | RemoveBroker
     | Reassign
     | ElectPreferredLeaders
-    | AlterBrokerSettings
 )
 ResourceStep = CreateTopic | AlterTopicConfig | CreatePartitions | DeleteTopic | DeleteGroup | Reassign
 Step = ClusterStep | ResourceStep

@@ -209,10 +209,7 @@ async def _create_topic(admin: AdminClient, step: CreateTopic) -> None:
 
 
 async def _create_partitions(admin: AdminClient, step: CreatePartitions) -> None:
-    if step.assignment is None:
-        await admin.create_partitions(step.topic, step.total)
-    else:
-        await admin.create_partitions(step.topic, step.total, assignments=step.assignment)
+    await admin.create_partitions(step.topic, step.total, assignments=step.assignment)
 
 
 async def _reassign(admin: AdminClient, step: Reassign) -> None:

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from ottla_operator.planning.observed import BrokerInstance, KafkaState, ZooKeeperState
 from ottla_operator.planning.steps import (
-    AlterBrokerSettings,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -32,7 +31,6 @@ KafkaStep = (
     | DeleteGroup
     | Reassign
     | ElectPreferredLeaders
-    | AlterBrokerSettings
 )
 
 Address = tuple[str, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.metadata.config import BROKER_CONFIGS, BrokerConfig, ConfigError, validate_topic_config
+from ottla.metadata.config import BrokerConfig, ConfigError, validate_topic_config
 
 RESERVED_BROKER_SETTINGS: Final = {
     "advertised.listeners": "from spec.listeners",
@@ -51,8 +51,3 @@ def _named(line: str) -> tuple[str, str]:
     setting, _, reason = line.partition(": ")
     name, equals, value = setting.partition("=")
     return name, f"{value!r} is not allowed: {reason}" if equals else reason
-
-
-def setting_is_live(name: str) -> bool:
-    """Whether running brokers take a new value of this setting without a bounce."""
-    return name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic
