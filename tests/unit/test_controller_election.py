@@ -8,6 +8,7 @@ import json
 from controller_harness import Cluster, run
 
 from ottla.metadata import znodes
+from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import Delete, SetData
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -129,6 +130,26 @@ def test_a_write_of_unknown_outcome_ends_the_term_and_the_next_starts_from_the_s
             cluster.tree.available = True
             await cluster.until(lambda: controller.is_active)
             assert (await cluster.create("t")).error_code == ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_damaged_nodes_do_not_keep_a_controller_from_taking_office() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1)
+        store = MemoryStore(cluster.tree)
+        await store.connect()
+        good = znodes.encode_topic(znodes.TopicAssignment({0: (0,), 1: (0,)}))
+        for path, data in (
+            (znodes.topic_path("damaged"), b"not json"),
+            (znodes.topic_path("half"), good),
+            (znodes.state_path("half", 0), b"not json"),
+            (znodes.broker_path(9), b"not json"),
+        ):
+            await store.create(path, data, make_parents=True)
+        async with cluster:
+            await cluster.until(lambda: cluster.leader("half", 1) == 0)
+            assert cluster.data(znodes.state_path("half", 0)) == b"not json", "left for people to look at"
 
     run(scenario)
 

@@ -71,6 +71,7 @@ class Controller:
         self._controller_id: int | None = None
         self._term: Term | None = None
         self._eligible = False
+        self._stands_again_s = 0.0
         self._election_lock = asyncio.Lock()
         self._cancels: list[Cancel] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -162,6 +163,8 @@ class Controller:
     async def _resign(self, term: Term, reason: str) -> None:
         """End the term, and remove /controller if it is still this term's."""
         log.info("resigning as controller: %s", reason)
+        # Others first: what made this one fail may well make it fail again.
+        self._stands_again_s = asyncio.get_running_loop().time() + RETRY_DELAY_S
         if self._term is term:
             self._deactivate()
         try:
@@ -200,7 +203,11 @@ class Controller:
             return
 
     async def _try_to_be_elected(self) -> bool:
-        """One attempt. False: somebody was faster, or the epoch moved; look again."""
+        """One attempt. True: done for now. False: somebody was faster, or the epoch moved; look again."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._stands_again_s:
+            loop.call_at(self._stands_again_s, self._wake, "election")
+            return True
         found = await self._store.get(znodes.CONTROLLER_EPOCH)
         if found is None:
             try:
@@ -252,9 +259,12 @@ class Controller:
                 if not self._eligible:
                     raise StoreUnavailable(znodes.CONTROLLER, "the session was lost meanwhile")
                 self._term = term
-        except (StoreConflict, StoreUnavailable) as error:
+        except Exception as error:
+            # Also what nobody foresaw: an office that is held and not filled would stop the cluster.
+            expected = isinstance(error, StoreConflict | StoreUnavailable)
+            log.log(logging.WARNING if expected else logging.ERROR, "could not take office", exc_info=True)
             term.close()
-            await self._resign(term, f"could not take office: {error}")
+            await self._resign(term, repr(error))
             return
         except BaseException:
             term.close()

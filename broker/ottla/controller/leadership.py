@@ -101,7 +101,7 @@ def first_leadership(state: ClusterState, tp: TopicPartition) -> LeaderAndIsr | 
 
 def settle(state: ClusterState, effects: Effects, tp: TopicPartition) -> None:
     """Take the step that the partition's replicas' coming or going makes due, if any."""
-    if state.is_deleting(tp.topic):
+    if state.is_deleting(tp.topic) or tp in state.damaged:
         return
     assignment, current = state.assignment(tp), state.leaders.get(tp)
     assert assignment is not None

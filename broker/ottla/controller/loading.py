@@ -71,8 +71,8 @@ async def read_leaders(store: MetadataStore, state: ClusterState, topics: Iterab
         try:
             node = znodes.decode_partition_state(*tp, entry[0])
         except InvalidNode as error:
-            log.error("ignoring a partition: %s", error)
-            del state.topics[tp.topic].assignments[tp.partition]
+            log.error("leaving a partition alone: %s", error)
+            state.damaged.add(tp)
             continue
         state.leaders[tp] = LeaderAndIsr(
             node.leader,

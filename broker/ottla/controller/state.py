@@ -120,6 +120,8 @@ class ClusterState:
         self.deletions: dict[str, Deletion] = {}
         # Replicas that answered KAFKA_STORAGE_ERROR: alive broker, dead disk.
         self.failed_replicas: dict[int, set[TopicPartition]] = {}
+        # Partitions whose state node makes no sense: nobody leads them until people have looked.
+        self.damaged: set[TopicPartition] = set()
         # Which parents of state nodes exist, so that creating a state knows what goes with it.
         self.existing_paths: set[str] = set()
         # Topics that may elect a leader from outside the ISR; looked up when it is about to matter.
@@ -185,5 +187,6 @@ class ClusterState:
         self._names.pop(topic.topic_id, None)
         for tp in topic.partitions():
             self.leaders.pop(tp, None)
+            self.damaged.discard(tp)
         prefix = f"/brokers/topics/{name}/"
         self.existing_paths = {path for path in self.existing_paths if not path.startswith(prefix)}
