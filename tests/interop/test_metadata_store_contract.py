@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from ottla.local.java import JavaUnusable
 from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
 from ottla.metadata.memory import MemoryStore, MemoryTree
