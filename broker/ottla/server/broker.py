@@ -356,10 +356,12 @@ class Broker:
         if self._stopping:
             return
         self._stopping = True
-        if self._rejoining is not None:
+        is_member = self.broker_epoch >= 0
+        if self._rejoining is not None and not self._rejoining.done():
+            is_member = False  # the others think this broker dead, and have moved its leaders already
             self._rejoining.cancel()
             await asyncio.gather(self._rejoining, return_exceptions=True)
-        if self.broker_epoch >= 0 and self.config.get_bool("controlled.shutdown.enable"):
+        if is_member and self.config.get_bool("controlled.shutdown.enable"):
             await self._controlled_shutdown()
         try:
             await self._undo.aclose()
@@ -375,7 +377,7 @@ class Broker:
         for attempt in range(retries):
             if attempt:
                 await self._before_next_try()
-            if self._is_alone():
+            if await self._is_alone():
                 log.info("controlled shutdown: no other broker is left to lead anything")
                 return
             request = ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
@@ -399,13 +401,17 @@ class Broker:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.get_int("controlled.shutdown.retry.backoff.ms") / 1000
         asked = self.controller.controller_id
-        while loop.time() < deadline and not self._is_alone():
+        while loop.time() < deadline and not await self._is_alone():
             await asyncio.sleep(CONTROLLER_POLL_S)
             if self.controller.controller_id not in (None, asked):
                 return
 
-    def _is_alone(self) -> bool:
-        return [broker.id for broker in self.cache.brokers()] == [self.broker_id]
+    async def _is_alone(self) -> bool:
+        """Whether no other broker is registered (asked of the store: there may be no controller to tell)."""
+        try:
+            return set(await self.store.children(znodes.BROKER_IDS)) <= {str(self.broker_id)}
+        except StoreError:
+            return False
 
     async def _close_logs(self, logs: LogManager) -> None:
         await asyncio.to_thread(logs.close, self._clock(), self.broker_epoch)
