@@ -34,15 +34,19 @@ def settings(bootstrap: str, group: str) -> dict[str, Any]:
         "enable.auto.offset.store": False,
         "auto.commit.interval.ms": 1000,
         "session.timeout.ms": 10_000,
+        "heartbeat.interval.ms": 1_000,
         "log_level": 2,
     }
 
 
 def member(bootstrap: str, group: str, topics: Sequence[str], out: Connection, stop: Flag) -> None:
-    """One member, in a process of its own: sends lists of ids until told to stop, then leaves the group."""
+    """One member, in a process of its own: sends lists of ids until told to stop, then leaves the group.
+
+    Between them it sends the number of partitions that it was assigned, whenever it was assigned some.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which tells us
     consumer = Consumer(settings(bootstrap, group))
-    consumer.subscribe(list(topics))
+    consumer.subscribe(list(topics), on_assign=lambda _, partitions: out.send(len(partitions)))
     try:
         while not stop.is_set():
             ids: list[str] = []
@@ -78,6 +82,7 @@ class Readers:
         self.ids: set[str] = set()
         self.read = 0
         self._lock = threading.Lock()
+        self._joined: set[int] = set()
         self._arrived_s = time.monotonic()
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
@@ -89,7 +94,7 @@ class Readers:
             process = context.Process(target=member, args=arguments, name=f"reader-{number}", daemon=True)
             process.start()
             sending.close()  # the child has its own: ours would keep the pipe open after its end
-            thread = threading.Thread(target=self._gather, args=(receiving,), daemon=True)
+            thread = threading.Thread(target=self._gather, args=(number, receiving), daemon=True)
             thread.start()
             self._members.append(process)
             self._threads.append(thread)
@@ -102,13 +107,17 @@ class Readers:
     ) -> None:
         self.close()
 
-    def _gather(self, pipe: Connection) -> None:
+    def _gather(self, number: int, pipe: Connection) -> None:
         while True:
             try:
-                ids = pipe.recv()
+                told: int | list[str] = pipe.recv()
             except (EOFError, OSError):
                 return
             with self._lock:
+                if isinstance(told, int):
+                    self._joined.add(number)
+                    continue
+                ids = told
                 self.read += len(ids)
                 self.ids.update(ids)
                 self._arrived_s = time.monotonic()
@@ -123,6 +132,13 @@ class Readers:
         """Events read more than once."""
         with self._lock:
             return self.read - len(self.ids)
+
+    def wait_joined(self) -> bool:
+        """Until each member was assigned partitions; False when that takes too long."""
+        deadline_s = time.monotonic() + JOIN_S
+        while len(self._joined) < MEMBERS and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        return len(self._joined) == MEMBERS
 
     def wait_for(self, count: int, progress: Callable[[int], None]) -> bool:
         """Until that many ids were seen; False when nothing new came for a minute, or no member is left."""

@@ -138,8 +138,11 @@ def run(options: Options, show: summary.Show, flights: list[events.Event], prefi
         else:
             bootstrap = options.bootstrap
             create_topics(bootstrap, topics)
-        show.say(f"brokers at {bootstrap}; producing {len(flights):,} departures, two consumers read along")
+        show.say(f"brokers at {bootstrap}; a consumer group of two joins")
         readers = stack.enter_context(Readers(bootstrap, f"{prefix}-readers", topics))
+        if not readers.wait_joined():
+            raise DemoFailed("the consumers were not assigned partitions in time")
+        show.say(f"producing {len(flights):,} departures, acks=all")
         began = time.monotonic()
         show.begin_counts()
         stack.callback(show.end_counts)

@@ -1,0 +1,107 @@
+"""What the pipeline's jobs are told, and what they say when told wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ottla_pipeline import spark
+from ottla_pipeline.jobs.lake import LakeJob
+from ottla_pipeline.schema import EventSchema, SchemaError
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_402"', 8),
+        ("no such command", None),
+    ],
+)
+def test_the_version_of_java_is_read(text: str, version: int | None) -> None:
+    assert spark.parse_java_version(text) == version
+
+
+def java_that_says(text: str, folder: Path) -> str:
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    java.chmod(0o755)
+    return str(java)
+
+
+def test_a_fitting_java_is_found_by_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = java_that_says('openjdk version "21.0.1"', tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert spark.check_java() == java
+
+
+def test_an_old_java_is_refused_with_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java_that_says('openjdk version "11.0.2"', tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(spark.JavaMissing, match=r"Java 17 or 21, but .* is 11"):
+        spark.check_java()
+
+
+def test_no_java_is_told_apart_from_a_wrong_java_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(spark.JavaMissing, match="no java on PATH"):
+        spark.check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(spark.JavaMissing, match="JAVA_HOME"):
+        spark.check_java()
+
+
+def test_prefetched_jars_spare_the_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTTLA_IVY_HOME", str(tmp_path))
+    assert "spark.jars.packages" in spark.package_settings()
+    jar = tmp_path / "connector.jar"
+    jar.touch()
+    spark.jar_list().write_text(f"{jar}\n")
+    assert spark.package_settings() == {"spark.jars": str(jar)}
+    jar.unlink()
+    assert "spark.jars.packages" in spark.package_settings()
+
+
+def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps({"fields": "key STRING, at TIMESTAMP", "id": "key", "time": "at"}))
+    assert EventSchema.from_file(path) == EventSchema("key STRING, at TIMESTAMP", "key", "at")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{", "not JSON"),
+        ("[]", "an object"),
+        ('{"field": "x"}', "unknown key 'field'"),
+        ('{"fields": 3}', "fields must be a string"),
+        ('{"id": " "}', "id must be a string that is not empty"),
+    ],
+)
+def test_a_wrong_schema_file_is_refused_with_the_reason(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(text)
+    with pytest.raises(SchemaError, match=what):
+        EventSchema.from_file(path)
+
+
+def test_a_missing_schema_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"absent\.json"):
+        EventSchema.from_file(tmp_path / "absent.json")
+
+
+def test_client_settings_reach_the_source_and_data_loss_stops_it() -> None:
+    job = LakeJob("h:1", "lake", "ck", "dead", topics=("a", "b"), kafka_options={"security.protocol": "SSL"})
+    options = job.source_options()
+    assert options["subscribe"] == "a,b"
+    assert options["kafka.security.protocol"] == "SSL"
+    assert options["failOnDataLoss"] == "true"
+    assert "maxOffsetsPerTrigger" not in options
+    assert LakeJob("h:1", "l", "c", "d", topic_pattern="f.*").source_options()["subscribePattern"] == "f.*"
