@@ -31,6 +31,7 @@ from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.registration import cluster_id as read_cluster_id
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable, get_many
+from ottla.metadata.succession import wait_for_successors
 from ottla.metadata.zookeeper import ZooKeeperStore
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ControlledShutdownRequest
@@ -201,6 +202,7 @@ class Broker:
 
         # Others may connect as soon as they see the registration: they wait in the backlog until `serve`.
         server.listen()
+        session_timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
         self._registration = BrokerRegistration(
             store,
             self.broker_id,
@@ -208,7 +210,10 @@ class Broker:
             rack=config.rack,
             clock=clock,
             # Our own previous session, after a crash, ends within its time-out.
-            wait_s=config.get_int("zookeeper.session.timeout.ms") / 1000 * 1.5 + 2,
+            wait_s=session_timeout_s * 1.5 + 2,
+            after_crash=lambda: wait_for_successors(
+                store, self.broker_id, list(logs.logs()), timeout_s=session_timeout_s
+            ),
         )
         undo.callback(store.on_session_expired(self._session_expired))
         replicas.broker_epoch = await self._registration.register()

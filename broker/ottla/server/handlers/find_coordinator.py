@@ -5,8 +5,9 @@ topic does not exist it is made (offsets.topic.* settings), and the answer is CO
 until it has leaders, which clients retry.
 
 Left out on purpose: transactions and share groups. Their key types are answered like one that this broker
-does not know, as Kafka does: INVALID_REQUEST, which makes a transactional producer fail at once, with the
-reason in its log, and not after its time-out.
+does not know, as Kafka does: INVALID_REQUEST, with the reason as text. The Java client fails at once on it;
+librdkafka asks again until its time-out, as it does on everything but an authorization error, which this is
+not.
 """
 
 from __future__ import annotations
