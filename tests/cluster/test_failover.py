@@ -81,6 +81,29 @@ def test_the_controller_killed_under_load(cluster: LocalCluster, topic: str, tmp
     check(cluster, topic, producer)
 
 
+def test_a_leader_started_again_at_once_gives_way_to_others(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    """Its old session still lives; when that ends, the others lead before it may."""
+
+    def epochs() -> dict[int, int]:
+        description = cluster.topic(topic)
+        assert description is not None
+        return {p.partition: p.leader_epoch for p in description.partitions}
+
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(500)
+        before = epochs()
+        victim = cluster.describe().controller_id
+        led = [partition for partition in before if leader_of(cluster, topic, partition) == victim]
+        cluster.brokers[victim].kill()
+        cluster.brokers[victim].start()
+        cluster.wait_until(lambda: all(epochs()[p] > before[p] for p in led), "a new leader epoch")
+        cluster.wait_until(lambda: cluster.fully_replicated(topic), "the killed broker to be in sync again")
+        producer.wait_for_more(500)
+    check(cluster, topic, producer)
+
+
 def test_each_broker_shut_down_in_order_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
         producer.wait_for(500)

@@ -100,3 +100,25 @@ def test_cluster_ids_look_like_kafkas() -> None:
         made = new_cluster_id()
         assert len(made) == 22
         assert not made.startswith("-")
+
+
+def test_after_a_crash_others_may_take_over_before_the_id_is_taken_again() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        first = await registration(tree)
+        await first.register()
+        seen: list[bool] = []
+
+        async def after_crash() -> None:
+            seen.append(tree.find("/brokers/ids/1") is None)
+
+        store = MemoryStore(tree)
+        await store.connect()
+        second = BrokerRegistration(store, 1, ENDPOINTS, clock=lambda: 1, wait_s=10, after_crash=after_crash)
+        coming_back = asyncio.create_task(second.register())
+        done, _ = await asyncio.wait({coming_back}, timeout=0.05)
+        assert not done, "the id is still another's"
+        await first.unregister()
+        await coming_back
+        assert seen == [True], "asked once, while nobody had the id"
+
+    run(scenario)

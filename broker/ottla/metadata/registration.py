@@ -10,7 +10,7 @@ import asyncio
 import base64
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ottla.metadata import znodes
 from ottla.metadata.store import (
@@ -63,7 +63,8 @@ class BrokerRegistration:
     """Registers one broker, again after each lost session.
 
     `clock` gives wall time in ms. A previous session of the same broker may still hold the id after a crash;
-    `register` waits for its end, `wait_s` at most (choose more than the session timeout).
+    `register` waits for its end, `wait_s` at most (choose more than the session timeout), and then awaits
+    `after_crash`, so that others can take over first.
     """
 
     def __init__(
@@ -75,10 +76,12 @@ class BrokerRegistration:
         rack: str | None = None,
         clock: Callable[[], int],
         wait_s: float = 30.0,
+        after_crash: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._wait_s = wait_s
+        self._after_crash = after_crash
         self.broker_id = broker_id
         self.endpoints = tuple(endpoints)
         self.rack = rack
@@ -111,6 +114,8 @@ class BrokerRegistration:
                     return stat.czxid
                 if stat is not None:
                     await self._wait_for_the_other(changed, deadline)
+                    if self._after_crash is not None and await self._store.exists(path) is None:
+                        await self._after_crash()
         finally:
             cancel()
 
