@@ -27,6 +27,7 @@ TOPIC = {"clusterRef": {"name": "demo"}, "partitions": 6, "replicas": 3, "config
 
 def cluster_spec(replicas: int = 3, **config: object) -> dict[str, object]:
     base = {"group.initial.rebalance.delay.ms": 0, "log.segment.bytes": 1_000_000}
+    base |= {"zookeeper.session.timeout.ms": 4000}
     return {"replicas": replicas, "config": {**base, **config}}
 
 
@@ -111,7 +112,7 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> Counter[int]:
         if message.error():
             ended += 1
         else:
-            found[int(message.value())] += 1
+            found[int(message.value() or b"")] += 1
     consumer.close()
     return found
 
@@ -143,6 +144,30 @@ def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession
     assert len(writer.confirmed) > 100
     assert set(writer.confirmed) <= set(found)
     assert set(found.values()) == {1}
+
+
+def test_new_replicas_stay_off_a_broker_that_is_to_leave(up: UpSession) -> None:
+    up.write("BrokerCluster", "demo", cluster_spec(4))
+    up.wait_ready(90)
+    up.write("BrokerCluster", "demo", {**cluster_spec(3), "scaleDown": {"policy": "Block"}})
+    up.wait_line(
+        r"BrokerCluster/demo Scaling=False ScaleDownBlocked policy Block: broker 3 holds \d+ replicas"
+    )
+    spec = {"clusterRef": {"name": "demo"}, "partitions": 4, "replicas": 2}
+    up.write("Topic", "late", spec)
+    up.wait_line("Topic/late Ready=True")
+    up.write("Topic", "late", {**spec, "partitions": 8})
+    up.wait_line("Topic/late Ready=True Created 8 partitions")
+    assert replicas(up, "late") == {0, 1, 2}
+    assert port_in_use(up.port + 3)
+
+    up.write("Topic", "late", {**spec, "partitions": 8, "replicas": 3})
+    up.wait_line("Topic/late Ready=True Created 8 partitions of 3 replicas")
+    up.remove("Topic", "late")
+    up.wait_line("Topic/late is gone")
+    up.write("BrokerCluster", "demo", cluster_spec(3))
+    up.wait_ready(90)
+    assert not port_in_use(up.port + 3)
 
 
 def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) -> None:

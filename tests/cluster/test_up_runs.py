@@ -17,9 +17,12 @@ from ottla.local.ports import port_in_use
 
 pytestmark = pytest.mark.timeout(240)
 
+# A broker that was killed can come back once ZooKeeper has given its session up.
+QUICK = {"zookeeper.session.timeout.ms": 4000}
+
 
 def one_broker(session: UpSession) -> None:
-    session.write("BrokerCluster", "demo", {"replicas": 1})
+    session.write("BrokerCluster", "demo", {"replicas": 1, "config": QUICK})
     session.write("Topic", "kept", {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 1})
 
 
@@ -176,10 +179,10 @@ def test_a_setting_that_brokers_would_refuse_never_reaches_them(tmp_path: Path) 
     with session:
         session.wait_ready()
         pid = session.broker_pid(0)
-        session.write("BrokerCluster", "demo", {"replicas": 1, "config": {"num.partitions": "none"}})
+        session.write("BrokerCluster", "demo", {"replicas": 1, "config": {**QUICK, "num.partitions": "?"}})
         session.wait_line(
-            r"BrokerCluster/demo Ready=False InvalidSpec .*spec\.config\[num\.partitions\]: 'none' is not allowed"
+            r"demo Ready=False InvalidSpec .*spec\.config\[num\.partitions\]: '\?' is not allowed"
         )
         assert session.broker_pid(0) == pid
-        session.write("BrokerCluster", "demo", {"replicas": 1})
+        session.write("BrokerCluster", "demo", {"replicas": 1, "config": QUICK})
         session.wait_ready()

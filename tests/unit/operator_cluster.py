@@ -1,4 +1,4 @@
-"""A cluster as the operator sees one, in memory: the platform's port and the Admin API's, under virtual time.
+"""A cluster as the operator sees one, in memory: both ports (platform, Admin API) under virtual time.
 
 Brokers take time to stop, to start and to catch up; leadership moves as Kafka moves it. It also
 judges: `violations` fills up when something that runs over it stops too much at once.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla_operator.conditions import find
@@ -71,7 +71,7 @@ class FakeTopic:
 
 
 class FakeCluster:
-    """Both ports at once, and the clock."""
+    """Brokers, topics and the clock; implements the platform's port."""
 
     def __init__(
         self, *, broken_hashes: Collection[str] = (), racks: Mapping[int, str] | None = None
@@ -165,15 +165,7 @@ class FakeCluster:
 
     # ---- the platform's port
 
-    async def observe(self, *args: object) -> object:
-        # Both ports call theirs `observe`; the platform passes one argument, Kafka's caller two.
-        if len(args) == 1:
-            return self._observe_platform()
-        groups = args[1]
-        assert isinstance(groups, Collection)
-        return self._observe_kafka(groups)
-
-    def _observe_platform(self) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
+    async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         instances = {
             broker.id: BrokerInstance(
                 id=broker.id,
@@ -221,12 +213,12 @@ class FakeCluster:
         if known.state not in ("Running", "Starting"):
             return
         self.log.append(f"stop {broker}")
-        self._judge_stop(broker)
+        self.judge_stop(broker)
         known.state, known.changes_at_ms = "Stopping", self.now_ms + STOP_MS
         down = [b.id for b in self.brokers.values() if not (b.up and b.state == "Running")]
         self.max_down = max(self.max_down, len(down))
 
-    def _judge_stop(self, broker: int) -> None:
+    def judge_stop(self, broker: int) -> None:
         going = {b.id for b in self.brokers.values() if b.state != "Running"} | {broker}
         for name, topic in self.topics.items():
             min_isr = int(topic.config.get("min.insync.replicas", "1"))
@@ -245,9 +237,9 @@ class FakeCluster:
         self.log.append(f"remove {broker}")
         del self.brokers[broker]
 
-    # ---- Kafka's port
+    # ---- what Kafka's port needs
 
-    def _observe_kafka(self, groups: Collection[str]) -> KafkaState:
+    def describe(self, groups: Collection[str]) -> KafkaState:
         live = self.live()
         if not live:
             return KafkaState(problem="no broker is running")
@@ -264,7 +256,7 @@ class FakeCluster:
         found = {group: self.groups.get(group, GroupState(group, "Dead", lags={})) for group in groups}
         return KafkaState(True, "cluster-id", self.controller, frozenset(live), topics, found)
 
-    async def take(self, step: KafkaStep) -> None:
+    def take(self, step: KafkaStep) -> None:
         self.log.append(str(step))
         if type(step) in self.refuse:
             raise self.refuse[type(step)]
@@ -329,6 +321,19 @@ class FakeCluster:
                     partition.replicas.append(broker)
                     partition.joins_at_ms[broker] = self.now_ms + MOVE_MS
             self._progress(partition, self.live())
+
+
+class FakeKafka:
+    """The Admin API's port of a fake cluster."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+
+    async def observe(self, brokers: Sequence[Address], groups: Collection[str]) -> KafkaState:
+        return self._cluster.describe(groups)
+
+    async def take(self, step: KafkaStep) -> None:
+        self._cluster.take(step)
 
 
 def _state(name: str, number: int, partition: Partition) -> PartitionState:
@@ -404,7 +409,9 @@ class World:
 
     def step(self, ms: int = 500) -> list[str]:
         """One pass, then time goes on."""
-        reconciler = Reconciler(self.cluster, self.cluster, self.store, lambda: self.cluster.now_ms)  # type: ignore[arg-type]
+        reconciler = Reconciler(
+            self.cluster, FakeKafka(self.cluster), self.store, lambda: self.cluster.now_ms
+        )
         result = asyncio.run(reconciler.reconcile())
         self.cluster.advance(ms)
         return result.steps
@@ -417,8 +424,7 @@ class World:
                 return
         raise AssertionError("not settled: " + "; ".join(self.describe()))
 
-    def until(self, condition: object, passes: int = 200) -> None:
-        assert callable(condition)
+    def until(self, condition: Callable[[], bool], passes: int = 200) -> None:
         for _ in range(passes):
             if condition():
                 return

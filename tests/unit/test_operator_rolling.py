@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from operator_cluster import FakeCluster, Partition, World
 
 from ottla_operator.planning.observed import (
     BrokerInstance,
+    BrokerRunState,
     KafkaState,
     Observed,
     PartitionState,
@@ -25,18 +24,27 @@ OLD, NEW = "old", "new"
 
 
 def broker(
-    number: int, revision: str = OLD, *, state: str = "Running", rack: str | None = None, **fields: object
+    number: int,
+    revision: str = OLD,
+    *,
+    state: BrokerRunState = "Running",
+    rack: str | None = None,
+    ready_since_ms: int = 0,
+    started_at_ms: int | None = None,
+    crashes: int = 0,
+    message: str = "",
 ) -> BrokerInstance:
-    ready = state == "Running"
-    instance = BrokerInstance(
+    return BrokerInstance(
         id=number,
         state=state,
-        ready=ready,
+        ready=state == "Running",
         config_hash=revision,
         rack=rack,
-        ready_since_ms=0,  # type: ignore[arg-type]
+        ready_since_ms=ready_since_ms,
+        started_at_ms=started_at_ms,
+        crashes=crashes,
+        message=message,
     )
-    return replace(instance, **fields)  # type: ignore[arg-type]
 
 
 def topic(name: str, *partitions: tuple[list[int], list[int]], min_isr: int = 2) -> TopicState:
@@ -237,6 +245,7 @@ def test_a_roll_ends_and_never_hurts_whatever_crashes_on_the_way(
 
 
 RACKS = ["a", "b", "c"]
+STATES: list[BrokerRunState] = ["Running", "Running", "Running", "Crashed", "Starting"]
 
 
 @settings(max_examples=200, deadline=None)
@@ -245,7 +254,7 @@ RACKS = ["a", "b", "c"]
     st.integers(1, 3),
     st.lists(st.sampled_from(RACKS), min_size=8, max_size=8),
     st.lists(st.sampled_from([OLD, NEW]), min_size=8, max_size=8),
-    st.lists(st.sampled_from(["Running"] * 3 + ["Crashed", "Starting"]), min_size=8, max_size=8),
+    st.lists(st.sampled_from(STATES), min_size=8, max_size=8),
     st.lists(
         st.tuples(st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 7)), st.integers(1, 3)),
         max_size=5,
@@ -256,7 +265,7 @@ def test_one_step_never_goes_beyond_the_limits(
     limit: int,
     racks: list[str],
     revisions: list[str],
-    states: list[str],
+    states: list[BrokerRunState],
     shapes: list[tuple[set[int], set[int], int]],
 ) -> None:
     brokers = [
@@ -294,5 +303,5 @@ def test_the_model_judges_a_stop_that_breaks_min_isr() -> None:
     world.settle()
     partition: Partition = cluster.topics["t"].partitions[0]
     partition.isr = [0, 1]
-    cluster._judge_stop(0)
+    cluster.judge_stop(0)
     assert cluster.violations

@@ -1,0 +1,197 @@
+"""Processes in place of pods: states, crashes and pauses between starts, over a process that is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ottla.local.ports import free_port
+from ottla_operator.planning.observed import BrokerInstance
+from ottla_operator.platform import local
+from ottla_operator.platform.local import LocalPlatform
+from ottla_operator.platform.port import Launch, StepFailed
+from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.loading import parse_resource
+
+LAUNCH = Launch("one", {"a": "1"}, {"a": "1", "b": "2"})
+
+
+class FakeProcess:
+    """A broker's process that does as it is told."""
+
+    last: FakeProcess
+
+    def __init__(self, broker_id: int, directory: Path, port: int, *, host: str) -> None:
+        self.broker_id = broker_id
+        self.running = False
+        self.exit_code: int | None = None
+        self.properties: dict[str, str] = {}
+        FakeProcess.last = self
+
+    def write_properties(self, zookeeper_connect: str, settings: Mapping[str, str]) -> None:
+        self.properties = {"zookeeper.connect": zookeeper_connect, **settings}
+
+    def start(self) -> None:
+        self.running = True
+
+    def terminate(self) -> None:
+        self.end(0)
+
+    def end(self, code: int) -> None:
+        self.running, self.exit_code = False, code
+
+    def log_tail(self, lines: int) -> str:
+        return "starting\nbroker 0 cannot start: the folder is locked\n"
+
+
+class World:
+    def __init__(self, data: Path) -> None:
+        self.now_ms = 1_000_000
+        self.ready = False
+        self.data = data
+        self.port = free_port()
+        cluster, _ = parse_resource(
+            "BrokerCluster", {"name": "demo"}, {"replicas": 1, "zookeeper": {"connect": "zk:1"}}
+        )
+        assert isinstance(cluster, BrokerCluster)
+        self.cluster = cluster
+        self.platform = self.again()
+
+    def again(self) -> LocalPlatform:
+        platform = LocalPlatform(self.data, self.port, lambda: self.now_ms)
+
+        async def probe(broker: int) -> bool:
+            return self.ready
+
+        platform._probe = probe  # type: ignore[method-assign]
+        return platform
+
+    def observe(self) -> BrokerInstance:
+        zookeeper, brokers = asyncio.run(self.platform.observe(self.cluster))
+        assert zookeeper.running
+        return brokers[0]
+
+    def start(self, launch: Launch | None = LAUNCH) -> None:
+        asyncio.run(self.platform.start_broker(self.cluster, 0, launch))
+
+    def stop(self) -> None:
+        asyncio.run(self.platform.stop_broker(self.cluster, 0))
+
+    def start_ready(self) -> None:
+        self.ready = False
+        self.start()
+        self.observe()
+        self.ready = True
+        assert self.observe().state == "Running"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(local, "BrokerProcess", FakeProcess)
+    return World(tmp_path)
+
+
+def test_a_broker_is_starting_until_it_answers(world: World) -> None:
+    world.start()
+    assert FakeProcess.last.properties == {"zookeeper.connect": "zk:1", "a": "1", "b": "2"}
+    assert (world.observe().state, world.observe().ready) == ("Starting", False)
+    world.ready = True
+    instance = world.observe()
+    assert (instance.state, instance.ready, instance.ready_since_ms) == ("Running", True, world.now_ms)
+    assert (instance.config_hash, instance.settings) == ("one", {"a": "1"})
+    world.ready = False
+    assert world.observe().message == "does not answer"
+
+
+def test_an_exit_that_was_asked_for_is_no_crash(world: World) -> None:
+    world.start_ready()
+    world.stop()
+    instance = world.observe()
+    assert instance.state == "Stopped"
+    assert instance.stopped_by_us
+    assert instance.crashes == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(-9, "was killed by signal 9"), (1, "ended with code 1: broker 0 cannot start: the folder is locked")],
+)
+def test_a_crash_says_how_it_ended(world: World, code: int, message: str) -> None:
+    world.start_ready()
+    FakeProcess.last.end(code)
+    instance = world.observe()
+    assert (instance.state, instance.message, instance.crashes) == ("Crashed", message, 1)
+
+
+def test_one_that_keeps_crashing_is_started_after_growing_pauses(world: World) -> None:
+    world.start()
+    pauses = []
+    for _ in range(8):
+        FakeProcess.last.end(1)
+        world.observe()
+        crashed_at, crashed = world.now_ms, FakeProcess.last
+        while FakeProcess.last is crashed:
+            world.now_ms += 500
+            world.start()
+        pauses.append(world.now_ms - crashed_at)
+    assert pauses == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]
+
+
+def test_a_new_revision_is_started_without_a_pause(world: World) -> None:
+    world.start()
+    for _ in range(3):
+        FakeProcess.last.end(1)
+        world.observe()
+        world.now_ms += 60_000
+        world.start()
+    FakeProcess.last.end(1)
+    world.observe()
+    world.start(Launch("two"))
+    assert FakeProcess.last.running
+    assert world.observe().crashes == 0
+
+
+def test_being_ready_for_a_while_forgets_the_crashes(world: World) -> None:
+    world.start_ready()
+    FakeProcess.last.end(1)
+    world.observe()
+    world.now_ms += 1_000
+    world.start_ready()
+    assert world.observe().crashes == 1
+    world.now_ms += local.BACK_OFF_RESET_MS + 1
+    assert world.observe().crashes == 0
+
+
+def test_a_port_that_is_taken_is_said(world: World) -> None:
+    with socket.socket() as taken:
+        taken.bind((local.HOST, world.port))
+        taken.listen()
+        with pytest.raises(StepFailed, match=f"port {world.port} is in use"):
+            world.start()
+    world.start()
+
+
+def test_after_a_restart_of_ours_a_broker_can_be_started_as_it_was(world: World) -> None:
+    world.start_ready()
+    world.platform = world.again()
+    instance = world.observe()
+    assert (instance.state, instance.config_hash, instance.stopped_by_us) == ("Stopped", "one", False)
+    world.start(None)
+    assert FakeProcess.last.properties == {"zookeeper.connect": "zk:1", "a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("delete", [True, False])
+def test_a_removed_broker_is_forgotten_and_its_volume_goes_if_so_told(world: World, delete: bool) -> None:
+    world.start_ready()
+    volume = world.data / "brokers" / "0" / "data"
+    volume.mkdir()
+    (volume / "log").write_text("x")
+    world.stop()
+    world.observe()
+    asyncio.run(world.platform.remove_broker(world.cluster, 0, delete_volume=delete))
+    assert volume.exists() is not delete
+    assert asyncio.run(world.platform.observe(world.cluster))[1] == {}

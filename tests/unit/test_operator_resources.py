@@ -1,0 +1,382 @@
+"""Resources as people write them: what is accepted, and what an error says and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ottla_operator.resources import KINDS, BrokerCluster, Problem, Topic
+from ottla_operator.resources.common import config_text, parse_duration_ms, parse_quantity
+from ottla_operator.resources.crds import build_crd, files, main
+from ottla_operator.resources.loading import load_files, load_folder, parse_resource
+
+REPOSITORY = Path(__file__).parents[2]
+REF: dict[str, Any] = {"clusterRef": {"name": "demo"}}
+
+
+def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
+    _, found = parse_resource(kind, {"name": name}, spec)
+    return [str(problem) for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "expected"),
+    [
+        (
+            "Topic",
+            {**REF, "partitions": "six"},
+            "spec.partitions: 'six' is not allowed: input should be a valid integer",
+        ),
+        (
+            "Topic",
+            {**REF, "partitions": 0},
+            "spec.partitions: 0 is not allowed: input should be greater than or equal to 1",
+        ),
+        (
+            "Topic",
+            {**REF, "partitions": True},
+            "spec.partitions: True is not allowed: input should be a valid integer",
+        ),
+        ("Topic", {}, "spec.clusterRef: is required"),
+        ("Topic", {"clusterRef": {}}, "spec.clusterRef.name: is required"),
+        (
+            "Topic",
+            {"cluster_ref": {"name": "x"}, **REF},
+            "spec.cluster_ref: unknown field; allowed: clusterRef, topicName",
+        ),
+        (
+            "Topic",
+            {**REF, "reclaimPolicy": "Keep"},
+            "spec.reclaimPolicy: 'Keep' is not allowed: input should be 'Delete' or 'Retain'",
+        ),
+        (
+            "Topic",
+            {**REF, "config": {"retention.hours": 1}},
+            "spec.config[retention.hours]: Unknown topic config name",
+        ),
+        (
+            "Topic",
+            {**REF, "config": {"retention.ms": "long"}},
+            "spec.config[retention.ms]: Invalid value long for retention.ms",
+        ),
+        (
+            "Topic",
+            {**REF, "config": {"cleanup.policy": "shred"}},
+            "spec.config[cleanup.policy]: Invalid value shred",
+        ),
+        (
+            "Topic",
+            {**REF, "topicName": "a b"},
+            "spec.topicName: 'a b' is not allowed: string should match pattern",
+        ),
+        ("Topic", {**REF, "topicName": "__mine"}, "spec.topicName: '__mine': names that start with __"),
+        ("Topic", "nothing", "spec: 'nothing' is not allowed: input should be a valid dictionary"),
+        ("BrokerCluster", {}, "spec.replicas: is required"),
+        (
+            "BrokerCluster",
+            {"replicas": 3, "scaleDown": {"policy": "Hope"}},
+            "spec.scaleDown.policy: 'Hope' is not allowed: input should be 'Drain',",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "scaleDown": {"polcy": "x"}},
+            "spec.scaleDown.polcy: unknown field; allowed: policy",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "listeners": [{"name": "a", "port": 99999}]},
+            "spec.listeners[0].port: 99999 is not allowed",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "config": {"broker.id": 7}},
+            "spec.config[broker.id]: is set by the operator",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "config": {"num.partitions": 0}},
+            "spec.config[num.partitions]: '0' is not allowed: must be at least 1",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "zookeeper": {"connect": "a:1", "managed": {}}},
+            "spec.zookeeper: give connect or managed, not both",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "storage": {"size": "big"}},
+            "spec.storage.size: 'big' is no quantity",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "rollingUpdate": {"timeout": "soon"}},
+            "spec.rollingUpdate.timeout: 'soon' is not allowed",
+        ),
+        (
+            "Quota",
+            {**REF, "entity": {}, "limits": {"producerByteRate": 1}},
+            "spec.entity: give user, clientId or both",
+        ),
+        (
+            "Quota",
+            {**REF, "entity": {"user": "a"}, "limits": {}},
+            "spec.limits: is empty; give at least one of producerByteRate",
+        ),
+        (
+            "Quota",
+            {**REF, "entity": {"user": "a"}, "limits": {"producerByteRate": -1}},
+            "spec.limits.producerByteRate: -1 is not allowed",
+        ),
+        ("ConsumerGroup", {**REF, "maxLag": -1}, "spec.maxLag: -1 is not allowed"),
+        (
+            "ConsumerGroup",
+            {**REF, "offsetReset": {"requestId": "1", "topics": ["t"], "to": "offset"}},
+            "spec.offsetReset.value: is needed with `to: offset`",
+        ),
+    ],
+)
+def test_an_error_names_the_field_and_what_is_allowed(kind: str, spec: object, expected: str) -> None:
+    found = problems(kind, spec)
+    assert len(found) == 1, found
+    assert found[0].startswith(expected)
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    assert len(problems("Topic", {"partitions": 0, "replicas": 0, "config": {}, "x": 1})) == 4
+
+
+def test_a_bad_name_is_found_where_it_stands() -> None:
+    assert problems("Topic", REF, name="Not_A_Name")[0].startswith(
+        "metadata.name: 'Not_A_Name' is not allowed"
+    )
+
+
+def test_fields_that_only_kubernetes_uses_are_accepted_with_a_note() -> None:
+    spec = {
+        "replicas": 3,
+        "image": "ottla:1",
+        "listeners": [{"name": "plain", "port": 9092}],
+        "rack": {"topologyKey": "zone"},
+        "resources": {"limits": {"cpu": 1}},
+        "template": {"pod": {"metadata": {"labels": {"a": "b"}}}},
+        "storage": {"size": "10Gi", "class": "fast", "deleteClaim": True},
+        "rebalance": {"replicationThrottle": "10Mi"},
+    }
+    cluster, found = parse_resource("BrokerCluster", {"name": "demo"}, spec)
+    assert not found
+    assert isinstance(cluster, BrokerCluster)
+    assert cluster.spec.storage.storage_class == "fast"
+    notes = list(cluster.notes())
+    assert [note.split()[0] for note in notes] == [
+        *("spec.image", "spec.listeners", "spec.rack", "spec.resources", "spec.template"),
+        "spec.rebalance.replicationThrottle",
+    ]
+
+
+def test_a_broker_setting_without_effect_is_noted() -> None:
+    cluster, found = parse_resource(
+        "BrokerCluster", {"name": "d"}, {"replicas": 1, "config": {"num.partitons": 3}}
+    )
+    assert not found
+    assert cluster is not None
+    assert "did you mean num.partitions?" in "".join(cluster.notes())
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "problem"),
+    [
+        ("Topic", {**REF, "partitions": 3}, {**REF, "partitions": 2}, "spec.partitions"),
+        ("Topic", {**REF, "partitions": 3}, REF, "spec.partitions"),
+        ("Topic", {**REF, "partitions": 3}, {**REF, "partitions": 4}, None),
+        ("Topic", REF, {**REF, "topicName": "b"}, "spec.topicName"),
+        ("Topic", REF, {"clusterRef": {"name": "other"}}, "spec.clusterRef"),
+        (
+            "Quota",
+            {**REF, "entity": {"user": "a"}, "limits": {"producerByteRate": 1}},
+            {**REF, "entity": {"user": "b"}, "limits": {"producerByteRate": 1}},
+            "spec.entity",
+        ),
+        ("ConsumerGroup", {**REF, "groupId": "a"}, {**REF, "groupId": "b"}, "spec.groupId"),
+    ],
+)
+def test_what_may_not_change_is_refused(
+    kind: str, old: dict[str, Any], new: dict[str, Any], problem: str | None
+) -> None:
+    before, _ = parse_resource(kind, {"name": "x"}, old)
+    after, _ = parse_resource(kind, {"name": "x"}, new)
+    assert before is not None
+    assert after is not None
+    found = [p.path for p in after.transition_problems(before)]
+    assert found == ([problem] if problem else [])
+
+
+def test_settings_are_written_as_kafka_writes_them() -> None:
+    assert [config_text(v) for v in (True, False, 5, 1.0, 0.5, "a")] == [
+        "true",
+        "false",
+        "5",
+        "1",
+        "0.5",
+        "a",
+    ]
+
+
+def test_quantities_and_durations() -> None:
+    assert [parse_quantity(q) for q in ("1", 5, "10Ki", "1.5k", "2Gi", "x", "-1")] == [
+        *(1, 5, 10240, 1500, 2 * 2**30),
+        *(None, None),
+    ]
+    assert parse_duration_ms("1h30m5s10ms") == 5_405_010
+
+
+# ---- files
+
+
+def write(path: Path, *documents: object) -> Path:
+    path.write_text("---\n".join(yaml.safe_dump(document) for document in documents))
+    return path
+
+
+def topic(name: str, **spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "ottla.dev/v1alpha1",
+        "kind": "Topic",
+        "metadata": {"name": name},
+        "spec": {**REF, **spec},
+    }
+
+
+def test_one_bad_resource_costs_nothing_but_itself(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", topic("good"), topic("bad", partitions="x"), topic("fine"))
+    loaded = load_folder(tmp_path)
+    assert [(d.name, bool(d.problems)) for d in loaded.documents] == [
+        ("good", False),
+        ("bad", True),
+        ("fine", False),
+    ]
+    assert str(loaded.documents[1].source) == f"{tmp_path / 'a.yaml'} (document 2)"
+    assert not loaded.errors
+
+
+def test_an_unreadable_file_is_an_error_with_its_line_and_keeps_its_resources(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", topic("good"))
+    broken = tmp_path / "b.yaml"
+    broken.write_text("kind: Topic\nspec: [1,\n")
+    loaded = load_folder(tmp_path)
+    assert [d.name for d in loaded.documents] == ["good"]
+    assert loaded.unreadable == {broken}
+    assert loaded.errors[0].startswith(f"{broken}: line 3")
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        (
+            {"kind": "Pod", "apiVersion": "v1"},
+            "v1 Pod is not known here; allowed: ottla.dev/v1alpha1 of kind BrokerCluster",
+        ),
+        ({**topic("x"), "apiVersion": "ottla.dev/v2"}, "ottla.dev/v2 Topic is not known here"),
+        ({**topic("x"), "metadata": {}}, "Topic: metadata.name is needed"),
+        (["a", "list"], "not a resource"),
+    ],
+)
+def test_what_is_no_resource_of_ours_is_an_error_of_its_file(
+    tmp_path: Path, document: object, error: str
+) -> None:
+    loaded = load_files([write(tmp_path / "a.yaml", document)])
+    assert not loaded.documents
+    assert error in loaded.errors[0]
+
+
+def test_a_name_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", topic("same"), topic("same"))
+    loaded = load_folder(tmp_path)
+    assert len(loaded.documents) == 1
+    assert "Topic/same is in" in loaded.errors[0]
+
+
+def test_a_status_in_a_file_is_ignored_and_another_top_level_field_is_not(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", {**topic("a"), "status": {"x": 1}}, {**topic("b"), "sepc": {}})
+    first, second = load_folder(tmp_path).documents
+    assert not first.problems
+    assert second.problems == (Problem("sepc", "unknown field; allowed: apiVersion, kind, metadata, spec"),)
+
+
+def test_the_samples_are_valid() -> None:
+    loaded = load_folder(REPOSITORY / "manifests" / "samples")
+    assert not loaded.errors
+    assert {d.kind for d in loaded.documents} == set(KINDS)
+    assert not [d.problems for d in loaded.documents if d.problems]
+
+
+# ---- CustomResourceDefinitions
+
+
+def test_the_crds_in_the_repository_are_current() -> None:
+    assert main(["--check", "--folder", str(REPOSITORY / "manifests" / "crds")]) == 0
+
+
+def test_a_crd_that_is_not_current_fails_the_check(tmp_path: Path) -> None:
+    assert main(["--folder", str(tmp_path)]) == 0
+    assert main(["--check", "--folder", str(tmp_path)]) == 0
+    (tmp_path / "topics.yaml").write_text("old")
+    assert main(["--check", "--folder", str(tmp_path)]) == 1
+
+
+def nodes(schema: Any, path: str = "") -> list[tuple[str, dict[str, Any]]]:
+    """Every schema in a schema, with its path."""
+    found = [(path, schema)]
+    for name, field in schema.get("properties", {}).items():
+        found += nodes(field, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            found += nodes(schema[key], f"{path}.{key}")
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_schemas_are_structural(kind: str) -> None:
+    """What apiextensions.k8s.io/v1 demands of every node."""
+    schema = build_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for path, node in nodes(schema):
+        typed = "type" in node or node.get("x-kubernetes-int-or-string")
+        assert typed, f"{path} has no type: {node}"
+        assert not {"$ref", "$defs", "anyOf", "oneOf", "const", "title", "prefixItems"} & set(node), path
+        assert not ("properties" in node and "additionalProperties" in node), path
+        assert isinstance(node.get("exclusiveMinimum", True), bool), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_crds_follow_the_conventions(kind: str) -> None:
+    crd = build_crd(kind)["spec"]
+    version = crd["versions"][0]
+    assert crd["names"]["categories"] == ["ottla"]
+    assert "quota" not in crd["names"]["shortNames"]
+    assert "status" in version["subresources"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    assert status["conditions"]["x-kubernetes-list-type"] == "map"
+    assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
+    names = [column["name"] for column in version["additionalPrinterColumns"]]
+    assert names[0] == "Ready"
+    assert "Age" in names
+
+
+def test_the_cluster_has_a_scale_subresource_and_topics_their_rules() -> None:
+    assert build_crd("BrokerCluster")["spec"]["versions"][0]["subresources"]["scale"] == {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    spec = build_crd("Topic")["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    rules = {rule["message"]: rule["rule"] for rule in spec["x-kubernetes-validations"]}
+    assert len(rules) == len(Topic.definition.transition_rules) == 3
+    assert "self.partitions >= oldSelf.partitions" in "".join(rules.values())
+
+
+def test_the_files_are_named_after_the_plurals() -> None:
+    assert {path.name for path in files(Path("x"))} == {
+        *("brokerclusters.yaml", "topics.yaml", "quotas.yaml", "consumergroups.yaml"),
+    }
