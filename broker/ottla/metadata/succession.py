@@ -4,8 +4,8 @@ Called by the broker's start, when it finds its former self's session still aliv
 ends, and in the same moment we could register again, so quickly that a controller which is elected only now
 never learns that we were away. It would leave us the leader, in the same leader epoch, of partitions whose
 tail a crash may have cost us, and in-sync followers would cut their logs down to ours (KIP-966 tells what an
-unclean shutdown may lose). So we wait until somebody else controls the cluster and leads what he can. Kafka in
-ZooKeeper mode has no such rule; its brokers do not start while their old session lives.
+unclean shutdown may lose). So we wait until somebody else controls the cluster and leads what he can. Kafka
+in ZooKeeper mode has no such rule; its brokers do not start while their old session lives.
 """
 
 from __future__ import annotations
