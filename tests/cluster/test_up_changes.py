@@ -272,7 +272,7 @@ def test_a_broker_that_is_killed_comes_back(up: UpSession) -> None:
     writer.stop()
     assert up.broker_pid(controller) != pid
     assert not writer.failed
-    assert up.condition("BrokerCluster/demo", "FullyReplicated")[0] == "True"
+    up.wait_until(lambda: up.condition("BrokerCluster/demo", "FullyReplicated")[0] == "True", "full ISRs")
 
 
 def test_a_group_is_observed_with_its_lag(up: UpSession) -> None:

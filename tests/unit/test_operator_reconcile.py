@@ -160,6 +160,13 @@ def test_a_changed_static_setting_bounces_the_brokers_one_by_one_the_controller_
     assert hashes == {rollout.target_hash}
 
 
+def test_a_roll_is_over_when_the_last_broker_is_back_in_every_isr(world: World) -> None:
+    world.brokers(3, config={"log.segment.bytes": "2097152"})
+    world.settle()
+    assert all(len(p.isr) == 3 for p in world.cluster.topics["orders"].partitions)
+    assert cluster_status(world).rollout is None
+
+
 def test_while_brokers_wait_the_status_says_for_what(world: World) -> None:
     world.brokers(3, config={"log.segment.bytes": "2097152"})
     world.step()

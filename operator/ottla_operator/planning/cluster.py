@@ -77,6 +77,7 @@ def plan_cluster(cluster: BrokerCluster, observed: Observed, target: Revision) -
         or cluster.metadata.annotations.get(APPROVE_ANNOTATION) == target.hash
     )
     roll = plan_roll(observed, members.desired, target.hash, spec.rolling_update, approved=approved)
+    roll = _until_caught_up(cluster, observed, target, roll)
     scaling = Scaling()
     steps: list[ClusterStep] = []
     if not observed.zookeeper.running:
@@ -96,6 +97,21 @@ def plan_cluster(cluster: BrokerCluster, observed: Observed, target: Revision) -
         status=status,
         placement=_placement(observed, members),
     )
+
+
+def _until_caught_up(cluster: BrokerCluster, observed: Observed, target: Revision, roll: Roll) -> Roll:
+    """A roll that has bounced its last broker ends when that one is in every ISR again."""
+    before = cluster.status.rollout
+    if not roll.done or before is None or before.target_hash != target.hash:
+        return roll
+    for partition in observed.kafka.partitions():
+        lagging = [
+            b for b in partition.settled_replicas if b not in partition.isr and b < cluster.spec.replicas
+        ]
+        if lagging:
+            waiting = {lagging[0]: f"itself to catch up on {partition.name}"}
+            return Roll((), waiting, roll.updated, roll.total)
+    return roll
 
 
 def _plan_deletion(cluster: BrokerCluster, observed: Observed) -> ClusterPlan:
