@@ -303,6 +303,8 @@ class FakeCluster:
     def _grow(self, step: CreatePartitions) -> None:
         topic, live = self.topics[step.topic], sorted(self.live())
         factor = len(topic.partitions[0].replicas)
+        if len(live) < factor:
+            raise StepFailed("KafkaError", "INVALID_REPLICATION_FACTOR")
         new = step.assignment or [
             tuple(live[(p + r) % len(live)] for r in range(factor))
             for p in range(step.total - len(topic.partitions))
@@ -313,8 +315,8 @@ class FakeCluster:
     def _reassign(self, step: Reassign) -> None:
         for (name, number), target in step.assignment.items():
             partition = self.topics[name].partitions[number]
-            assert len(set(target)) == len(target)
-            assert set(target) <= self.live() | set(partition.replicas), f"{name}-{number} onto {target}"
+            if len(set(target)) < len(target) or not set(target) <= self.live() | set(partition.replicas):
+                self.violations.append(f"{name}-{number} is reassigned to {target}, live are {self.live()}")
             partition.target = list(target)
             for broker in target:
                 if broker not in partition.replicas:

@@ -200,7 +200,8 @@ def blocking_partition(observed: Observed, broker: int, going: Collection[int] =
 
 def _cannot_spare(topic: TopicState, partition: PartitionState, broker: int, gone: set[int]) -> str:
     left = [other for other in partition.isr if other not in gone]
-    factor = len(partition.target)
+    # While it is reassigned all its replicas count: it may have more to lose than in the end.
+    factor = len(partition.replicas)
     if factor <= topic.min_isr:
         # It cannot keep its min ISR; at least it need not go offline.
         if factor > 1 and not left and broker in partition.isr:

@@ -1,0 +1,71 @@
+"""Whatever is asked for and whatever crashes, in any order: it settles as desired, and nothing is hurt."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operator_cluster import World
+
+changes = st.one_of(
+    st.tuples(st.just("scale"), st.integers(3, 6)),
+    st.tuples(st.just("config"), st.integers(1, 3)),
+    st.tuples(st.just("crash"), st.integers(0, 5)),
+    st.tuples(st.just("grow"), st.integers(0, 4)),
+    st.tuples(st.just("factor"), st.sampled_from([2, 3])),
+    st.tuples(st.just("stray"), st.integers(0, 5)),
+    st.tuples(st.just("time"), st.integers(1, 20)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(changes, max_size=12))
+def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple[str, int]]) -> None:
+    world, cluster = World(), None
+    cluster = world.cluster
+    size, threads, partitions, factor, strays = 3, 1, 4, 3, 0
+
+    def ask() -> None:
+        world.brokers(size, config={"num.io.threads": str(threads)})
+        world.topic("t", partitions=partitions, replicas=factor, config={"min.insync.replicas": 2})
+
+    ask()
+    world.settle()
+    for what, value in script:
+        live = sorted(broker for broker in cluster.live() if cluster.brokers[broker].state == "Running")
+        if what == "scale":
+            size = value
+        elif what == "config":
+            threads = value
+        elif what == "grow":
+            partitions += value
+        elif what == "factor":
+            factor = value
+        elif what == "crash" and value in live and len(live) > 2:
+            cluster.crash(value)
+        elif what == "stray" and value in live and len(live) > 1:
+            # Somebody else creates a topic, perhaps on a broker that is to leave.
+            strays += 1
+            other = next(broker for broker in live if broker != value)
+            cluster.create_topic(f"stray{strays}", 1, 2, assignment={0: [value, other]})
+        elif what == "time":
+            for _ in range(value):
+                world.step()
+        ask()
+        world.step()
+    world.settle(passes=1500)
+    for _ in range(20):
+        world.step()
+
+    assert not cluster.violations
+    assert sorted(cluster.brokers) == list(range(size))
+    assert len({broker.launch.config_hash for broker in cluster.brokers.values()}) == 1
+    topic = cluster.topics["t"]
+    assert len(topic.partitions) == partitions
+    assert all(len(partition.replicas) == factor for partition in topic.partitions)
+    for found in cluster.topics.values():
+        for partition in found.partitions:
+            assert len(set(partition.replicas)) == len(partition.replicas)
+            assert set(partition.replicas) <= set(range(size))
+            assert sorted(partition.isr) == sorted(partition.replicas)
+            assert partition.leader == partition.replicas[0]
+    assert world.step() == []
