@@ -1,0 +1,321 @@
+"""The same conversations about groups with Apache Kafka 3.9.1 and with Ottla: every answer is the same.
+
+One broker of each kind; the conversations use raw requests, so that what no client would ever send is
+compared as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from group_talk import (
+    Talk,
+    commit,
+    delete_offsets,
+    fetch_offsets,
+    heartbeat,
+    join,
+    leave,
+    side_by_side,
+    sync,
+)
+from judges import needs_kafka_jars
+
+from bench.apache_kafka import KafkaBroker
+from ottla.client.admin import AdminClient
+from ottla.local.brokers import BrokerProcess
+from ottla.local.cluster import run_admin
+from ottla.local.ports import free_port
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetFetchRequest,
+)
+
+SETTINGS = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "1000",
+    "auto.create.topics.enable": "false",
+}
+TIE = ("protocol_name",)
+"""Of two protocols with as many votes each, either may win: it hangs on the order of a hash map."""
+pytestmark = pytest.mark.timeout(150)
+
+Story = Callable[[Talk], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    needs_kafka_jars()
+    directory: Path = tmp_path_factory.mktemp("groups")
+    with ExitStack() as running:
+        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        running.callback(zookeeper.stop)
+        zookeeper.start()
+        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=SETTINGS)
+        ours = BrokerProcess(0, directory / "ottla", free_port())
+        running.callback(java.stop)
+        running.callback(ours.stop)
+        ours.write_properties(f"{zookeeper.connect}/ottla", SETTINGS)
+        ours.start_and_wait()
+        java.start()
+        by_name = {"Apache Kafka": java.port, "Ottla": ours.port}
+        for port in by_name.values():
+            make_topics(port)
+        side_by_side(by_name, lambda talk: talk.wait_for_coordinator())
+        yield by_name
+
+
+def make_topics(port: int) -> None:
+    async def make(client: AdminClient) -> None:
+        await client.create_topic("t", partitions=4, replication_factor=1)
+        await client.create_topic("u", partitions=1, replication_factor=1)
+
+    run_admin([("127.0.0.1", port)], make)
+
+
+def same(ports: dict[str, int], story: Story) -> None:
+    told = side_by_side(ports, story)
+    kafka, ours = told["Apache Kafka"], told["Ottla"]
+    assert kafka, "nothing was asked"
+    differing = [label for label in kafka if ours.get(label) != kafka[label]]
+    assert not differing, "\n".join(
+        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
+    )
+    assert ours.keys() == kafka.keys()
+
+
+async def stable_group(talk: Talk, group: str) -> str:
+    """A group of one, of client anna; returns the member's id."""
+    member = str((await talk.send("anna", join(group), 9)).member_id)
+    joined = await talk.send("anna", join(group, member), 9)
+    assert joined.error_code == 0
+    await talk.send("anna", sync(group, 1, member, {member: b"all"}), 5)
+    return member
+
+
+def test_joins_that_are_refused(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        await talk.ask("no group id", "anna", join(""), 9)
+        await talk.ask("short session", "anna", join("r", session_ms=100), 9)
+        await talk.ask("long session", "anna", join("r", session_ms=100_000_000), 9)
+        await talk.ask("unknown member", "anna", join("r", member="zzz"), 9)
+        await talk.ask("no protocols", "anna", join("r", protocols=()), 9)
+        await talk.ask("no protocol type", "anna", join("r", kind=""), 9)
+        await talk.ask("what is left", "anna", DescribeGroupsRequest(groups=["r", ""]), 5)
+        first = await talk.ask("an id first, v5", "anna", join("r"), 5)
+        await talk.ask("an id first, v9", "bert", join("r"), 9)
+        await talk.ask("a pending member", "carl", DescribeGroupsRequest(groups=["r"]), 5)
+        await talk.ask("its heartbeat", "carl", heartbeat("r", 0, first.member_id), 4)
+        await talk.ask("its commit", "carl", commit("r", 0, first.member_id, 1), 8)
+        await talk.ask("it leaves", "carl", leave("r", (first.member_id, None)), 5)
+
+    same(ports, story)
+
+
+def test_two_members_join_and_sync(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        one = (await talk.send("anna", join("g"), 9)).member_id
+        two = (await talk.send("bert", join("g"), 9)).member_id
+        first = talk.begin("anna", join("g", one, protocols=("range", "rr")), 9)
+        await talk.wait_for_group("g", members=1)
+        second = talk.begin("bert", join("g", two, protocols=("rr", "range")), 9)
+        await talk.wait_for_group("g", members=2)
+        await talk.ask("preparing: heartbeat", "carl", heartbeat("g", 0, one), 4)
+        await talk.ask("preparing: sync v3", "carl", sync("g", 0, one), 3)
+        await talk.ask("preparing: sync v5", "carl", sync("g", 0, one), 5)
+        await talk.ask("preparing: other protocols", "carl", join("g", protocols=("x",)), 9)
+        chosen = (await first).protocol_name
+        talk.note("joined first", await first, ignoring=TIE)
+        talk.note("joined second", await second, ignoring=TIE)
+        await talk.ask("completing: describe", "carl", DescribeGroupsRequest(groups=["g"]), 4)
+        await talk.ask("completing: heartbeat", "carl", heartbeat("g", 1, one), 4)
+        await talk.ask("completing: commit", "carl", commit("g", 1, one, 1), 8)
+        await talk.ask("completing: simple commit", "carl", commit("g", -1, "", 1), 8)
+        again = join("g", one, protocols=("range", "rr"))
+        await talk.ask("completing: the same join", "anna", again, 9, ignoring=TIE)
+        await talk.ask("sync: generation", "bert", sync("g", 7, two, protocol=chosen), 5)
+        await talk.ask("sync: protocol", "bert", sync("g", 1, two, protocol="nah"), 5)
+        await talk.ask("sync: type", "bert", sync("g", 1, two, protocol=chosen, kind="connect"), 5)
+        await talk.ask("sync: no protocol", "bert", sync("g", 1, two, protocol=None), 5)
+        await talk.ask("sync: member", "bert", sync("g", 1, "zz", protocol=chosen), 5)
+        follower = talk.begin("bert", sync("g", 1, two, protocol=chosen), 5)
+        assigned = sync("g", 1, one, {one: b"one", "ghost": b"x"}, protocol=chosen)
+        await talk.ask("sync: leader", "anna", assigned, 5, ignoring=TIE)
+        talk.note("sync: follower, forgotten", await follower, ignoring=TIE)
+        described = await talk.group("g")
+        talk.note("stable", described, ignoring=("protocol_data",))
+        await talk.ask("stable: sync v0", "bert", sync("g", 1, two, kind=None, protocol=None), 0)
+        await talk.ask("stable: heartbeat", "anna", heartbeat("g", 1, one), 4)
+        await talk.ask("stable: heartbeat of another generation", "anna", heartbeat("g", 2, one), 4)
+        await talk.ask("stable: heartbeat of an instance", "anna", heartbeat("g", 1, one, "ii"), 4)
+        await talk.ask("heartbeat without a group id", "anna", heartbeat("", 1, one), 4)
+        rejoin = join("g", two, protocols=("rr", "range"))
+        await talk.ask("stable: a follower's same join", "bert", rejoin, 9, ignoring=TIE)
+
+    same(ports, story)
+
+
+def test_a_rebalance_and_members_that_leave(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        one = (await talk.send("anna", join("b"), 9)).member_id
+        first = talk.begin("anna", join("b", one), 9)
+        await talk.wait_for_group("b", members=1)
+        two = (await talk.send("bert", join("b"), 9)).member_id
+        second = talk.begin("bert", join("b", two), 9)
+        await asyncio.gather(first, second)
+        follower = talk.begin("bert", sync("b", 1, two), 5)
+        await talk.send("anna", sync("b", 1, one, {one: b"1", two: b"2"}), 5)
+        await follower
+
+        rejoined = talk.begin("anna", join("b", one, topic="u"), 9)
+        await talk.wait_for_group("b", state="PreparingRebalance")
+        await talk.ask("heartbeat meanwhile", "bert", heartbeat("b", 1, two), 4)
+        await talk.ask("commit meanwhile", "bert", commit("b", 1, two, 77), 8)
+        strangers = leave("b", ("zz", None), ("", None), ("", "noinst"))
+        await talk.ask("strangers leave", "carl", strangers, 5)
+        await talk.ask("a stranger leaves, v0", "carl", LeaveGroupRequest(group_id="b", member_id="zz"), 0)
+        await talk.ask("leave no group", "carl", leave("nope", ("zz", None)), 3)
+        await talk.ask("leave without a group id", "carl", leave("", ("zz", None)), 3)
+        await talk.ask("leave no group, v1", "carl", LeaveGroupRequest(group_id="nope", member_id="zz"), 1)
+        await talk.ask("one leaves", "bert", leave("b", (two, None)), 5)
+        talk.note("the other is alone", await rejoined)
+        await talk.ask("and syncs", "anna", sync("b", 2, one, {one: b"all"}), 5)
+        pending = (await talk.send("bert", join("b"), 9)).member_id
+        await talk.ask("a pending member leaves", "bert", leave("b", (pending, None)), 5)
+        talk.note("nothing happened", await talk.group("b"))
+
+    same(ports, story)
+
+
+def test_commits_and_what_is_fetched_of_them(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        member = await stable_group(talk, "c")
+        long, longest = "x" * 4097, "x" * 4096
+        for label, request, version in (
+            ("good", commit("c", 1, member, 10), 8),
+            ("v2", commit("c", 1, member, 11, retention_ms=100_000), 2),
+            ("v1", commit("c", 1, member, 11), 1),
+            ("old generation", commit("c", 0, member, 1), 8),
+            ("unknown member", commit("c", 1, "x", 1), 8),
+            ("no member", commit("c", -1, "", 1), 8),
+            ("no generation", commit("c", -1, member, 1), 8),
+            ("unknown topic", commit("c", 1, member, 1, topic="missing"), 8),
+            ("unknown partition", commit("c", 1, member, 1, partition=99), 8),
+            ("long metadata", commit("c", 1, member, 1, metadata=long), 8),
+            ("longest metadata", commit("c", 1, member, 1, metadata=longest, partition=1), 8),
+            ("null metadata", commit("c", 1, member, 5, metadata=None, partition=2), 8),
+            ("no such group", commit("c-none", 3, "x", 1), 8),
+            ("empty group id", commit("", -1, "", 5), 8),
+            ("negative offset", commit("c-simple", -1, "", -1), 8),
+            ("no members", commit("c-simple", -1, "", 3), 8),
+            ("an instance", commit("c-simple", -1, "", 3, instance="i"), 8),
+            ("generation 0", commit("c-simple", 0, "m", 3), 8),
+        ):
+            await talk.ask(f"commit: {label}", "anna", request, version)
+        for version in (1, 2, 5, 7):
+            asked = fetch_offsets("c", {"t": [0, 1, 3], "missing": [0]})
+            await talk.ask(f"fetch v{version}", "anna", asked, version)
+        await talk.ask("fetch all", "anna", fetch_offsets("c", None), 7)
+        await talk.ask("fetch: no such group", "anna", fetch_offsets("nope", {"t": [0]}), 7)
+        await talk.ask("fetch all: no such group", "anna", fetch_offsets("nope", None), 7)
+        await talk.ask("fetch: empty group id", "anna", fetch_offsets("", {"t": [0]}), 7)
+        row, topic = OffsetFetchRequest.OffsetFetchRequestGroup, OffsetFetchRequest.OffsetFetchRequestTopics
+        two = [
+            row(group_id="c-simple", topics=None),
+            row(group_id="nope", topics=[topic(name="t", partition_indexes=[0])]),
+        ]
+        await talk.ask("fetch of two groups", "anna", OffsetFetchRequest(groups=two), 9)
+
+    same(ports, story)
+
+
+def test_groups_are_listed_and_deleted(ports: dict[str, int]) -> None:
+    async def list_own(talk: Talk, label: str, request: ListGroupsRequest, version: int) -> None:
+        answer: ListGroupsResponse = await talk.send("anna", request, version)
+        answer.groups = [group for group in answer.groups if group.group_id.startswith("l-")]
+        talk.note(label, answer)
+
+    async def story(talk: Talk) -> None:
+        member = await stable_group(talk, "l-one")
+        await talk.send("anna", commit("l-one", 1, member, 10), 8)
+        await talk.send("anna", commit("l-simple", -1, "", 3), 8)
+        for version in (0, 3, 4, 5):
+            await list_own(talk, f"list v{version}", ListGroupsRequest(), version)
+        await list_own(talk, "by state", ListGroupsRequest(states_filter=["stable", "bogus"]), 4)
+        await list_own(talk, "by type", ListGroupsRequest(types_filter=["Classic"]), 5)
+        await list_own(talk, "by another type", ListGroupsRequest(types_filter=["consumer"]), 5)
+        await talk.ask("delete offsets", "anna", delete_offsets("l-one", "t", "u", "missing"), 0)
+        await talk.ask("delete offsets of no group", "anna", delete_offsets("nope", "t"), 0)
+        await talk.ask("delete offsets without a group id", "anna", delete_offsets("", "t"), 0)
+        await talk.ask("delete a simple group's offsets", "anna", delete_offsets("l-simple", "t", "u"), 0)
+        talk.note("it is gone", await talk.group("l-simple"))
+        await talk.ask("delete", "anna", DeleteGroupsRequest(groups_names=["l-one", "nope", ""]), 2)
+        await talk.send("anna", leave("l-one", (member, None)), 5)
+        await talk.wait_for_group("l-one", state="Empty")
+        await talk.ask("delete when empty", "anna", DeleteGroupsRequest(groups_names=["l-one"]), 1)
+        await talk.ask("deleted", "anna", DescribeGroupsRequest(groups=["l-one"]), 0)
+
+    same(ports, story)
+
+
+def test_static_members_come_back_and_fence_what_they_were(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        first = talk.begin("anna", join("s", instance="i1"), 9)
+        await talk.wait_for_group("s", members=1)
+        second = talk.begin("bert", join("s", instance="i2"), 9)
+        one, two = (await first).member_id, (await second).member_id
+        talk.note("joined 1", await first)
+        talk.note("joined 2", await second)
+        follower = talk.begin("bert", sync("s", 1, two, instance="i2"), 5)
+        await talk.ask("synced 1", "anna", sync("s", 1, one, {one: b"1", two: b"2"}, instance="i1"), 5)
+        talk.note("synced 2", await follower)
+        new_two = (await talk.ask("2 comes back", "carl", join("s", instance="i2"), 9)).member_id
+        await talk.ask("fenced: heartbeat", "bert", heartbeat("s", 1, two, "i2"), 4)
+        await talk.ask("fenced: join", "bert", join("s", two, instance="i2"), 9)
+        await talk.ask("fenced: commit", "bert", commit("s", 1, two, 1, instance="i2"), 8)
+        await talk.ask("fenced: sync", "bert", sync("s", 1, two, instance="i2"), 5)
+        await talk.ask("fenced: leave", "bert", leave("s", (two, "i2")), 5)
+        await talk.ask("its id without an instance", "bert", heartbeat("s", 1, two), 4)
+        await talk.ask("another instance with its id", "bert", join("s", new_two, instance="i9"), 9)
+        await talk.ask("the new one syncs", "carl", sync("s", 1, new_two, instance="i2"), 5)
+        for version in (9, 8, 6):
+            back = await talk.ask(
+                f"the leader comes back, v{version}", "dora", join("s", instance="i1"), version
+            )
+        await talk.ask("both leave", "anna", leave("s", ("", "i1"), ("", "i2")), 5)
+        await talk.wait_for_group("s", state="Empty")
+        talk.note("empty", await talk.group("s"))
+        await talk.ask("no offsets", "anna", fetch_offsets("s", None), 7)
+        await talk.ask("a simple commit", "anna", commit("s", -1, "", 4), 8)
+        await talk.ask("a late commit", "anna", commit("s", 2, back.member_id, 4), 8)
+        await talk.ask("a late heartbeat", "anna", heartbeat("s", 2, back.member_id, "i1"), 4)
+
+    same(ports, story)
+
+
+def test_a_member_that_does_not_rejoin_in_time_is_dropped(ports: dict[str, int]) -> None:
+    """With an old client's versions, of a group that is no consumer group."""
+
+    async def story(talk: Talk) -> None:
+        slow = join("k", kind="connect", rebalance_ms=4000)
+        old = (await talk.ask("joined", "bert", slow, 3)).member_id
+        await talk.ask("synced", "bert", sync("k", 1, old, {old: b"z"}), 3)
+        await talk.ask("offsets are not its to delete", "anna", delete_offsets("k", "t"), 0)
+        new = talk.begin("carl", join("k", kind="connect", rebalance_ms=3000), 2)
+        await talk.wait_for_group("k", members=2)
+        await talk.ask("it should rejoin", "bert", heartbeat("k", 1, old), 2)
+        talk.note("the new one is alone", await new)
+        await talk.ask("it was dropped", "bert", heartbeat("k", 1, old), 2)
+
+    same(ports, story)
