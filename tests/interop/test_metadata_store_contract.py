@@ -406,3 +406,16 @@ def test_an_ensemble_that_does_not_answer_is_unavailable() -> None:
             await ZooKeeperStore("127.0.0.1:1", 1_000).connect()
 
     asyncio.run(scenario())
+
+
+def test_a_dead_processs_session_is_ended_by_its_token(run: Runner) -> None:
+    async def scenario(open_store: OpenStore) -> None:
+        crashed, next_run = await open_store(), await open_store()
+        await crashed.create("/mine", b"", ephemeral=True)
+        assert await next_run.exists("/mine") is not None
+        await next_run.end_session(crashed.session_token)
+        assert await next_run.exists("/mine") is None
+        with pytest.raises(ValueError):  # noqa: PT011 - the adapters say it in their own words
+            await next_run.end_session("no token")
+
+    run(scenario)

@@ -223,6 +223,13 @@ class MemoryStore:
         for callback in [*self._expiry_callbacks, *self._callbacks]:
             self._loop.call_soon(callback)
 
+    @property
+    def session_token(self) -> str:
+        return str(self._session) if self._session else ""
+
+    async def end_session(self, token: str) -> None:
+        self.tree.end_session(int(token))
+
     def on_session_expired(self, callback: Callable[[], None]) -> Cancel:
         self._expiry_callbacks.append(callback)
         return lambda: self._expiry_callbacks.remove(callback)

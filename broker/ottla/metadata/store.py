@@ -162,6 +162,19 @@ class MetadataStore(Protocol):
     async def watch_data(self, path: str, callback: WatchCallback) -> Cancel:
         """Call back when the node is created, changed or deleted, until cancelled."""
 
+    @property
+    def session_token(self) -> str:
+        """What another process needs to end this session; "" while there is none. A secret."""
+        ...
+
+    async def end_session(self, token: str) -> None:
+        """End the session of a process that is known to be dead, and with it its ephemeral nodes, now.
+
+        Nothing happens if that session has expired already. Raises StoreUnavailable, and ValueError for
+        what is no token.
+        """
+        ...
+
     def on_session_expired(self, callback: Callable[[], None]) -> Cancel:
         """Call back once the session is known to be lost, with all its ephemeral nodes.
 

@@ -31,6 +31,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.exceptions import ConnectionClosedError as KazooConnectionClosed
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -91,6 +92,30 @@ class ZooKeeperStore:
     def session_id(self) -> int:
         client_id = self._client.client_id if self._client is not None else None
         return int(client_id[0]) if client_id else 0
+
+    @property
+    def session_token(self) -> str:
+        client_id = self._client.client_id if self._client is not None else None
+        return f"{client_id[0]:x}:{client_id[1].hex()}" if client_id else ""
+
+    async def end_session(self, token: str) -> None:
+        session, _, password = token.partition(":")
+        client_id = (int(session, 16), bytes.fromhex(password))
+
+        def end() -> None:
+            # Kazoo takes the session over; one that has expired is replaced by a new one, which ends instead.
+            client = KazooClient(
+                hosts=self._connect_string, timeout=self._session_timeout_s, client_id=client_id
+            )
+            try:
+                client.start(self._connect_timeout_s)
+            except KazooTimeoutError:
+                raise StoreUnavailable("/", f"no ZooKeeper answers at {self._connect_string}") from None
+            finally:
+                client.stop()
+                client.close()
+
+        await asyncio.to_thread(end)
 
     async def connect(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -23,7 +23,7 @@ from ottla.client.connection import BrokerConnection, UnsupportedApi
 from ottla.controller.controller import Controller
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.coordinator import GroupCoordinator
-from ottla.metadata import znodes
+from ottla.metadata import former_session, znodes
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig, Listener, topic_defaults
 from ottla.metadata.dynamic import DynamicConfigs
@@ -203,6 +203,14 @@ class Broker:
         # Others may connect as soon as they see the registration: they wait in the backlog until `serve`.
         server.listen()
         session_timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
+
+        async def give_way() -> None:
+            await wait_for_successors(store, self.broker_id, list(logs.logs()), timeout_s=session_timeout_s)
+
+        if await former_session.end_former(store, config.log_dirs[0]):
+            await give_way()
+        former_session.remember(store, config.log_dirs[0])
+        undo.callback(former_session.forget, config.log_dirs[0])
         self._registration = BrokerRegistration(
             store,
             self.broker_id,
@@ -211,9 +219,7 @@ class Broker:
             clock=clock,
             # Our own previous session, after a crash, ends within its time-out.
             wait_s=session_timeout_s * 1.5 + 2,
-            after_crash=lambda: wait_for_successors(
-                store, self.broker_id, list(logs.logs()), timeout_s=session_timeout_s
-            ),
+            after_crash=give_way,
         )
         undo.callback(store.on_session_expired(self._session_expired))
         replicas.broker_epoch = await self._registration.register()
@@ -344,6 +350,7 @@ class Broker:
         while True:
             try:
                 self.replicas.broker_epoch = await self._registration.register()
+                former_session.remember(self.store, self.config.log_dirs[0])
                 await self.controller.start(self.broker_epoch)
                 return
             except StoreUnavailable as e:
