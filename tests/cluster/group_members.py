@@ -1,0 +1,159 @@
+"""Members of a consumer group that remember what they read and what they were told is committed.
+
+Called by the group tests. Each member is a librdkafka consumer in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from ottla.client.admin import ClusterUnreachable
+from ottla.client.connection import ConnectionLost
+from ottla.local.cluster import LocalCluster
+from ottla.protocol.errors import KafkaError
+
+
+class Member:
+    """Reads, and commits after every poll that brought something."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, name: str) -> None:
+        self.name = name
+        self.seen: set[tuple[int, int]] = set()
+        """(partition, offset)."""
+        self.committed: dict[int, int] = {}
+        """partition -> the highest offset whose commit was acknowledged."""
+        self.failures: list[str] = []
+        self._stopping = threading.Event()
+        self._topic = topic
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "client.id": name,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 500,
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), f"{self.name} does not close"
+
+    def _run(self) -> None:
+        try:
+            self._consumer.subscribe([self._topic])
+            while not self._stopping.is_set():
+                self._poll()
+        except Exception as error:
+            self.failures.append(repr(error))
+        finally:
+            self._consumer.close()
+
+    def _poll(self) -> None:
+        reached: dict[int, int] = {}
+        for message in self._consumer.consume(500, timeout=0.2):
+            problem = message.error()
+            if problem is not None:
+                # While brokers go, librdkafka says so, and goes on by itself unless the error is fatal.
+                assert not problem.fatal(), problem
+                continue
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            self.seen.add((partition, offset))
+            reached[partition] = offset + 1
+        if reached:
+            self._commit(reached)
+
+    def _commit(self, reached: dict[int, int]) -> None:
+        places = [TopicPartition(self._topic, partition, offset) for partition, offset in reached.items()]
+        try:
+            done = self._consumer.commit(offsets=places, asynchronous=False) or []
+        except KafkaException:
+            return  # a rebalance, or no coordinator: not acknowledged, so nothing is promised
+        for place in done:
+            if place.error is None:
+                known = self.committed.get(place.partition, -1)
+                self.committed[place.partition] = max(known, place.offset)
+
+
+class WatchedGroup:
+    """Two members, and the offsets that the cluster says they committed: these may never go back."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, group: str) -> None:
+        self.cluster, self.topic, self.group = cluster, topic, group
+        self.members = [Member(cluster.bootstrap, topic, group, f"member-{n}") for n in range(2)]
+        self._observed: dict[int, int] = {}
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        for member in self.members:
+            self._running.enter_context(member)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.close()
+
+    @property
+    def seen(self) -> set[tuple[int, int]]:
+        return set().union(*[set(member.seen) for member in self.members])
+
+    def check(self) -> None:
+        """The members live, and what the cluster says is committed is at least what it said before."""
+        assert [failure for member in self.members for failure in member.failures] == []
+        promised = dict(self._observed)
+        for member in self.members:
+            for partition, offset in dict(member.committed).items():
+                promised[partition] = max(promised.get(partition, -1), offset)
+        try:
+            offsets = self.cluster.admin(lambda client: client.group_offsets(self.group))
+        except (ClusterUnreachable, ConnectionLost, KafkaError, TimeoutError, OSError):
+            return  # no coordinator just now
+        now = {place.partition: offset for place, offset in offsets.items() if place.topic == self.topic}
+        lost = {p: (offset, now.get(p)) for p, offset in promised.items() if now.get(p, -1) < offset}
+        assert not lost, f"committed offsets went back, (before, now) by partition: {lost}"
+        self._observed = now
+
+    def coordinator(self) -> int:
+        return self.cluster.admin(lambda client: client.describe_group(self.group)).coordinator.id
+
+    def wait_until_stable(self, *, not_at: int | None = None) -> None:
+        def stable() -> bool:
+            self.check()
+            try:
+                found = self.cluster.admin(lambda client: client.describe_group(self.group))
+            except KafkaError:
+                return False
+            return (found.state, found.members) == ("Stable", 2) and found.coordinator.id != not_at
+
+        self.cluster.wait_until(stable, "the group to be stable")
+
+    def wait_for_more(self, records: int) -> None:
+        goal = len(self.seen) + records
+
+        def read() -> bool:
+            self.check()
+            return len(self.seen) >= goal
+
+        self.cluster.wait_until(read, f"{records} more records to be read")
