@@ -34,7 +34,7 @@ from demo.up import Up, UpFailed, choose_port
 
 MARKER = ".ottla-run"
 BACK_IN_ISR_S = 90.0
-STOP_S = 15.0
+STOP_S = 5.0
 
 
 class DemoFailed(Exception):
@@ -132,7 +132,7 @@ def run(options: Options, show: summary.Show, flights: list[events.Event], prefi
                 f"starting three brokers: ottla up -f demo/cluster --data {data / 'cluster'} --port {port}"
             )
             bootstrap = stack.enter_context(Up(data / "cluster", port, data / "up.log")).bootstrap
-            stack.callback(show.say, "stopping the cluster")
+            stack.callback(lambda: show.say("stopping the cluster"))
             killer = failover.Killer(bootstrap, data / "cluster", topics, clock, show.say)
             stack.callback(killer.stop)
         else:
@@ -159,10 +159,13 @@ def run(options: Options, show: summary.Show, flights: list[events.Event], prefi
         show.end_counts()
         readers.close()
         show.say(f"produced {len(flights):,} in {produce_s:.1f} s; the group saw {readers.unique:,} ids")
-        dead_letters = land(options, bootstrap, topics, show.say)
-        report = audit(options, bootstrap, show.say)
-        if killer is not None:
-            killer.wait(BACK_IN_ISR_S)
+        with show.busy("landing all of it in the lake, with Spark"):
+            dead_letters = land(options, bootstrap, topics, show.say)
+        with show.busy("auditing: ids produced, held by the brokers, held by the lake"):
+            report = audit(options, bootstrap, show.say)
+        if killer is not None and not killer.wait(0):
+            with show.busy("waiting for the killed broker to be in sync again"):
+                killer.wait(BACK_IN_ISR_S)
     return summary.Outcome(
         produced=len(flights),
         produce_s=produce_s,

@@ -6,6 +6,8 @@ Called by `demo.run`. On a terminal there are bars; elsewhere plain lines, one e
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +52,13 @@ class Show:
 
     def say(self, line: str) -> None:
         self.console.print(f"{self.elapsed_s:6.1f} s  {line}", highlight=False, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def busy(self, line: str) -> Iterator[None]:
+        """Says what is being done, and on a terminal shows that it goes on."""
+        self.say(line)
+        with self.console.status(line) if self.console.is_terminal else nullcontext():
+            yield
 
     def begin_counts(self) -> None:
         if self.console.is_terminal:
