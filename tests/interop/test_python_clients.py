@@ -7,9 +7,11 @@ coordinators and the controller, each on another broker.
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, closing
 from typing import Any
 
@@ -207,15 +209,24 @@ def kafka_python_consumer(cluster: LocalCluster, topic: str, group: str) -> kafk
 def poll_until(
     consumers: list[kafka.KafkaConsumer], done: Callable[[list[bytes]], bool], timeout_s: float = 40
 ) -> list[bytes]:
+    """Poll each consumer in a thread of its own: a poll that ends while it waits to join joins anew."""
     got: list[bytes] = []
+    enough = threading.Event()
 
-    def reached() -> bool:
-        for consumer in consumers:
-            for records in consumer.poll(timeout_ms=100).values():
+    def keep_polling(consumer: kafka.KafkaConsumer) -> None:
+        while not enough.is_set():
+            for records in consumer.poll(timeout_ms=1000).values():
                 got.extend(record.value for record in records)
-        return done(got)
 
-    assert wait_until(reached, timeout_s=timeout_s, poll_s=0), f"{len(got)} records came"
+    with ThreadPoolExecutor(len(consumers)) as threads:
+        polling = [threads.submit(keep_polling, consumer) for consumer in consumers]
+        reached = wait_until(
+            lambda: done(got) or any(future.done() for future in polling), timeout_s=timeout_s
+        )
+        enough.set()
+    for future in polling:
+        future.result()
+    assert reached, f"{len(got)} records came"
     return got
 
 
