@@ -15,6 +15,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 STALLED_S = 60.0
 POLL_S = 1.0
+BATCH_MAX = 5_000
 REQUEST_S = 30.0
 
 
@@ -95,7 +96,8 @@ def read(
         reader.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
         reached, idle_s = wanted.start, 0.0
         while reached < wanted.end:
-            messages = reader.consume(num_messages=5_000, timeout=POLL_S)
+            # It waits for as many as it is asked for: no more than there are, or the end comes a second late.
+            messages = reader.consume(min(BATCH_MAX, wanted.end - reached), timeout=POLL_S)
             idle_s = 0.0 if messages else idle_s + POLL_S
             if idle_s >= STALLED_S:
                 where = f"{wanted.topic}-{wanted.partition} at offset {reached} of {wanted.end}"
