@@ -1,0 +1,214 @@
+"""Processes that stop and go on again: a leader, a controller, a follower; ZooKeeper that dies and returns.
+
+A stopped process (SIGSTOP) is worse than a dead one: it comes back believing what was true before. Whatever
+it acknowledges to acks=all then must not be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults import bring_back, cluster_for_faults, leader_of, partition_of
+from judges import needs_kafka_jars
+from stubborn import batch_request, send_to, send_to_zombie
+from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+
+from ottla.client.admin_types import TopicPartition
+from ottla.local.brokers import BrokerProcess
+from ottla.local.cluster import LocalCluster, run_admin
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import CreateTopicsRequest, ProduceResponse
+
+PARTITIONS = 3
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    needs_kafka_jars()
+    # A stopped follower is out of the ISR for its lag, well before its session ends.
+    timing = {"zookeeper_session_timeout_ms": "6000", "replica_lag_time_max_ms": "2000"}
+    with cluster_for_faults(tmp_path_factory.mktemp("zombies"), **timing) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = request.node.name.removeprefix("test_")
+    cluster.create_topic(name, partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
+    yield name
+    bring_back(cluster)
+
+
+@contextlib.contextmanager
+def stopped(broker: BrokerProcess) -> Iterator[None]:
+    broker.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        broker.signal(signal.SIGCONT)
+
+
+class View:
+    """The cluster as the brokers other than a stopped one see it."""
+
+    def __init__(self, cluster: LocalCluster, away: BrokerProcess) -> None:
+        self._cluster = cluster
+        self._others = [(b.host, b.port) for b in cluster.brokers.values() if b is not away]
+
+    def leader(self, topic: str) -> int:
+        found = run_admin(self._others, lambda client: client.describe_topics([topic]))
+        return found[topic].partitions[0].leader
+
+    def isr(self, topic: str) -> tuple[int, ...]:
+        found = run_admin(self._others, lambda client: client.describe_topics([topic]))
+        return found[topic].partitions[0].isr
+
+    def controller(self) -> int:
+        return run_admin(self._others, lambda client: client.describe_cluster()).controller_id
+
+    def brokers(self) -> set[int]:
+        described = run_admin(self._others, lambda client: client.describe_cluster())
+        return {node.id for node in described.brokers}
+
+
+def check(cluster: LocalCluster, topic: str, producer: VerifiableProducer) -> None:
+    producer.stop()
+    assert producer.errors == []
+    stored = read_topic(cluster.bootstrap, topic, PARTITIONS)
+    assert_nothing_lost_or_doubled(producer.acknowledged, stored)
+
+
+def test_a_leader_that_was_stopped_loses_nothing_that_it_acknowledged(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(300)
+        zombie = cluster.brokers[leader_of(cluster, topic)]
+        others = View(cluster, zombie)
+        values = [f"stubborn-{n}" for n in range(20)]
+        # With acks=1 it may take them and lose them: they make its log diverge from the new leader's.
+        requests = [batch_request(topic, value, acks=acks) for value in values for acks in (1, -1)]
+
+        def superseded() -> None:
+            cluster.wait_until(lambda: others.leader(topic) not in (zombie.broker_id, -1), "another leader")
+            producer.wait_for_more(500)
+
+        answers = send_to_zombie(zombie, requests, meanwhile=superseded)
+        producer.wait_for_more(300)
+        cluster.wait_until(lambda: cluster.fully_replicated(topic), "the zombie to be in sync again")
+
+    stored = read_topic(cluster.bootstrap, topic, PARTITIONS)
+    codes = []
+    for request, answer in zip(requests, answers, strict=True):
+        if answer is not None and request.acks == -1:
+            row = answer.responses[0].partition_responses[0]
+            codes.append(ErrorCode.of(row.error_code))
+            if row.error_code == ErrorCode.NONE:
+                value = stored.get((0, row.base_offset), "")
+                assert value.startswith("stubborn-"), f"acknowledged by a zombie, and lost: {row}"
+    check(cluster, topic, producer)
+
+    # Its own copy is the same: let it lead, and read again.
+    everything = [TopicPartition(topic, p) for p in range(PARTITIONS)]
+    cluster.admin(lambda client: client.elect_preferred_leaders(everything))
+    cluster.wait_until(lambda: leader_of(cluster, topic) == zombie.broker_id, "it to lead again")
+    assert read_topic(cluster.bootstrap, topic, PARTITIONS) == stored
+    assert codes, "it never answered"
+
+
+def test_a_controller_that_was_stopped_decides_nothing(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(300)
+        zombie = cluster.brokers[cluster.describe().controller_id]
+        others = View(cluster, zombie)
+        row = CreateTopicsRequest.CreatableTopic(name="by-a-zombie", num_partitions=1, replication_factor=3)
+        request = CreateTopicsRequest(topics=[row], timeout_ms=20_000)
+
+        def superseded() -> None:
+            cluster.wait_until(
+                lambda: others.controller() not in (zombie.broker_id, -1), "another controller"
+            )
+
+        (answer,) = send_to_zombie(zombie, [request], meanwhile=superseded)
+        successor = others.controller()
+        assert answer is None or answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER, answer
+        cluster.wait_until(lambda: cluster.fully_replicated(topic), "the zombie to be in sync again")
+        for broker in cluster.brokers.values():  # the zombie, too, knows whom to obey
+
+            def obeys(host: str = broker.host, port: int = broker.port) -> bool:
+                described = run_admin([(host, port)], lambda client: client.describe_cluster())
+                return described.controller_id == successor
+
+            cluster.wait_until(obeys, f"broker {broker.broker_id} to know its controller")
+        assert cluster.topic("by-a-zombie") is None
+        cluster.create_topic("by-its-successor", partitions=3, replicas=3)
+        producer.wait_for_more(300)
+    check(cluster, topic, producer)
+
+
+def test_a_follower_that_was_stopped_leaves_the_isr_for_its_lag_and_comes_back(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(300)
+        described = partition_of(cluster, topic)
+        # Not the controller: with that one stopped nobody can change the ISR, until its session ends.
+        busy = {described.leader, cluster.describe().controller_id}
+        follower = cluster.brokers[next(r for r in described.replicas if r not in busy)]
+        others = View(cluster, follower)
+        with stopped(follower):
+            cluster.wait_until(
+                lambda: follower.broker_id not in others.isr(topic), "the follower to leave the ISR"
+            )
+            assert follower.broker_id in others.brokers(), "its session had not ended"
+        cluster.wait_until(lambda: cluster.fully_replicated(topic), "the follower to be in sync again")
+        producer.wait_for_more(300)
+    check(cluster, topic, producer)
+
+
+def test_zookeeper_killed_under_load_and_started_on_the_same_data(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    pids = {broker.broker_id: broker.pid for broker in cluster.brokers.values()}
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(300)
+        cluster.zookeeper.kill()
+        producer.wait_for_more(2000)  # no decision is needed for these; 4 s
+        cluster.zookeeper.start()
+        producer.wait_for_more(300)
+        cluster.create_topic("after-zookeeper", partitions=3, replicas=3)
+        assert pids == {broker.broker_id: broker.pid for broker in cluster.brokers.values()}
+        victim = leader_of(cluster, topic)
+        cluster.brokers[victim].kill()
+        cluster.wait_until(lambda: leader_of(cluster, topic) not in (victim, -1), "a new leader")
+        producer.wait_for_more(300)
+        bring_back(cluster)
+    check(cluster, topic, producer)
+
+
+def test_with_too_few_replicas_in_sync_acks_all_is_refused(cluster: LocalCluster, topic: str) -> None:
+    described = partition_of(cluster, topic)
+    leader = cluster.brokers[described.leader]
+
+    def produce(value: str, acks: int) -> ErrorCode:
+        answer: ProduceResponse = send_to(leader, batch_request(topic, value, acks=acks))
+        return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
+
+    assert produce("three", -1) == ErrorCode.NONE
+    for replica in described.replicas:
+        if replica != described.leader:
+            cluster.brokers[replica].kill()
+    cluster.wait_until(lambda: partition_of(cluster, topic).isr == (described.leader,), "the ISR to shrink")
+    assert produce("refused", -1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert produce("one", 1) == ErrorCode.NONE
+    bring_back(cluster)
+    assert produce("three again", -1) == ErrorCode.NONE
+    stored = read_topic(cluster.bootstrap, topic, PARTITIONS)
+    assert [stored[place] for place in sorted(stored)] == ["three", "one", "three again"]
