@@ -1,9 +1,8 @@
 """Kills the broker that leads partitions and is the controller, and measures what the cluster makes of it.
 
 Called by `demo.run`, half-way through the events; runs in a thread of its own beside the producer. It only
-kills, by SIGKILL: `ottla up` starts the broker again by itself. It does so within a second or two, which is
-sooner than the others notice (`zookeeper.session.timeout.ms`): the broker would lead on as if nothing had
-been. So, as with a machine that is gone for a while, each new process is killed until leadership has moved.
+kills, once, by SIGKILL: `ottla up` starts the broker again by itself. The new process ends the session of the
+dead one, and comes back only when the others have taken over.
 """
 
 from __future__ import annotations
@@ -81,7 +80,6 @@ class Failover:
 
     broker: int = -1
     led: int = 0
-    kills: int = 0
     controller_after: int = -1
     leaders_back_s: float | None = None
     in_sync_s: float | None = None
@@ -123,20 +121,6 @@ class Killer:
             self.result.problem = f"{type(error).__name__}: {error}"
             self._say(f"fail-over: {self.result.problem}")
 
-    def _kill(self, pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
-        self.result.kills += 1
-
-    def _keep_down(self, last_pid: int) -> int:
-        """Kills the broker's process if it is a new one; returns the process killed last."""
-        try:
-            pid = broker_pid(self._data, self.result.broker)
-            if pid != last_pid:
-                self._kill(pid)
-        except (OSError, ValueError):
-            return last_pid  # not started yet, or just being written down
-        return pid
-
     def _kill_and_watch(self) -> None:
         result = self.result
         view = look(self._admin, self._topics)
@@ -146,12 +130,10 @@ class Killer:
         pid = broker_pid(self._data, result.broker)
         killed_at_s = time.monotonic()
         self._clock.watch(led, killed_at_s)
-        self._kill(pid)
+        os.kill(pid, signal.SIGKILL)
         told = f"the controller, leader of {len(led)} partitions"
         self._say(f"killed broker {result.broker} (process {pid}), {told}")
         while not self._stop.wait(POLL_S) and time.monotonic() - killed_at_s < GIVE_UP_S:
-            if result.leaders_back_s is None:
-                pid = self._keep_down(pid)
             try:
                 view = look(self._admin, self._topics)
             except KafkaException:

@@ -127,7 +127,7 @@ GOOD = Outcome(
     consume_s=2.5,
     audit=audit_of(10),
     dead_letters=0,
-    failover=Failover(1, 4, 1, 2, leaders_back_s=6.2, in_sync_s=9.0),
+    failover=Failover(1, 4, 2, leaders_back_s=6.2, in_sync_s=9.0),
     ack_gap_s=6.5,
     data=Path("ottla-run"),
     elapsed_s=80.0,
@@ -144,7 +144,7 @@ def test_all_is_well_though_the_group_read_some_again() -> None:
         (replace(GOOD, consumed=9), "the group saw 9 of 10"),
         (replace(GOOD, audit=audit_of(10, missing=1)), "differences"),
         (replace(GOOD, audit=audit_of(9)), "knows 9 events of 10"),
-        (replace(GOOD, failover=Failover(1, 4, 1, 2, 6.2, None)), "broker 1 did not come back"),
+        (replace(GOOD, failover=Failover(1, 4, 2, 6.2, None)), "broker 1 did not come back"),
         (replace(GOOD, failover=Failover(problem="NoTarget: x")), "NoTarget"),
     ],
 )

@@ -200,8 +200,6 @@ class Broker:
         self._register_routes(dispatcher, logs, coordinator)
         self.endpoints = [server.bind(Endpoint(x.name, x.host, x.port)) for x in config.listeners]
 
-        # Others may connect as soon as they see the registration: they wait in the backlog until `serve`.
-        server.listen()
         session_timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
 
         async def give_way() -> None:
@@ -209,6 +207,8 @@ class Broker:
 
         if await former_session.end_former(store, config.log_dirs[0]):
             await give_way()
+        # Others may connect as soon as they see the registration: they wait in the backlog until `serve`.
+        server.listen()
         former_session.remember(store, config.log_dirs[0])
         undo.callback(former_session.forget, config.log_dirs[0])
         self._registration = BrokerRegistration(
