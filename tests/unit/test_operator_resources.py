@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "Topic",
             {**REF, "partitions": "six"},
-            "spec.partitions: 'six' is not allowed: input should be a valid integer",
+            "spec.partitions: 'six' is not allowed: must be a whole number",
         ),
         (
             "Topic",
@@ -38,7 +39,7 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "Topic",
             {**REF, "partitions": True},
-            "spec.partitions: True is not allowed: input should be a valid integer",
+            "spec.partitions: true is not allowed: must be a whole number",
         ),
         ("Topic", {}, "spec.clusterRef: is required"),
         ("Topic", {"clusterRef": {}}, "spec.clusterRef.name: is required"),
@@ -73,7 +74,17 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
             "spec.topicName: 'a b' is not allowed: string should match pattern",
         ),
         ("Topic", {**REF, "topicName": "__mine"}, "spec.topicName: '__mine': names that start with __"),
-        ("Topic", "nothing", "spec: 'nothing' is not allowed: input should be a valid dictionary"),
+        ("Topic", "nothing", "spec: 'nothing' is not allowed: must be a mapping"),
+        ("Topic", None, "spec: is required"),
+        ("Topic", {"clusterRef": "demo"}, "spec.clusterRef: 'demo' is not allowed: must be a mapping"),
+        ("Topic", {**REF, "partitions": "3"}, "spec.partitions: '3' is not allowed: must be a whole number"),
+        ("Topic", {**REF, "adopt": None}, "spec.adopt: null is not allowed: must be true or false"),
+        (
+            "Topic",
+            {**REF, "config": {"retention.ms": date(2020, 1, 1)}},
+            "spec.config[retention.ms]: 2020-01-01 is not allowed: must be a string or a whole number or",
+        ),
+        ("Topic", {**REF, "config": {5: 6}}, "spec.config[5]: 5 is not allowed: must be a string"),
         ("BrokerCluster", {}, "spec.replicas: is required"),
         (
             "BrokerCluster",
@@ -280,6 +291,7 @@ def test_an_unreadable_file_is_an_error_with_its_line_and_keeps_its_resources(tm
         ),
         ({**topic("x"), "apiVersion": "ottla.dev/v2"}, "ottla.dev/v2 Topic is not known here"),
         ({**topic("x"), "metadata": {}}, "Topic: metadata.name is needed"),
+        ({**topic("x"), "kind": ["Topic"]}, "ottla.dev/v1alpha1 ['Topic'] is not known here"),
         (["a", "list"], "not a resource"),
     ],
 )
@@ -289,6 +301,16 @@ def test_what_is_no_resource_of_ours_is_an_error_of_its_file(
     loaded = load_files([write(tmp_path / "a.yaml", document)])
     assert not loaded.documents
     assert error in loaded.errors[0]
+
+
+@pytest.mark.parametrize("text", ["a: 2020-99-99", "a: !!bool maybe", "a: !!timestamp soon", "[" * 5000])
+def test_a_file_that_makes_the_parser_stumble_is_an_error_of_that_file(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "a.yaml", topic("good"))
+    (tmp_path / "b.yaml").write_text(text)
+    loaded = load_folder(tmp_path)
+    assert [d.name for d in loaded.documents] == ["good"]
+    assert loaded.unreadable == {tmp_path / "b.yaml"}
+    assert loaded.errors[0].startswith(f"{tmp_path / 'b.yaml'}: ")
 
 
 def test_a_name_that_is_there_twice_is_an_error(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def load_files(files: Iterable[Path]) -> Loaded:
     for file in files:
         try:
             parsed = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except Exception as error:
+            # Whatever it is: PyYAML raises ValueError for 2020-99-99 and KeyError for `!!bool maybe`.
             errors.append(f"{file}: {_yaml_reason(error)}")
             unreadable.add(file)
             continue
@@ -98,7 +100,9 @@ def _yaml_reason(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return str(error)
+    if isinstance(error, OSError | ValueError):
+        return str(error)
+    return f"cannot be read as YAML: {error!r}"
 
 
 def _identify(content: object, source: Source) -> Document | str:
@@ -106,7 +110,7 @@ def _identify(content: object, source: Source) -> Document | str:
     if not isinstance(content, dict):
         return f"{source}: not a resource: a mapping with apiVersion, kind, metadata and spec is needed"
     kind, api_version = content.get("kind"), content.get("apiVersion")
-    if kind not in KINDS or api_version != API_VERSION:
+    if not isinstance(kind, str) or kind not in KINDS or api_version != API_VERSION:
         allowed = ", ".join(KINDS)
         return f"{source}: {api_version} {kind} is not known here; allowed: {API_VERSION} of kind {allowed}"
     metadata = content.get("metadata")
@@ -143,23 +147,47 @@ def parse_resource(
     return (None if problems else resource), problems
 
 
+# What YAML calls the types, in place of what Python does.
+_TYPE_MESSAGES = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "float_type": "must be a number",
+    "int_type": "must be a whole number",
+    "list_type": "must be a list",
+    "model_attributes_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "string_type": "must be a string",
+}
+
+
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     """Each error of pydantic's as a field path and a sentence that says what is allowed."""
-    merged: dict[str, list[str]] = {}
+    merged: dict[str, tuple[str, list[str]]] = {}
     for item in error.errors(include_url=False):
-        location = item["loc"]
+        location, kind = item["loc"], item["type"]
         message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
+        before = ""
+        if kind == "extra_forbidden":
             message = f"unknown field; allowed: {', '.join(_known_fields(model, location[:-1]))}"
-        elif item["type"] == "missing":
+        elif kind == "missing" or (location == ("spec",) and item["input"] is None):
             message = "is required"
-        elif item["type"] != "value_error":
-            message = f"{item['input']!r} is not allowed: {message[:1].lower()}{message[1:]}"
-        path = _path(location)
-        messages = merged.setdefault(path, [])
+        elif kind != "value_error":
+            before = f"{_shown(item['input'])} is not allowed: "
+            message = _TYPE_MESSAGES.get(kind, f"{message[:1].lower()}{message[1:]}")
+        _, messages = merged.setdefault(_path(location), (before, []))
         if message not in messages:
             messages.append(message)
-    return [Problem(path, "; or ".join(messages)) for path, messages in merged.items()]
+    return [
+        Problem(path, before + " or ".join(messages).replace(" or must be ", " or "))
+        for path, (before, messages) in merged.items()
+    ]
+
+
+def _shown(value: object) -> str:
+    """The value as its author wrote it, or nearly."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value) if isinstance(value, date) else repr(value)
 
 
 _UNION_BRANCHES = frozenset({"str", "int", "float", "bool", "constrained-str", "constrained-int"})
@@ -171,7 +199,7 @@ def _path(location: tuple[int | str, ...]) -> str:
     for number, part in enumerate(location):
         if isinstance(part, int):
             path += f"[{part}]"
-        elif number == len(location) - 1 and part in _UNION_BRANCHES:
+        elif number == len(location) - 1 and (part in _UNION_BRANCHES or part == "[key]"):
             continue
         elif "." in part:
             path += f"[{part}]"

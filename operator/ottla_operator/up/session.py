@@ -43,8 +43,13 @@ def now_ms() -> int:
 
 def lock_data_folder(data: Path) -> IO[str]:
     """Hold the folder until the returned file is closed. Raises CannotRun when another one does."""
-    data.mkdir(parents=True, exist_ok=True)
-    file = (data / "up.lock").open("a+")
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        file = (data / "up.lock").open("a+")
+    except OSError as error:
+        raise CannotRun(
+            f"the data folder {data} cannot be written: {error.strerror}; give another one with --data"
+        ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -161,8 +166,14 @@ class Session:
 
     async def _pass(self, view: View) -> Pass | None:
         """One pass, given up when a stop is asked for; None when it did not come to its end."""
-        if self.files.exists():
-            self.store.sync(load_folder(self.files))
+        try:
+            if self.files.exists():
+                self.store.sync(load_folder(self.files))
+        except Exception as error:
+            # A full disk, a bug of ours: no reason to take the brokers down.
+            log.exception("the files could not be taken in")
+            self._broken(view, error)
+            return None
         passing = asyncio.ensure_future(self._reconciler.reconcile())
         stop = asyncio.ensure_future(self.stopping.wait())
         await asyncio.wait({passing, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -175,7 +186,7 @@ class Session:
             result = passing.result()
         except Exception as error:
             log.exception("a pass failed")
-            view.show(list(self.store.entries.values()), [f"internal error: {error!r} (see up.log)"], [])
+            self._broken(view, error)
             return None
         if result.observed is not None and result.observed.kafka.controller_id >= 0:
             self._controller = result.observed.kafka.controller_id
@@ -183,6 +194,9 @@ class Session:
         view.show(list(self.store.entries.values()), self.store.errors, result.steps)
         self._announce(view)
         return result
+
+    def _broken(self, view: View, error: Exception) -> None:
+        view.show(list(self.store.entries.values()), [f"internal error: {error!r} (see up.log)"], [])
 
     def _notes(self, view: View) -> None:
         for entry in self.store.entries.values():

@@ -95,7 +95,7 @@ class FolderStore:
         ]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".tmp")
-        partial.write_text(json.dumps({"resources": resources}, indent=1))
+        partial.write_text(json.dumps({"resources": resources}, indent=1, default=str))
         partial.replace(self._path)
 
     # ---- from files
