@@ -47,6 +47,15 @@ class Condition(BaseModel):
     observed_generation: int = 0
 
 
+# Types whose True says that something is out of the ordinary; of all others it is False that does.
+_TRUE_IS_UNUSUAL = frozenset({"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused"})
+
+
+def is_unusual(condition: Condition) -> bool:
+    """Whether somebody who looks after the resource wants to see it."""
+    return condition.status == ("True" if condition.type in _TRUE_IS_UNUSUAL else "False")
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What a planner says about one condition, before it has a time."""

@@ -8,7 +8,7 @@ instructions. A step that fails becomes a condition of its resource; the next pa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -102,7 +102,8 @@ class Reconciler:
             planned_all += self._without_cluster(ours, cluster)
         else:
             planned_all += self._of_members(ours, observed, plan, target)
-        planned_all += self._without_cluster([r for r in members if r not in ours], None)
+        others = {c.metadata.name for c in clusters[1:]}
+        planned_all += self._without_cluster([r for r in members if r not in ours], None, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
         for planned in planned_all:
             failures = await self._take_all(planned, cluster, target, result)
@@ -158,7 +159,10 @@ class Reconciler:
         return Planned(planned.resource, planned.findings, planned.status, (), done=True)
 
     def _without_cluster(
-        self, resources: Iterable[AnyResource], leaving: BrokerCluster | None
+        self,
+        resources: Iterable[AnyResource],
+        leaving: BrokerCluster | None,
+        not_run: Collection[str] = (),
     ) -> list[Planned]:
         planned = []
         for resource in resources:
@@ -166,6 +170,8 @@ class Reconciler:
                 continue
             name = resource.spec.cluster_ref.name
             gone = "is being deleted" if leaving is not None else "does not exist"
+            if name in not_run:
+                gone = "is not run: one data folder runs one BrokerCluster"
             findings = (no("Ready", "ClusterNotFound", f"BrokerCluster {name} {gone}"),)
             planned.append(Planned(resource, findings, resource.status, (), resource.metadata.deleting))
         return planned
@@ -228,6 +234,7 @@ class Reconciler:
         observed_generation = metadata.generation
         if metadata.paused or not metadata.managed:
             why = "Paused" if metadata.paused else "Unmanaged"
+            findings = [_as_paused(finding, why, planned.steps) for finding in findings]
             findings.append(yes("ReconciliationPaused", why, "observed only, because of its annotation"))
             observed_generation = resource.status.observed_generation
         status = with_conditions(
@@ -246,6 +253,14 @@ class Reconciler:
 
 def with_conditions(status: S, conditions: list[Condition], generation: int) -> S:
     return status.model_copy(update={"conditions": conditions, "observed_generation": generation})
+
+
+def _as_paused(finding: Finding, why: str, steps: Sequence[Step]) -> Finding:
+    """Ready must not say that something is being done when it is not."""
+    if finding.type != "Ready" or finding.status == "True" or not steps:
+        return finding
+    due = ", ".join(str(step) for step in steps)
+    return no("Ready", why, f"not done, because of its annotation: {due}")
 
 
 def _one_cluster_only(other: BrokerCluster, cluster: BrokerCluster) -> Planned:

@@ -330,6 +330,9 @@ def test_a_paused_resource_is_observed_and_not_touched(world: World) -> None:
     )
     world.step()
     assert world.condition("Topic/orders", "ReconciliationPaused")[:2] == ("True", "Paused")
+    ready = world.condition("Topic/orders")
+    assert ready[:2] == ("False", "Paused")
+    assert ready[2].startswith("not done, because of its annotation: ")
     assert len(world.cluster.topics["orders"].partitions) == 4
 
 
@@ -391,6 +394,9 @@ def test_a_second_cluster_is_not_run(world: World) -> None:
     world.step()
     assert world.condition("BrokerCluster/other")[:2] == ("False", "NotSupported")
     assert "demo is it" in world.condition("BrokerCluster/other")[2]
+    world.apply("Topic", "there", {"clusterRef": {"name": "other"}})
+    world.step()
+    assert world.condition("Topic/there")[2].startswith("BrokerCluster other is not run: ")
 
 
 def test_a_transition_time_moves_only_with_the_status(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,28 @@ def test_a_data_folder_has_one_owner(tmp_path: Path) -> None:
     lock_data_folder(tmp_path).close()
 
 
+def test_a_data_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotRun, match=r"the data folder .*/file/data cannot be written: Not a directory"):
+        lock_data_folder(tmp_path / "file" / "data")
+
+
+def test_a_date_in_a_free_form_field_can_be_kept(folder: Folder) -> None:
+    spec = {"replicas": 1, "template": {"pod": {"since": date(2020, 1, 1)}}}
+    (folder.files / "c.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "ottla.dev/v1alpha1",
+                "kind": "BrokerCluster",
+                "metadata": {"name": "demo"},
+                "spec": spec,
+            }
+        )
+    )
+    assert folder.sync()
+    assert folder.open().entries["BrokerCluster/demo"].resource is not None
+
+
 # ---- conditions
 
 
@@ -261,6 +284,33 @@ def test_plain_lines_come_when_something_changes(folder: Folder) -> None:
     assert show(errors=("a.yaml: line 1",)) == []
     view.say("ready bootstrap=x")
     assert lines == ["ready bootstrap=x"]
+
+
+def test_a_condition_that_matters_is_shown_at_first_sight(folder: Folder) -> None:
+    lines: list[str] = []
+    topic = folder.topic()
+    findings = [
+        yes("Ready", "Created"),
+        no("ConfigSynced", "Applying", "retention.ms"),
+        no("ReplicasChanging", "AsDesired"),
+        yes("ReconciliationPaused", "Paused", "observed only"),
+    ]
+    conditions = merge(topic.status.conditions, findings, generation=1, now_ms=folder.now_ms)
+    asyncio.run(folder.store.update_status(topic, topic.status.model_copy(update={"conditions": conditions})))
+    entries = list(folder.store.entries.values())
+    PlainView(lines.append, clock=lambda: "12:00:00").show(entries, [], [])
+    assert lines == [
+        "12:00:00 Topic/a Ready=True Created",
+        "12:00:00 Topic/a ConfigSynced=False Applying retention.ms",
+        "12:00:00 Topic/a ReconciliationPaused=True Paused observed only",
+    ]
+    output = io.StringIO()
+    table = LiveView(Console(file=output, force_terminal=True, width=120))
+    table.show(entries, [], [])
+    table.close()
+    assert "ConfigSynced=False Applying retention.ms" in output.getvalue()
+    assert "ReconciliationPaused=True Paused observed only" in output.getvalue()
+    assert "ReplicasChanging" not in output.getvalue()
 
 
 def test_the_table_shows_resources_errors_and_the_last_steps(folder: Folder) -> None:

@@ -359,7 +359,7 @@ def _findings(
 
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-    return f"{len(names)} partitions ({shown}) {'is' if len(names) == 1 else 'are'}"
+    return f"1 partition ({shown}) is" if len(names) == 1 else f"{len(names)} partitions ({shown}) are"
 
 
 def _roll_progress(roll: Roll) -> str:

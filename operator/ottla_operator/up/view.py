@@ -16,12 +16,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ottla_operator.conditions import Condition
+from ottla_operator.conditions import Condition, is_unusual
 from ottla_operator.resources import KINDS, BrokerCluster
 from ottla_operator.resources.common import Status
 from ottla_operator.up.store import Entry
 
-# Not the table's business: they say in other words what Ready says, or that all is well.
 _RECENT_LINES = 6
 
 
@@ -34,11 +33,20 @@ def conditions_of(entry: Entry) -> list[Condition]:
 
 
 def _rows(entry: Entry) -> tuple[str, str, str]:
-    """(status, reason, message) of Ready."""
+    """(status, reason, message) of Ready; the other conditions join the message if they add to it."""
+    status, reason, lines = "Unknown", "", [""]
     for condition in conditions_of(entry):
         if condition.type == "Ready":
-            return condition.status, condition.reason, condition.message
-    return "Unknown", "", ""
+            status, reason, lines[0] = condition.status, condition.reason, condition.message
+    for condition in conditions_of(entry):
+        known = condition.reason == reason or (condition.message and condition.message in lines[0])
+        if condition.type != "Ready" and is_unusual(condition) and not known:
+            lines.append(_in_words(condition))
+    return status, reason, "\n".join(line for line in lines if line)
+
+
+def _in_words(condition: Condition) -> str:
+    return f"{condition.type}={condition.status} {condition.reason} {condition.message}".rstrip()
 
 
 class View(Protocol):
@@ -79,10 +87,10 @@ class PlainView:
                 key = f"{entry.key} {condition.type}"
                 shown[key] = (condition.status, condition.reason, condition.message)
                 old = self._shown.get(key)
-                if old is None and condition.type != "Ready":
+                if old is None and condition.type != "Ready" and not is_unusual(condition):
                     continue
                 if old != shown[key]:
-                    self._line(f"{key}={condition.status} {condition.reason} {condition.message}".rstrip())
+                    self._line(f"{entry.key} {_in_words(condition)}")
             self._show_brokers(entry)
         self._shown = shown
 
