@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,12 +25,20 @@ class VerifiableProducer:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, directory: Path, *, per_second: int = 500, idempotent: bool = True
+        self,
+        bootstrap: str,
+        topic: str,
+        directory: Path,
+        *,
+        per_second: int = 500,
+        idempotent: bool = True,
+        more_settings: Mapping[str, str] | None = None,
     ) -> None:
         config = directory / f"producer-{topic}.properties"
         settings = {"linger.ms": "5", "request.timeout.ms": "5000", "delivery.timeout.ms": "120000"}
         if idempotent:
             settings |= {"enable.idempotence": "true", "retries": "2147483647", "retry.backoff.ms": "50"}
+        settings |= more_settings or {}
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self._command = java_command(
             "org.apache.kafka.tools.VerifiableProducer",
@@ -127,14 +136,16 @@ def read_topic(
 
 
 def _take(message: Message, found: dict[tuple[int, int], str], ended: set[int]) -> None:
-    error = message.error()
+    error, partition, offset = message.error(), message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
     if error is None:
         value = message.value()
         assert value is not None
-        found[message.partition(), message.offset()] = value.decode()
-        ended.discard(message.partition())
+        found[partition, offset] = value.decode()
+        ended.discard(partition)
     elif error.code() == KafkaError._PARTITION_EOF:
-        ended.add(message.partition())
+        ended.add(partition)
 
 
 def assert_nothing_lost_or_doubled(
