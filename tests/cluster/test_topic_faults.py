@@ -1,0 +1,213 @@
+"""Topics are deleted and their replicas moved while brokers die: it ends well, and nothing comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from faults import bring_back, cluster_for_faults, partition_of
+from judges import needs_kafka_jars
+from stubborn import send_to
+from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+
+from ottla.client.admin_types import Reassignment, TopicPartition
+from ottla.local.brokers import BrokerProcess
+from ottla.local.cluster import LocalCluster
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import KafkaError as RequestError
+from ottla.protocol.messages import DeleteTopicsRequest, DeleteTopicsResponse
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    needs_kafka_jars()
+    with cluster_for_faults(tmp_path_factory.mktemp("topics")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def all_brokers_back(cluster: LocalCluster) -> Iterator[None]:
+    yield
+    bring_back(cluster)
+
+
+def controller_and_others(cluster: LocalCluster) -> tuple[int, int, int]:
+    controller = cluster.describe().controller_id
+    one, two = (broker for broker in cluster.brokers if broker != controller)
+    return controller, one, two
+
+
+def produce(cluster: LocalCluster, topic: str, values: list[str]) -> None:
+    errors: list[KafkaError] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error) if error else None)
+    assert producer.flush(60) == 0
+    assert errors == []
+
+
+def folders(cluster: LocalCluster, topic: str) -> set[tuple[int, str]]:
+    """(broker, folder) of a topic's logs; those renamed to `-delete` are out of use, and go in time."""
+    return {
+        (broker.broker_id, path.name)
+        for broker in cluster.brokers.values()
+        for path in broker.data_dir.glob(f"{topic}-*")
+        if not path.name.endswith("-delete")
+    }
+
+
+@pytest.mark.parametrize("controller_dies_too", [False, True])
+def test_a_topic_deleted_while_a_broker_is_away_goes_when_it_is_back(
+    cluster: LocalCluster, controller_dies_too: bool
+) -> None:
+    topic = f"doomed-{controller_dies_too}"
+    controller, away, _ = controller_and_others(cluster)
+    cluster.create_topic(topic, partitions=3, replicas=3)
+    produce(cluster, topic, ["old"] * 30)
+    old = cluster.topic(topic)
+    assert old is not None
+    cluster.brokers[away].kill()
+    cluster.wait_until(lambda: len(cluster.describe().brokers) == 2, "its session to end")
+
+    delete = DeleteTopicsRequest(
+        topics=[DeleteTopicsRequest.DeleteTopicState(name=topic)],
+        timeout_ms=500,
+    )
+    answer: DeleteTopicsResponse = send_to(cluster.brokers[controller], delete)
+    assert answer.responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT, "it goes on, as in Kafka"
+    with pytest.raises(RequestError) as refused:
+        cluster.create_topic(topic)
+    assert refused.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    if controller_dies_too:
+        cluster.brokers[controller].kill()
+        cluster.wait_until(
+            lambda: cluster.describe().controller_id not in (controller, -1), "another controller"
+        )
+        cluster.brokers[controller].start()
+    cluster.brokers[away].start()
+    cluster.wait_until(lambda: cluster.topic(topic) is None, "the topic to be gone")
+    cluster.wait_until(lambda: not folders(cluster, topic), "its files to be gone")
+
+    cluster.create_topic(topic, partitions=3, replicas=3)
+    new = cluster.topic(topic)
+    assert new is not None
+    assert new.topic_id != old.topic_id
+    assert read_topic(cluster.bootstrap, topic, 3) == {}
+    produce(cluster, topic, ["new"] * 5)
+    cluster.brokers[away].kill()
+    cluster.brokers[away].start()
+    bring_back(cluster)
+    assert list(read_topic(cluster.bootstrap, topic, 3).values()) == ["new"] * 5
+
+
+class Move:
+    """A partition with replicas on the controller and one other broker, on its way to the third.
+
+    The third is stopped when the move begins, so that it cannot end before the test has done its mischief.
+    """
+
+    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+        self.cluster, self.topic = cluster, topic
+        self.place = TopicPartition(topic, 0)
+        self.controller, self.other, self.target = controller_and_others(cluster)
+        self.after = (self.target, self.other)
+        assignment = {0: (self.controller, self.other)}
+        cluster.admin(lambda client: client.create_topic(topic, assignment=assignment))
+        cluster.wait_until(lambda: cluster.fully_replicated(topic), f"{topic} to be replicated")
+
+    @property
+    def target_broker(self) -> BrokerProcess:
+        return self.cluster.brokers[self.target]
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        broker = self.target_broker
+        broker.signal(signal.SIGSTOP)
+        try:
+            self.alter(self.after)
+            under_way = Reassignment(
+                replicas=(*self.after, self.controller), adding=(self.target,), removing=(self.controller,)
+            )
+            assert self.under_way() == under_way
+            yield
+        finally:
+            broker.signal(signal.SIGCONT)
+
+    def alter(self, replicas: tuple[int, ...] | None) -> None:
+        admin = self.cluster.admin
+        assert admin(lambda client: client.alter_partition_reassignments({self.place: replicas})) == {}
+
+    def under_way(self) -> Reassignment | None:
+        moves = self.cluster.admin(lambda client: client.list_partition_reassignments())
+        return moves.get(self.place)
+
+    def replicas(self) -> tuple[int, ...]:
+        return partition_of(self.cluster, self.topic).replicas
+
+    def wait_for_end(self, replicas: tuple[int, ...], *, left_behind: tuple[int, ...] = ()) -> None:
+        self.cluster.wait_until(
+            lambda: self.under_way() is None and self.replicas() == replicas, f"replicas {replicas}"
+        )
+        bring_back(self.cluster)
+        wanted = {(broker, f"{self.topic}-0") for broker in (*replicas, *left_behind)}
+        self.cluster.wait_until(
+            lambda: folders(self.cluster, self.topic) == wanted, f"the logs to be {wanted} and no more"
+        )
+
+
+def check(cluster: LocalCluster, topic: str, producer: VerifiableProducer) -> None:
+    producer.stop()
+    assert producer.errors == []
+    assert_nothing_lost_or_doubled(producer.acknowledged, read_topic(cluster.bootstrap, topic, 1))
+
+
+def test_a_move_goes_on_when_its_target_died_and_is_back(cluster: LocalCluster, tmp_path: Path) -> None:
+    move = Move(cluster, "to-a-dead-target")
+    with VerifiableProducer(cluster.bootstrap, move.topic, tmp_path) as producer:
+        producer.wait_for(300)
+        with move.begun():
+            move.target_broker.kill()
+        cluster.wait_until(lambda: len(cluster.describe().brokers) == 2, "the target's session to end")
+        assert move.under_way() is not None
+        producer.wait_for_more(200)
+        move.target_broker.start()
+        move.wait_for_end(move.after)
+        producer.wait_for_more(200)
+    check(cluster, move.topic, producer)
+
+
+def test_a_cancelled_move_leaves_nothing_behind(cluster: LocalCluster, tmp_path: Path) -> None:
+    move = Move(cluster, "cancelled")
+    with VerifiableProducer(cluster.bootstrap, move.topic, tmp_path) as producer:
+        producer.wait_for(300)
+        before = (move.other, move.controller)  # the order that Kafka, too, leaves them in
+        with move.begun():
+            move.alter(None)
+            cluster.wait_until(lambda: move.under_way() is None, "the move to be cancelled")
+            assert move.replicas() == before
+        move.wait_for_end(before)
+        producer.wait_for_more(200)
+    check(cluster, move.topic, producer)
+
+
+def test_a_move_outlives_its_controller(cluster: LocalCluster, tmp_path: Path) -> None:
+    move = Move(cluster, "without-its-controller")
+    with VerifiableProducer(cluster.bootstrap, move.topic, tmp_path) as producer:
+        producer.wait_for(300)
+        with move.begun():
+            cluster.brokers[move.controller].kill()
+        cluster.wait_until(
+            lambda: cluster.describe().controller_id not in (move.controller, -1), "another controller"
+        )
+        cluster.wait_until(lambda: move.replicas() == move.after, "the move to end")
+        producer.wait_for_more(200)
+        cluster.brokers[move.controller].start()
+        # It was told to delete its copy while it was away, and nobody tells it again: as in Kafka.
+        move.wait_for_end(move.after, left_behind=(move.controller,))
+    check(cluster, move.topic, producer)
