@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.apache_kafka import KafkaBroker, java_command
+from bench.memory import touch_free_pages
 from bench.usage import usage_of
 from ottla.client.admin import AdminClient
 from ottla.local.brokers import BrokerProcess
@@ -66,6 +67,7 @@ class Sample:
 
 
 def measure(contender: Contender, records: int, command: list[str], rate: Callable[[str], float]) -> Sample:
+    touch_free_pages()
     before = usage_of(contender.pid)
     ran = subprocess.run(
         ["taskset", "-c", CLIENT_CORE, *command], capture_output=True, text=True, timeout=300, check=False

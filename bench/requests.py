@@ -1,0 +1,258 @@
+"""`python -m bench.requests`: what one request costs the broker, in CPU time, without Java or ZooKeeper.
+
+A broker over the in-memory store runs on core 0; this process, on core 1, sends it requests made beforehand,
+five in flight as Kafka's producer does, and reads the broker's main thread's CPU time from /proc. Repeated in
+turns with `--against CHECKOUT`, so that a change is measured beside its predecessor under the same noise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench.memory import touch_free_pages
+from ottla.client.admin import AdminClient
+from ottla.local.cluster import run_admin
+from ottla.local.ports import wait_until
+from ottla.local.processes import ChildProcess
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.memory import MemoryStore
+from ottla.protocol import frames
+from ottla.protocol.messages import FetchRequest, ProduceRequest
+from ottla.protocol.records import Record, build_batch
+from ottla.server.broker import Broker, new_event_loop
+
+BROKER_CORE, CLIENT_CORE = 0, 1
+IN_FLIGHT = 5
+TOUCH_FROM_BYTES = 100 << 20
+RECORD_BYTES = 200
+PRODUCE_VERSION, FETCH_VERSION = 11, 12
+TOPIC = "t"
+SIZE = struct.Struct(">i")
+
+
+class Load(NamedTuple):
+    name: str
+    requests: int
+    frame: bytes
+
+
+def produce_frame(batch_bytes: int) -> bytes:
+    """A Produce request with one batch of about `batch_bytes`, at least one record."""
+    count = max(1, batch_bytes // (RECORD_BYTES + 8))
+    value = os.urandom(RECORD_BYTES)
+    now_ms = time.time_ns() // 1_000_000
+    batch = build_batch([Record(i, now_ms, None, value) for i in range(count)])
+    message = ProduceRequest(
+        acks=1,
+        timeout_ms=30_000,
+        topic_data=[
+            ProduceRequest.TopicProduceData(
+                name=TOPIC, partition_data=[ProduceRequest.PartitionProduceData(index=0, records=batch)]
+            )
+        ],
+    )
+    return frames.encode_request(message, PRODUCE_VERSION, 1, "bench-producer")
+
+
+def fetch_frame() -> bytes:
+    """A consumer's Fetch of 1 MiB from the start of the log."""
+    message = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic=TOPIC,
+                partitions=[
+                    FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+                ],
+            )
+        ],
+    )
+    return frames.encode_request(message, FETCH_VERSION, 1, "bench-consumer")
+
+
+def loads() -> list[Load]:
+    return [
+        Load("produce, one record", 20_000, produce_frame(1)),
+        Load("produce, 16 KiB", 10_000, produce_frame(16 << 10)),
+        Load("produce, 64 KiB", 5_000, produce_frame(64 << 10)),
+        Load("fetch, 1 MiB", 1_000, fetch_frame()),
+    ]
+
+
+class Peer:
+    """A connection that keeps requests in flight and throws the answers away."""
+
+    def __init__(self, port: int) -> None:
+        self._sock = socket.create_connection(("127.0.0.1", port))
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = memoryview(bytearray(4 << 20))
+
+    def run(self, frame: bytes, requests: int, in_flight: int) -> None:
+        sent = min(in_flight, requests)
+        for _ in range(sent):
+            self._sock.sendall(frame)
+        for _ in range(requests):
+            self._skip_answer()
+            if sent < requests:
+                self._sock.sendall(frame)
+                sent += 1
+
+    def _skip_answer(self) -> None:
+        self._read(4)
+        (left,) = SIZE.unpack_from(self._buffer)
+        self._read(left)
+
+    def _read(self, count: int) -> None:
+        filled = 0
+        while filled < count:
+            got = self._sock.recv_into(self._buffer[filled:count])
+            if got == 0:
+                raise click.ClickException("the broker closed the connection")
+            filled += got
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class Subject(NamedTuple):
+    """A broker under measurement."""
+
+    name: str
+    pid: int
+    port: int
+
+    def cpu_s(self) -> float:
+        """CPU time of the main thread, where the event loop runs."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
+    def system_share(self) -> tuple[int, int]:
+        """(user, system) clock ticks of the process."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(stat[11]), int(stat[12])
+
+
+@contextmanager
+def subject(name: str, checkout: Path, directory: Path) -> Iterator[Subject]:
+    """A broker with the code of `checkout`, and a topic of one partition."""
+    ready = directory / "ready"
+    command = [sys.executable, "-m", "bench.requests", "--serve", str(directory)]
+    log = directory / "broker.log"
+    environment = f"PYTHONPATH={checkout / 'broker'}:{Path(__file__).parent.parent}"
+    broker = ChildProcess(name, ["/usr/bin/env", environment, *command], log=log)
+    broker.start()
+    try:
+        if not wait_until(lambda: ready.exists() or not broker.running, timeout_s=30) or not ready.exists():
+            raise click.ClickException(log.read_text())
+        assert broker.pid is not None
+        port = int(ready.read_text())
+
+        async def create(client: AdminClient) -> None:
+            await client.create_topic(TOPIC, partitions=1, replication_factor=1)
+
+        run_admin([("127.0.0.1", port)], create)
+        subprocess.run(
+            ["taskset", "-a", "-c", "-p", str(BROKER_CORE), str(broker.pid)], check=True, capture_output=True
+        )
+        yield Subject(name, broker.pid, port)
+    finally:
+        broker.stop(timeout_s=20)
+
+
+async def serve(directory: Path) -> None:
+    """A broker until SIGTERM."""
+    settings = {
+        "broker.id": "0",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(directory / "data"),
+        "log.retention.bytes": str(1 << 30),
+    }
+    broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore())
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    await broker.start()
+    (directory / "port").write_text(str(broker.endpoints[0].port))
+    (directory / "port").rename(directory / "ready")
+    await stopping.wait()
+    await broker.stop()
+
+
+def measure(who: Subject, load: Load) -> tuple[float, float]:
+    """(CPU µs per request, the system's share of it)."""
+    peer = Peer(who.port)
+    in_flight = 1 if load.name.startswith("fetch") else IN_FLIGHT
+    if load.requests * len(load.frame) > TOUCH_FROM_BYTES:
+        touch_free_pages()
+    before, (user_before, system_before) = who.cpu_s(), who.system_share()
+    peer.run(load.frame, load.requests, in_flight)
+    used, (user, system) = who.cpu_s() - before, who.system_share()
+    peer.close()
+    user, system = user - user_before, system - system_before
+    return used / load.requests * 1e6, system / max(1, user + system)
+
+
+@click.command()
+@click.option("--against", type=click.Path(path_type=Path, exists=True), help="Another checkout.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--only", default="", help="Loads whose name has this text.")
+@click.option("--serve", "serve_in", type=click.Path(path_type=Path), hidden=True)
+def main(against: Path | None, rounds: int, only: str, serve_in: Path | None) -> None:
+    """CPU time that the broker's loop spends on one request of each kind."""
+    if serve_in is not None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(serve_in))
+        return
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    table = Table("load", "code", "CPU µs / request", "least", "system")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    here = Path(__file__).parent.parent
+    with ExitStack() as stack:
+        subjects = []
+        for name, checkout in (("before", against), ("now", here)):
+            if checkout is not None:
+                directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
+                subjects.append(stack.enter_context(subject(name, checkout, directory)))
+        for load in loads():
+            if only not in load.name:
+                continue
+            taken: dict[str, list[tuple[float, float]]] = {who.name: [] for who in subjects}
+            for number in range(rounds + 1):
+                for who in subjects if number % 2 else reversed(subjects):
+                    sample = measure(who, load)
+                    if number:  # the first is for warming up
+                        taken[who.name].append(sample)
+            for name, samples in taken.items():
+                costs = [cost for cost, _ in samples]
+                table.add_row(
+                    load.name,
+                    name,
+                    f"{statistics.median(costs):.1f}",
+                    f"{min(costs):.1f}",
+                    f"{statistics.median(share for _, share in samples):.0%}",
+                    end_section=name == "now",
+                )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
