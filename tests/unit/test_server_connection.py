@@ -22,7 +22,7 @@ def framed(body: bytes) -> bytes:
 class Harness:
     """A server side whose requests the test answers, and the client's end of the pair."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: int = socket.SOCK_STREAM) -> None:
         self.loop = asyncio.get_running_loop()
         self.requests: list[bytes] = []
         self.arrived = asyncio.Event()
@@ -30,7 +30,7 @@ class Harness:
         self.server = SocketServer(
             loop=self.loop, on_frame=self.on_frame, max_request_bytes=1_000_000, idle_max_ms=60_000
         )
-        ours, self.client = socket.socketpair()
+        ours, self.client = socket.socketpair(type=kind)
         ours.setblocking(False)
         self.client.setblocking(False)
         self.connection = self.server.adopt(ours, "PLAINTEXT", ("::ffff:10.0.0.7", 1234))
@@ -86,6 +86,39 @@ def test_pipelined_requests_are_answered_one_by_one_in_order(run: asyncio.Runner
         await h.request(3)
         h.connection.respond((framed(b"3"),))
         assert await h.receive(10) == framed(b"1") + framed(b"3")
+
+    run.run(story())
+
+
+def test_answers_to_requests_that_came_together_leave_together(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness(socket.SOCK_SEQPACKET)  # one receive, one send: whoever sent it
+        h.echo = True
+        three = framed(b"one") + framed(b"two") + framed(b"three")
+        await h.send(three)
+        assert await asyncio.wait_for(h.loop.sock_recv(h.client, 1 << 20), 5) == three
+
+    run.run(story())
+
+
+def test_what_was_answered_before_a_request_that_closes_the_connection_is_sent(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        h.echo = True
+        await h.send(framed(b"good") + (2_000_000).to_bytes(4, "big"))
+        assert await h.receive(8) == framed(b"good")
+        assert await h.closed_by_server()
+
+    run.run(story())
+
+
+def test_a_long_row_of_requests_that_came_together_is_answered_to_the_end(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        h.echo = True
+        row = b"".join(framed(b"%d" % number) for number in range(1000))
+        await h.send(row)
+        assert await h.receive(len(row)) == row
 
     run.run(story())
 

@@ -8,6 +8,8 @@ Rules:
 - One request at a time, as Kafka's muted channels: the next frame is handed out only when the current
   request was answered (`respond`, or `skip_response` for acks=0) and the answer left for the kernel. So
   responses keep the order of requests, and a client that does not read its answers stops being read.
+- Small answers given on the spot to requests that came together leave together (`_serve`): sending is the
+  dearest system call of a small request, a quarter of its whole cost.
 - `on_frame` is called with a view into the receive buffer that is valid until the request is answered.
 - A connection is closed once; answers to a closed connection are dropped.
 
@@ -17,6 +19,7 @@ Called by ottla.server.listener (making), ottla.server.dispatch (answering).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -32,6 +35,9 @@ log = logging.getLogger(__name__)
 Part = bytes | bytearray | memoryview | FileSlice
 
 IOV_MAX = 64
+GATHERED_ANSWERS_MAX = 16
+GATHERED_BYTES_MAX = 4096
+"""A larger answer is sent at once."""
 SENDFILE_MAX_BYTES = 1 << 30
 
 
@@ -131,12 +137,18 @@ class PlaintextConnection:
         if self._in_loop:
             return
         self._in_loop = True
+        out, on_frame, next_frame = self._out, self._on_frame, self._buffer.next_frame
         try:
-            while not self.closed and not self._out:
-                frame = self._buffer.next_frame()
+            while not self.closed and not self._writing:
+                frame = next_frame()
+                if frame is not None:
+                    on_frame(self, frame)
+                    if len(out) < GATHERED_ANSWERS_MAX:
+                        continue
+                if out:
+                    self._flush()
                 if frame is None:
                     break
-                self._on_frame(self, frame)
         except InvalidFrameSize as e:
             self.close(str(e), level=logging.WARNING)
         finally:
@@ -157,9 +169,12 @@ class PlaintextConnection:
             return
         self._buffer.release()
         self._out.extend(parts)
-        self._flush()
-        if not self._in_loop and not self._out:
-            self._serve()
+        if not self._in_loop:
+            self._flush()
+            if not self._out:
+                self._serve()
+        elif len(parts) > 1 or len(parts[0]) > GATHERED_BYTES_MAX:
+            self._flush()
 
     def skip_response(self) -> None:
         if self.closed:
@@ -204,8 +219,11 @@ class PlaintextConnection:
         if len(out) == 1:
             head = out[0]
             assert not isinstance(head, FileSlice)
-            chunks: list[bytes | bytearray | memoryview] = [head]
             sent = self._sock.send(head)
+            if sent == len(head):
+                out.popleft()
+                return True
+            chunks: list[bytes | bytearray | memoryview] = [head]
         else:
             chunks = []
             for part in out:
@@ -260,6 +278,10 @@ class PlaintextConnection:
         self.closed = True
         if reason:
             log.log(level, "closing %r: %s", self, reason)
+        if self._in_loop and self._out and not isinstance(self._out[0], FileSlice):
+            # The answers gathered so far are true, whatever came behind their requests.
+            with contextlib.suppress(OSError):
+                self._send_bytes()
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._reading = self._writing = False

@@ -18,17 +18,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from struct import Struct
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.legacy_records import upconvert
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
-from ottla.protocol.records import RECORD_BATCH_OVERHEAD
+from ottla.protocol.records import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
+from ottla.server.handlers.produce_response import PACKED_FROM, pack
 from ottla.server.purgatory import Purgatory
 
 log = logging.getLogger(__name__)
@@ -37,9 +39,10 @@ log = logging.getLogger(__name__)
 ADMIN_CLIENT_ID = "__admin_client"
 LEADER_HINTS_FROM = 10
 
-# Where a batch (format 2) or an entry (formats 0, 1) keeps what is looked at here.
 _MAGIC_AT = 16
-_ATTRIBUTES_AT = 22
+"""Also in an entry of formats 0 and 1."""
+_CHECKED_FIELDS = Struct(">8xi4xb4xh")
+"""Of a batch of format 2: its length, magic and attributes."""
 _CODEC_MASK = 0x07
 _TRANSACTIONAL = 0x10
 
@@ -104,7 +107,7 @@ class ProduceHandler:
                     failed = True
                     self._note_failure(e, name, result, hints)
         if waits:
-            pending = _Pending(request, response, hints, len(waits))
+            pending = _Pending(request, response, hints, len(waits), failed=failed)
             timeout_ms = max(message.timeout_ms, 0)
             for key, offset, result in waits:
                 self._purgatory.await_replication(
@@ -121,7 +124,9 @@ class ProduceHandler:
             return
         if failed:
             _add_endpoints(response, hints)
-        request.respond(response)
+            request.respond(response)
+        else:
+            _respond_success(request, response)
 
     def _note_failure(
         self,
@@ -144,11 +149,18 @@ class ProduceHandler:
 class _Pending:
     """An acks=all request whose partitions wait for their high watermarks."""
 
-    __slots__ = ("_hints", "_remaining", "_request", "_response")
+    __slots__ = ("_failed", "_hints", "_remaining", "_request", "_response")
 
     def __init__(
-        self, request: Request, response: ProduceResponse, hints: LeaderHints, remaining: int
+        self,
+        request: Request,
+        response: ProduceResponse,
+        hints: LeaderHints,
+        remaining: int,
+        *,
+        failed: bool,
     ) -> None:
+        self._failed = failed
         self._request = request
         self._response = response
         self._hints = hints
@@ -158,11 +170,23 @@ class _Pending:
         self, key: tuple[str, int], result: ProduceResponse.PartitionProduceResponse, error: ErrorCode
     ) -> None:
         if error:
+            self._failed = True
             _set_error(result, key[0], error, None, self._hints)
         self._remaining -= 1
-        if self._remaining == 0 and not self._request.abandoned:
+        if self._remaining or self._request.abandoned:
+            return
+        if self._failed:
             _add_endpoints(self._response, self._hints)
             self._request.respond(self._response)
+        else:
+            _respond_success(self._request, self._response)
+
+
+def _respond_success(request: Request, response: ProduceResponse) -> None:
+    if request.version >= PACKED_FROM:
+        request.respond_raw((pack(response, request.correlation_id),))
+    else:
+        request.respond(response)
 
 
 def _checked(records: bytes | memoryview | None, version: int) -> bytes | memoryview:
@@ -176,17 +200,16 @@ def _checked(records: bytes | memoryview | None, version: int) -> bytes | memory
             ErrorCode.INVALID_RECORD,
             "Produce requests from version 3 must have exactly one record batch per partition",
         )
-    if records[_MAGIC_AT] != 2:
+    length, magic, attributes = _CHECKED_FIELDS.unpack_from(records)
+    if magic != 2:
         raise KafkaError(
-            ErrorCode.INVALID_RECORD,
-            f"Produce requests from version 3 may not hold format {records[_MAGIC_AT]}",
+            ErrorCode.INVALID_RECORD, f"Produce requests from version 3 may not hold format {magic}"
         )
-    if int.from_bytes(records[8:12], "big") + 12 != len(records):
+    if length + LOG_OVERHEAD != len(records):
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
             "Produce requests from version 3 must have exactly one record batch per partition",
         )
-    attributes = records[_ATTRIBUTES_AT]
     if attributes & _TRANSACTIONAL:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
     if version < 7 and attributes & _CODEC_MASK == Codec.ZSTD:
