@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from ottla.protocol import codec, frames
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -46,8 +46,8 @@ class _Channel(asyncio.BufferedProtocol):
         self._frame_filled = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # Not asserted: uvloop's transports are no subclass of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = exc or ConnectionLost("the broker closed the connection")
