@@ -28,6 +28,7 @@ class Member:
         self.committed: dict[int, int] = {}
         """partition -> the highest offset whose commit was acknowledged."""
         self.failures: list[str] = []
+        self._uncommitted: dict[int, int] = {}
         self._stopping = threading.Event()
         self._topic = topic
         self._consumer = Consumer(
@@ -60,7 +61,7 @@ class Member:
 
     def _run(self) -> None:
         try:
-            self._consumer.subscribe([self._topic])
+            self._consumer.subscribe([self._topic], on_revoke=self._forget, on_lost=self._forget)
             while not self._stopping.is_set():
                 self._poll()
         except Exception as error:
@@ -69,7 +70,6 @@ class Member:
             self._consumer.close()
 
     def _poll(self) -> None:
-        reached: dict[int, int] = {}
         for message in self._consumer.consume(500, timeout=0.2):
             problem = message.error()
             if problem is not None:
@@ -80,20 +80,26 @@ class Member:
             assert partition is not None
             assert offset is not None
             self.seen.add((partition, offset))
-            reached[partition] = offset + 1
-        if reached:
-            self._commit(reached)
+            self._uncommitted[partition] = offset + 1
+        if self._uncommitted:
+            self._commit()
 
-    def _commit(self, reached: dict[int, int]) -> None:
-        places = [TopicPartition(self._topic, partition, offset) for partition, offset in reached.items()]
+    def _forget(self, _: Consumer, places: list[TopicPartition]) -> None:
+        """What another member may go on with is no longer ours to commit."""
+        for place in places:
+            self._uncommitted.pop(place.partition, None)
+
+    def _commit(self) -> None:
+        places = [TopicPartition(self._topic, p, offset) for p, offset in self._uncommitted.items()]
         try:
             done = self._consumer.commit(offsets=places, asynchronous=False) or []
         except KafkaException:
-            return  # a rebalance, or no coordinator: not acknowledged, so nothing is promised
+            return  # a rebalance, or no coordinator: nothing is promised, and the next poll tries again
         for place in done:
             if place.error is None:
                 known = self.committed.get(place.partition, -1)
                 self.committed[place.partition] = max(known, place.offset)
+                self._uncommitted.pop(place.partition, None)
 
 
 class WatchedGroup:

@@ -49,7 +49,7 @@ def finish(group: WatchedGroup, producer: VerifiableProducer) -> None:
         group.check()
         offsets = cluster.admin(lambda client: client.group_offsets(group.group))
         return all(
-            offsets.get(TopicPartition(group.topic, p)) == start_and_end(cluster, group.topic, p)[1]
+            offsets.get(TopicPartition(group.topic, p), 0) == start_and_end(cluster, group.topic, p)[1]
             for p in range(PARTITIONS)
         )
 
