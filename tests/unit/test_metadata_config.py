@@ -89,6 +89,27 @@ def test_listeners_that_cannot_be_are_refused(listeners: str) -> None:
     assert problems_of(listeners=listeners)
 
 
+@pytest.mark.parametrize(
+    "connect",
+    [":::", "a:b", "a:0", "a:65536", "a:1,", "a b:1", "http://a:1", "a:1//x", "[::1:2181"],
+)
+def test_an_address_of_zookeeper_that_cannot_be_is_refused(connect: str) -> None:
+    assert problems_of(zookeeper_connect=connect) == [
+        f"zookeeper.connect={connect}: must be HOST:PORT[,HOST:PORT…][/chroot]"
+    ]
+
+
+@pytest.mark.parametrize("connect", ["a:1", "a", "10.0.0.1:2181, b.c:65535/kafka/one", "[::1]:2181/x", ""])
+def test_addresses_of_zookeeper(connect: str) -> None:
+    assert BrokerConfig.from_properties({"zookeeper.connect": connect}).get_optional_str(
+        "zookeeper.connect"
+    ) in (connect, None)
+
+
+def test_a_log_dir_named_twice_is_refused() -> None:
+    assert problems_of(log_dirs="/a,/b, /a") == ["log.dirs=/a,/b, /a: /a is named 2 times"]
+
+
 def test_listeners_with_names_of_their_own() -> None:
     config = BrokerConfig.from_properties(
         {

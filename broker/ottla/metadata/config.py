@@ -8,6 +8,7 @@ Ottla cannot honour and would be unsafe to ignore (TLS, SASL, authorizers) never
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,13 @@ _REFUSED_BY_PREFIX: Final = {
     "remote.log.": "tiered storage is not served",
     "controller.quorum.": "KRaft is not served; Ottla keeps its metadata in ZooKeeper",
 }
+
+
+# A name, an IPv4 address, or an IPv6 address in brackets; then a port.
+_HOST_PORT: Final = re.compile(
+    r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\s:/\[\]]+)"
+    r"(:([1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]))?$"
+)
 
 
 class ConfigError(Exception):
@@ -183,7 +191,8 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"cannot read {path}: {error}"]) from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError([f"cannot read {path}: {reason}"]) from None
     settings: dict[str, str] = {}
     pending = ""
     for number, raw in enumerate(text.splitlines(), 1):
@@ -247,6 +256,15 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
         for listener in told
         if listener.host in ("0.0.0.0", "::")
     ]
+    log_dirs = [d.strip() for d in str(values["log.dirs"] or values["log.dir"]).split(",")]
+    problems += [
+        f"log.dirs={values['log.dirs']}: {log_dir} is named {log_dirs.count(log_dir)} times"
+        for log_dir in dict.fromkeys(log_dirs)
+        if log_dirs.count(log_dir) > 1
+    ]
+    connect = values["zookeeper.connect"]
+    if connect and not _is_connect_string(str(connect)):
+        problems.append(f"zookeeper.connect={connect}: must be HOST:PORT[,HOST:PORT…][/chroot]")
     between_brokers = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
     if between_brokers not in names:
         problems.append(
@@ -264,6 +282,14 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     if not version.startswith("3.9"):
         problems.append(f"inter.broker.protocol.version={version}: only 3.9 is served yet")
     return problems
+
+
+def _is_connect_string(text: str) -> bool:
+    """Whether ZooKeeper's client would take it; the port may be left out, as there."""
+    hosts, slash, chroot = text.partition("/")
+    if slash and ("//" in text or chroot.strip() != chroot or chroot.endswith("/")):
+        return False
+    return all(_HOST_PORT.match(host.strip()) for host in hosts.split(","))
 
 
 def _protocol_map(text: str) -> dict[str, str]:

@@ -121,6 +121,11 @@ class BrokerRegistration:
 
     async def _wait_for_the_other(self, changed: asyncio.Event, deadline: float) -> None:
         remaining_s = deadline - asyncio.get_running_loop().time()
+        log.info(
+            "broker id %d is registered by another session; waiting for its end, %.0f s at most",
+            self.broker_id,
+            remaining_s,
+        )
         try:
             await asyncio.wait_for(changed.wait(), max(0.0, remaining_s))
         except TimeoutError:
