@@ -187,6 +187,18 @@ def test_fields_that_only_kubernetes_uses_are_accepted_with_a_note() -> None:
     ]
 
 
+def test_a_min_isr_that_the_replicas_cannot_reach_is_noted() -> None:
+    def notes(replicas: int | None, least: int) -> list[str]:
+        spec = {**REF, "replicas": replicas, "config": {"min.insync.replicas": least}}
+        resource, found = parse_resource("Topic", {"name": "t"}, spec)
+        assert resource is not None, found
+        return list(resource.notes())
+
+    assert "no write with acks=all can succeed" in notes(2, 3)[0]
+    assert not notes(2, 2)
+    assert not notes(None, 3)
+
+
 def test_a_broker_setting_without_effect_is_noted() -> None:
     cluster, found = parse_resource(
         "BrokerCluster", {"name": "d"}, {"replicas": 1, "config": {"num.partitons": 3}}

@@ -298,17 +298,23 @@ def test_a_condition_that_matters_is_shown_at_first_sight(folder: Folder) -> Non
     conditions = merge(topic.status.conditions, findings, generation=1, now_ms=folder.now_ms)
     asyncio.run(folder.store.update_status(topic, topic.status.model_copy(update={"conditions": conditions})))
     entries = list(folder.store.entries.values())
-    PlainView(lines.append, clock=lambda: "12:00:00").show(entries, [], [])
+    view = PlainView(lines.append, clock=lambda: "12:00:00")
+    view.show(entries, [], [])
     assert lines == [
         "12:00:00 Topic/a Ready=True Created",
         "12:00:00 Topic/a ConfigSynced=False Applying retention.ms",
         "12:00:00 Topic/a ReconciliationPaused=True Paused observed only",
     ]
+    findings[1] = no("ConfigSynced", "Applying", "retention.bytes")
+    conditions = merge(topic.status.conditions, findings, generation=1, now_ms=folder.now_ms)
+    asyncio.run(folder.store.update_status(topic, topic.status.model_copy(update={"conditions": conditions})))
+    view.show(entries, [], [])
+    assert len(lines) == 3, "no line for a message alone"
     output = io.StringIO()
     table = LiveView(Console(file=output, force_terminal=True, width=120))
     table.show(entries, [], [])
     table.close()
-    assert "ConfigSynced=False Applying retention.ms" in output.getvalue()
+    assert "ConfigSynced=False Applying retention.bytes" in output.getvalue()
     assert "ReconciliationPaused=True Paused observed only" in output.getvalue()
     assert "ReplicasChanging" not in output.getvalue()
 

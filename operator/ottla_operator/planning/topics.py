@@ -135,7 +135,7 @@ def _plan_creation(topic: Topic, placement: Placement, defaults: Defaults, layou
     factor = topic.spec.replicas or defaults.replicas
     if placement.coming:
         names = ", ".join(map(str, placement.coming))
-        return _waiting(topic, "WaitingForBrokers", f"broker {names} is to come up first")
+        return _waiting(topic, "WaitingForBrokers", f"brokers that have to come up first: {names}")
     if len(placement.taking) < factor:
         message = f"{factor} replicas need {factor} brokers; {len(placement.taking)} are in service"
         return _waiting(topic, "NotEnoughBrokers", message)

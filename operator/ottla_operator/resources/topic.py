@@ -114,3 +114,11 @@ class Topic(Resource[TopicSpec, TopicStatus]):
             problem = topic_setting_problem(setting, value)
             if problem is not None:
                 yield Problem(f"spec.config[{setting}]", problem)
+
+    def notes(self) -> Iterator[str]:
+        least = config_texts(self.spec.config).get("min.insync.replicas", "1")
+        if self.spec.replicas is not None and self.spec.replicas < int(least):
+            yield (
+                f"spec.config[min.insync.replicas]: {least} is more than the {self.spec.replicas} replicas: "
+                "no write with acks=all can succeed"
+            )

@@ -60,7 +60,7 @@ class View(Protocol):
 
 
 class PlainView:
-    """A line for each change."""
+    """A line for each change; of conditions other than Ready, for each change of status or reason."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], str] | None = None) -> None:
         self._write = write
@@ -89,6 +89,8 @@ class PlainView:
                 old = self._shown.get(key)
                 if old is None and condition.type != "Ready" and not is_unusual(condition):
                     continue
+                if condition.type != "Ready" and old is not None and old[:2] == shown[key][:2]:
+                    continue  # a lag, a progress: it would be a line a second
                 if old != shown[key]:
                     self._line(f"{entry.key} {_in_words(condition)}")
             self._show_brokers(entry)
