@@ -166,6 +166,61 @@ def test_a_lost_session_is_followed_by_a_new_registration_and_a_new_term(tmp_pat
     run(story())
 
 
+def test_a_session_that_is_lost_again_while_the_broker_comes_back_is_followed_too(tmp_path: Path) -> None:
+    async def story() -> None:
+        tree = MemoryTree()
+        broker = make(tree, tmp_path)
+        async with running(broker):
+            store, stand = broker.store, broker.controller.start
+            assert isinstance(store, MemoryStore)
+            epochs: list[int] = []
+
+            async def lose_it_again(broker_epoch: int) -> None:
+                epochs.append(broker_epoch)
+                if len(epochs) == 1:
+                    store.expire()
+                await stand(broker_epoch)
+
+            broker.controller.start = lose_it_again  # type: ignore[method-assign]
+            store.expire()
+
+            async def registered_at_last() -> bool:
+                found = await store.exists("/brokers/ids/0")
+                return len(epochs) == 2 and found is not None and found.ephemeral_owner == store.session_id
+
+            await until(registered_at_last)
+
+    run(story())
+
+
+def test_a_broker_that_cannot_come_back_at_once_goes_on_trying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        broker = make(MemoryTree(), tmp_path)
+        async with running(broker):
+            epoch, store = broker.broker_epoch, broker.store
+            assert isinstance(store, MemoryStore)
+            tries: list[int] = []
+
+            async def fails_once(broker_epoch: int) -> None:
+                tries.append(broker_epoch)
+                if len(tries) == 1:
+                    raise OSError(28, "no space left")
+
+            monkeypatch.setattr("ottla.server.broker.REJOIN_RETRY_S", 0.01)
+            broker.controller.start = fails_once  # type: ignore[method-assign]
+            store.expire()
+
+            async def rejoined() -> bool:
+                return len(tries) == 2
+
+            await until(rejoined)
+            assert broker.broker_epoch > epoch
+
+    run(story())
+
+
 def test_orders_for_the_broker_of_an_older_registration_are_stale(tmp_path: Path) -> None:
     async def story() -> None:
         broker = make(MemoryTree(), tmp_path)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from replication_brokers import NO_ID, TOPIC, TOPIC_ID, Brokers, error_of, until
-from replication_cluster import values_of
+from replication_cluster import batch, values_of
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
@@ -333,6 +334,47 @@ def test_deletion_is_fenced_by_leader_epoch(tmp_path: Path, epoch: int, error: E
         assert [row.error_code for row in response.partition_errors] == [error]
         assert directory.exists() == (error != ErrorCode.NONE)
         assert (brokers[1].manager.find(TOPIC, 0) is None) == (error == ErrorCode.NONE)
+
+    play(tmp_path, story)
+
+
+def test_a_deleted_replica_leads_no_more_for_those_who_still_hold_it(tmp_path: Path) -> None:
+    """An acks=all produce that waits on it must hear so at once, and not at its time-out."""
+
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0)
+        leader = brokers[1].manager.partition(TOPIC, 0)
+        brokers[1].produce("waits for its follower")
+        assert leader.enough_replicas_for(1) == (False, ErrorCode.NONE)
+        brokers[1].manager.apply_stop_replica(stop_replica(epoch=1, delete=True), 4)
+        assert leader.enough_replicas_for(1) == (True, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with pytest.raises(KafkaError) as refused:
+            leader.append_as_leader(batch("late"), required_acks=1, now_ms=brokers.now_ms)
+        assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(tmp_path, story)
+
+
+def test_a_disk_that_fails_costs_its_own_partition_and_leads_under_no_old_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=2, epoch=0, partitions=3)
+        broken = brokers[1].manager.partition(TOPIC, 1)
+
+        def full(epoch: int, offset: int) -> None:
+            raise OSError(errno.ENOSPC, "no space left")
+
+        monkeypatch.setattr(broken.log, "assign_epoch_start", full)
+        response = brokers.tell(1, leader=1, epoch=1, partitions=3)[1]
+        [topic] = response.topics
+        errors = {row.partition_index: row.error_code for row in topic.partition_errors}
+        assert errors == {0: ErrorCode.NONE, 1: ErrorCode.KAFKA_STORAGE_ERROR, 2: ErrorCode.NONE}
+        assert [brokers[1].manager.partition(TOPIC, p).is_leader for p in (0, 2)] == [True, True]
+        assert not broken.is_leader
+        with pytest.raises(KafkaError) as refused:
+            brokers[1].manager.partition(TOPIC, 1)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
     play(tmp_path, story)
 

@@ -148,14 +148,19 @@ class ReplicaManager:
         errors: dict[PartitionKey, ErrorCode] = {}
         accepted: list[tuple[Partition, PartitionState]] = []
         for state in partition_states(request, version):
-            errors[state.key], partition = self._accept(state)
+            try:
+                errors[state.key], partition = self._accept(state)
+            except (OSError, KafkaError) as error:
+                errors[state.key] = self._take_offline(state.key, error)
+                continue
             if partition is not None:
                 accepted.append((partition, state))
-        self._carry_out(accepted)
+        self._carry_out(accepted, errors)
         return leader_and_isr_response(request, version, errors)
 
     def _accept(self, state: PartitionState) -> tuple[ErrorCode, Partition | None]:
-        """Whether a state may be taken, and the replica (created if need be) that it is for."""
+        """Whether a state may be taken, and the replica (created if need be) that it is for. Raises OSError
+        and KafkaError when the disk fails."""
         if state.key in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR, None
         partition = self._partitions.get(state.key)
@@ -163,12 +168,7 @@ class ReplicaManager:
             if self.broker_id not in state.replicas:
                 _logger.warning("%s-%d has replicas %s, not here", *state.key, state.replicas)
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
-            try:
-                partition = self._create(state)
-            except (OSError, KafkaError) as error:
-                _logger.error("the log of %s-%d cannot be opened: %s", *state.key, error)
-                self._offline.add(state.key)
-                return ErrorCode.KAFKA_STORAGE_ERROR, None
+            partition = self._create(state)
         known_id = partition.topic_id
         if known_id is not None and state.topic_id is not None and known_id != state.topic_id:
             _logger.error("%r is of topic %s, not %s", partition, known_id, state.topic_id)
@@ -208,24 +208,43 @@ class ReplicaManager:
         self._partitions[state.key] = partition
         return partition
 
-    def _carry_out(self, accepted: list[tuple[Partition, PartitionState]]) -> None:
+    def _take_offline(self, key: PartitionKey, problem: Exception) -> ErrorCode:
+        """The disk failed under a replica: it serves no more until a restart; the controller is told."""
+        _logger.error("the log of %s-%d cannot be used: %s", *key, problem)
+        self._offline.add(key)
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            self._stop_fetching(partition)
+            partition.retire()
+            self._listener.stopped(partition, False)
+        return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _carry_out(
+        self, accepted: list[tuple[Partition, PartitionState]], errors: dict[PartitionKey, ErrorCode]
+    ) -> None:
         now_ms = self._clock()
         for partition, state in accepted:
             self._stop_fetching(partition)
-            if state.leader == self.broker_id:
-                if partition.become_leader(state, now_ms):
-                    _logger.info(
-                        "%r starts at %d, high watermark %d, ISR %s", partition,
-                        partition.leader_epoch_start, partition.high_watermark, sorted(partition.isr),
-                    )  # fmt: skip
-                    self._listener.became_leader(partition)
-            elif partition.become_follower(state):
-                _logger.info("%r at %d", partition, partition.log.log_end_offset)
-                self._listener.became_follower(partition)
+            try:
+                self._carry_out_one(partition, state, now_ms)
+            except (OSError, KafkaError) as error:
+                errors[state.key] = self._take_offline(state.key, error)
         for partition, _ in accepted:
             if not partition.is_leader and partition.leader_id >= 0:
                 self._fetch(partition)
         self._close_idle_fetchers()
+
+    def _carry_out_one(self, partition: Partition, state: PartitionState, now_ms: int) -> None:
+        if state.leader == self.broker_id:
+            if partition.become_leader(state, now_ms):
+                _logger.info(
+                    "%r starts at %d, high watermark %d, ISR %s", partition,
+                    partition.leader_epoch_start, partition.high_watermark, sorted(partition.isr),
+                )  # fmt: skip
+                self._listener.became_leader(partition)
+        elif partition.become_follower(state):
+            _logger.info("%r at %d", partition, partition.log.log_end_offset)
+            self._listener.became_follower(partition)
 
     def apply_stop_replica(self, request: StopReplicaRequest, version: int) -> StopReplicaResponse:
         """Stop replicas, and delete their logs where told to (also those of no partition known here)."""
@@ -252,7 +271,9 @@ class ReplicaManager:
                 return ErrorCode.FENCED_LEADER_EPOCH
             self._stop_fetching(partition)
         if state.delete:
-            self._partitions.pop(key, None)
+            if partition is not None:
+                del self._partitions[key]
+                partition.retire()
             self._upkeep.forget(key)
             try:
                 if self._logs.get(*key) is not None:

@@ -123,7 +123,8 @@ class Partition:
     # --- roles --------------------------------------------------------------------------------------
 
     def become_leader(self, state: PartitionState, now_ms: int) -> bool:
-        """Lead by the controller's word. Returns whether this broker did not lead before."""
+        """Lead by the controller's word. Returns whether this broker did not lead before. Raises OSError,
+        with nothing changed."""
         assert state.leader == self.broker_id
         assert state.leader_epoch >= self.leader_epoch, "a leader epoch never goes back"
         if state.partition_epoch < self.partition_epoch:
@@ -131,15 +132,17 @@ class Partition:
             return False
         new_leader = not self.is_leader
         new_epoch = state.leader_epoch > self.leader_epoch
+        start = self.log.log_end_offset
+        if new_epoch:
+            # First, because the disk may refuse: then nothing has changed, and nobody leads here.
+            # Also with nothing to append yet: a follower may hold records of an epoch later than any in
+            # this log, and must learn where they stop being true (KIP-101).
+            self.log.assign_epoch_start(state.leader_epoch, start)
         self._assign(state)
         self._in_sync.settle(state.isr)
         self.is_leader = True
         self.leader_id = self.broker_id
         if new_epoch:
-            start = self.log.log_end_offset
-            # Also with nothing to append yet: a follower may hold records of an epoch later than any in
-            # this log, and must learn where they stop being true (KIP-101).
-            self.log.assign_epoch_start(state.leader_epoch, start)
             self._in_sync.start_epoch(start, now_ms, new_leader=new_leader)
             self.leader_epoch = state.leader_epoch
             self.leader_epoch_start = start
@@ -164,6 +167,13 @@ class Partition:
         self._in_sync.clear()
         self._clamp_high_watermark()
         return new_epoch
+
+    def retire(self) -> None:
+        """Serve no more: the replica is gone from this broker. Whoever still holds it finds no leader."""
+        self.is_leader = False
+        self.leader_id = -1
+        self.leader_epoch_start = NO_OFFSET
+        self._in_sync.clear()
 
     def _assign(self, state: PartitionState) -> None:
         self.partition_epoch = state.partition_epoch

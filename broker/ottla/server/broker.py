@@ -101,6 +101,7 @@ class Broker:
         self._undo = AsyncExitStack()
         self._failed = asyncio.Event()
         self._stopping = False
+        self._session_lost = False
         self._rejoining: asyncio.Task[None] | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._registration: BrokerRegistration | None = None
@@ -340,26 +341,33 @@ class Broker:
         await self._failed.wait()
 
     def _session_expired(self) -> None:
-        if not self._stopping and (self._rejoining is None or self._rejoining.done()):
-            log.warning("the metadata store's session has expired: registering again")
+        if self._stopping:
+            return
+        log.warning("the metadata store's session has expired: registering again")
+        self._session_lost = True
+        if self._rejoining is None or self._rejoining.done():
             self._rejoining = asyncio.get_running_loop().create_task(self._rejoin())
 
     async def _rejoin(self) -> None:
-        """Register under a new epoch, and stand for election again."""
+        """Register under a new epoch, and stand for election again; once more if that session is lost too."""
         assert self._registration is not None
-        while True:
+        while self._session_lost:
+            self._session_lost = False
             try:
                 self.replicas.broker_epoch = await self._registration.register()
                 former_session.remember(self.store, self.config.log_dirs[0])
                 await self.controller.start(self.broker_epoch)
-                return
-            except StoreUnavailable as e:
-                log.warning("cannot register yet: %s", e)
-                await asyncio.sleep(REJOIN_RETRY_S)
             except AlreadyRegistered as e:
                 log.error("%s", e)
                 self._failed.set()
                 return
+            except Exception as e:
+                # Whatever it is, a broker that stays away without a word is worse.
+                log.warning(
+                    "cannot register yet: %s", e, exc_info=not isinstance(e, StoreUnavailable | OSError)
+                )
+                self._session_lost = True
+                await asyncio.sleep(REJOIN_RETRY_S)
 
     # --- stop ---------------------------------------------------------------------------------------
 
