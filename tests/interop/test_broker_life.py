@@ -25,6 +25,7 @@ from ottla.protocol.messages import (
     UpdateMetadataRequest,
 )
 from ottla.protocol.records import Record, build_batch, decode_records
+from ottla.replication.fetcher import LeaderFetcher
 from ottla.server.broker import Broker, StartupError, new_event_loop
 
 pytestmark = pytest.mark.timeout(60)
@@ -79,11 +80,11 @@ async def metadata(connection: BrokerConnection, topic: str) -> MetadataResponse
     return response.topics[0]
 
 
-async def create(connection: BrokerConnection, topic: str, **config: str) -> None:
+async def create(connection: BrokerConnection, topic: str, *, replicas: int = 1, **config: str) -> None:
     row = CreateTopicsRequest.CreatableTopic(
         name=topic,
         num_partitions=1,
-        replication_factor=1,
+        replication_factor=replicas,
         configs=[
             CreateTopicsRequest.CreatableTopicConfig(name=name.replace("_", "."), value=value)
             for name, value in config.items()
@@ -272,6 +273,43 @@ def test_what_is_asked_of_the_wrong_broker_says_so(tmp_path: Path) -> None:
             hint = refused.responses[0].partition_responses[0].current_leader
             assert hint.leader_id == where
             assert [node.node_id for node in refused.node_endpoints] == [where]
+
+    run(story())
+
+
+def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        gate, fetch_once = asyncio.Event(), LeaderFetcher._fetch_once
+
+        async def gated(fetcher: LeaderFetcher) -> None:
+            await gate.wait()
+            await fetch_once(fetcher)
+
+        monkeypatch.setattr(LeaderFetcher, "_fetch_once", gated)
+        tree = MemoryTree()
+        one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
+        async with running(one) as first, running(two) as second:
+            await create(first if one.controller.is_active else second, "t", replicas=2)
+            where = (await metadata(first, "t")).partitions[0].leader_id
+            leader, connection = (one, first) if where == 1 else (two, second)
+            assert await produce(connection, "t", b"x" * 100, acks=1) == 0
+            part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+            row = FetchRequest.FetchTopic(topic="t", partitions=[part])
+            poll = asyncio.ensure_future(
+                connection.request(FetchRequest(max_wait_ms=25_000, min_bytes=100, topics=[row]), version=12)
+            )
+
+            async def waits() -> bool:
+                return ("t", 0) in leader.purgatory._consumers
+
+            await until(waits)
+            gate.set()
+            async with asyncio.timeout(10):
+                response = await poll
+            assert response.responses[0].partitions[0].high_watermark == 1
+            assert response.responses[0].partitions[0].records
 
     run(story())
 

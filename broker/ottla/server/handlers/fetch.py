@@ -189,8 +189,16 @@ class _Fetch:
     def wait(self, max_wait_ms: int) -> None:
         if self._min_bytes > 1:
             # Most news will not be enough: remember where the logs stood, to read only when it may be.
-            self._base_sizes = {key: self._log_state(key) for key in self.watched}
+            self._base_sizes = {key: self._base(key) for key in self.watched}
         self._handler.purgatory.watch_fetch(self, max_wait_ms)
+
+    def _base(self, key: PartitionKey) -> tuple[int, int]:
+        """What a partition's growth is measured from: its log as it is, once all of it may be read."""
+        replica = self._handler.replicas.find(*key)
+        if replica is not None and not self.follower and replica.high_watermark < replica.log.log_end_offset:
+            # What is in the log and not committed yet counts as news when it is: anything may be enough.
+            return replica.leader_epoch, 0
+        return self._log_state(key)
 
     def _log_state(self, key: PartitionKey) -> tuple[int, int]:
         """(leader epoch, bytes) of a partition's log."""
