@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(180)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     needs_kafka_jars()
     # A stopped follower is out of the ISR for its lag, well before its session ends.
-    timing = {"zookeeper_session_timeout_ms": "6000", "replica_lag_time_max_ms": "2000"}
+    timing = {"zookeeper_session_timeout_ms": "9000", "replica_lag_time_max_ms": "2000"}
     with cluster_for_faults(tmp_path_factory.mktemp("zombies"), **timing) as running:
         yield running
 
