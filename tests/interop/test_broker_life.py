@@ -17,9 +17,12 @@ from ottla.protocol.messages import (
     CreateTopicsRequest,
     FetchRequest,
     FetchResponse,
+    FindCoordinatorRequest,
     LeaderAndIsrRequest,
     MetadataRequest,
     MetadataResponse,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
     ProduceRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
@@ -310,6 +313,56 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
                 response = await poll
             assert response.responses[0].partitions[0].high_watermark == 1
             assert response.responses[0].partitions[0].records
+
+    run(story())
+
+
+def test_groups_stay_where_they_are_when_the_number_of_their_partitions_is_set_anew(tmp_path: Path) -> None:
+    """Kafka asks the topic, not the settings; else every committed offset would seem lost."""
+
+    async def coordinated(connection: BrokerConnection, group: str) -> None:
+        async def found() -> bool:
+            response = await connection.request(FindCoordinatorRequest(coordinator_keys=[group]))
+            return bool(response.coordinators[0].error_code == 0)
+
+        await until(found)
+
+    async def committed(connection: BrokerConnection, group: str) -> tuple[int, int]:
+        asked = OffsetFetchRequest.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
+        row = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[asked])
+        response = await connection.request(OffsetFetchRequest(groups=[row]), version=8)
+        [answer] = response.groups
+        if answer.error_code:
+            return answer.error_code, -1
+        return 0, answer.topics[0].partitions[0].committed_offset
+
+    async def story() -> None:
+        tree, groups = MemoryTree(), [f"group-{i}" for i in range(5)]
+        count = "offsets.topic.num.partitions"
+        settings = {"offsets.topic.replication.factor": "1"}
+        async with running(make(tree, tmp_path, **settings, **{count: "3"})) as connection:
+            await create(connection, "t")
+            for group in groups:
+                await coordinated(connection, group)
+                part = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+                row = OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=[part])
+                commit = OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, topics=[row])
+
+                async def accepted(commit: OffsetCommitRequest = commit) -> bool:
+                    response = await connection.request(commit, version=8)
+                    return bool(response.topics[0].partitions[0].error_code == 0)
+
+                await until(accepted)
+        async with running(make(tree, tmp_path, **settings, **{count: "7"})) as connection:
+            for group in groups:
+                async with asyncio.timeout(5):
+                    await coordinated(connection, group)
+
+                async def loaded(group: str = group) -> bool:
+                    return (await committed(connection, group))[0] == 0
+
+                await until(loaded)
+                assert await committed(connection, group) == (0, 7)
 
     run(story())
 

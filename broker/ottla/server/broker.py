@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from ottla.client.connection import BrokerConnection, UnsupportedApi
 from ottla.controller.controller import Controller
@@ -179,7 +180,7 @@ class Broker:
         undo.push_async_callback(dynamic.stop)
         await dynamic.start()
 
-        coordinator = self._make_coordinator(replicas)
+        coordinator = self._make_coordinator(replicas, await self._offsets_partitions())
         undo.push_async_callback(coordinator.stop)
         coordinator.start()
 
@@ -233,7 +234,17 @@ class Broker:
         except TimeoutError:
             log.warning("the controller has not told us of the cluster yet")
 
-    def _make_coordinator(self, replicas: ReplicaManager) -> GroupCoordinator:
+    async def _offsets_partitions(self) -> int:
+        """How many partitions groups are spread over: those that the topic has, whatever was set since."""
+        found = await self.store.get(znodes.topic_path(OFFSETS_TOPIC))
+        if found is not None:
+            try:
+                return len(znodes.decode_topic(OFFSETS_TOPIC, found[0]).partitions)
+            except znodes.InvalidNode as e:
+                log.error("the number of group partitions is taken from the settings: %s", e)
+        return self.config.get_int("offsets.topic.num.partitions")
+
+    def _make_coordinator(self, replicas: ReplicaManager, partitions: int) -> GroupCoordinator:
         config = self.config
         group_log = ReplicatedGroupLog(
             replicas,
@@ -243,7 +254,7 @@ class Broker:
             load_buffer_bytes=config.get_int("offsets.load.buffer.size"),
         )
         coordinator = GroupCoordinator(
-            config=GroupConfig.read(config.get_int),
+            config=replace(GroupConfig.read(config.get_int), offsets_topic_num_partitions=partitions),
             log=group_log,
             clock=self._clock,
             partition_exists=lambda topic, partition: partition in (self.cache.partitions(topic) or ()),
