@@ -225,3 +225,38 @@ def test_on_the_real_loop_a_deadline_comes_in_time() -> None:
         return loop.time() - began
 
     assert 0.05 <= asyncio.run(story()) < 1
+
+
+def test_one_that_fails_takes_nobody_along() -> None:
+    """A disk that cannot be read, say: the others of that turn, and all later ones, get their answers."""
+
+    class Failing(FakeFetch):
+        def news(self, key: PartitionKey) -> None:
+            raise OSError("no such device")
+
+        def expire(self) -> None:
+            raise OSError("no such device")
+
+    def fail(error: ErrorCode) -> None:
+        raise OSError("no such device")
+
+    loop, purgatory = make()
+    p = FakePartition()
+    outcomes: list[ErrorCode] = []
+    fetch = FakeFetch([KEY])
+    purgatory.watch_fetch(Failing([KEY]), 100)
+    purgatory.watch_fetch(fetch, 100)
+    purgatory.await_replication(KEY, 1, 30_000, fail)
+    purgatory.await_replication(KEY, 1, 30_000, outcomes.append)
+    p.high_watermark = 1
+    purgatory.high_watermark_advanced(p)
+    loop.turn()
+    assert outcomes == [ErrorCode.NONE]
+    assert fetch.heard == [KEY]
+    purgatory.await_replication(KEY, 2, 100, outcomes.append)
+    later = FakeFetch([KEY])
+    purgatory.watch_fetch(later, 200)
+    loop.advance(150)
+    assert (fetch.expired, later.expired, outcomes[1:]) == (1, 0, [ErrorCode.REQUEST_TIMED_OUT])
+    loop.advance(100)
+    assert later.expired == 1

@@ -18,11 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from ottla.protocol.errors import ErrorCode
+
+log = logging.getLogger(__name__)
 
 TICK_MS = 10
 PartitionKey = tuple[str, int]
@@ -75,7 +78,11 @@ class ReplicationWait:
         if not self.done:
             self.done = True
             self.purgatory.forget(self)
-            self.callback(error)
+            try:
+                self.callback(error)
+            except Exception:
+                # Others wait in the same queue.
+                log.exception("answering a produce to %s-%d failed", *self.key)
 
     def expire(self) -> None:
         self.complete(ErrorCode.REQUEST_TIMED_OUT)
@@ -215,7 +222,10 @@ class Purgatory:
         if watchers:
             for watcher in list(watchers):
                 if not watcher.done:
-                    watcher.news(key)
+                    try:
+                        watcher.news(key)
+                    except Exception:
+                        log.exception("a long poll of %s-%d failed", *key)
 
     def prune(self, key: PartitionKey) -> None:
         """Drop expired waits at the front (a high watermark that never moves must not keep them)."""
@@ -259,7 +269,10 @@ class Purgatory:
         while self._bucket_heap and self._bucket_heap[0] <= now_bucket:
             members = self._buckets.pop(heapq.heappop(self._bucket_heap))
             for delayed in list(members):
-                delayed.expire()
+                try:
+                    delayed.expire()
+                except Exception:
+                    log.exception("a request that waited in vain could not be answered")
         self._arm()
 
     def close(self) -> None:

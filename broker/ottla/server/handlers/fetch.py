@@ -211,10 +211,7 @@ class _Fetch:
             return
         if self._base_sizes is not None and not self._may_be_enough(key):
             return
-        self.read(first_time=False)
-        if self.ready():
-            self._leave()
-            self.respond()
+        self._read_again(due=False)
 
     def _may_be_enough(self, key: PartitionKey) -> bool:
         assert self._base_sizes is not None
@@ -231,8 +228,18 @@ class _Fetch:
     def expire(self) -> None:
         self._leave()
         if not self._request.abandoned:
+            self._read_again(due=True)
+
+    def _read_again(self, *, due: bool) -> None:
+        """Answer if there is enough, or if it is time. No caller above could turn an error into an answer."""
+        try:
             self.read(first_time=False)
-            self.respond()
+            if due or self.ready():
+                self._leave()
+                self.respond()
+        except Exception as e:
+            self._leave()
+            self._request.fail(e)
 
     def _leave(self) -> None:
         self.done = True
