@@ -145,6 +145,29 @@ class TestRetention:
         assert log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50) > 0
         assert log.log_start_offset == 30
 
+    def test_the_files_of_a_topic_made_again_meanwhile_are_spared(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Unlinking takes time, and goes on in a thread while the topic is deleted and made again."""
+        log = filled(tmp_path)
+        log.config = LogConfig(retention_ms=1000)
+        successors: list[Log] = []
+        unlink = Path.unlink
+
+        def topic_is_made_again_first(path: Path, missing_ok: bool = False) -> None:
+            if not successors:
+                log.retire()
+                successors.append(open_log(tmp_path))
+                append(successors[0], "new")
+            unlink(path, missing_ok=missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", topic_is_made_again_first)
+        assert log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50) > 0
+        monkeypatch.undo()
+        [successor] = successors
+        successor.close()
+        assert values(open_log(tmp_path)) == ["new"]
+
     def test_an_empty_active_segment_stays(self) -> None:
         facts = [SegmentFacts(0, 10, 0), SegmentFacts(5, 0, 0)]
         config = LogConfig(retention_ms=1)

@@ -218,19 +218,22 @@ class LogState:
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(largest epoch at or below `epoch`, its end offset); (-1, -1) unknown (KIP-101, KIP-279)."""
-        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+        with self._lock:  # retention, in its thread, cuts the epochs too
+            return self._epochs.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_start(self, epoch: int) -> int | None:
         return self._epochs.start_of(epoch)
 
     def epoch_at(self, offset: int) -> int | None:
         """The leader epoch that `offset` was written in."""
-        return self._epochs.epoch_at(offset)
+        with self._lock:
+            return self._epochs.epoch_at(offset)
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
         """Note that `epoch` begins at `offset`: on becoming leader, and with an epoch's first batch."""
-        self._epochs.assign(epoch, offset)
-        self.latest_epoch = self._epochs.latest
+        with self._lock:
+            self._epochs.assign(epoch, offset)
+            self.latest_epoch = self._epochs.latest
 
     # --- truncation, rolling, deletion -----------------------------------------------------------
 
@@ -314,8 +317,11 @@ class LogState:
             self._set_segments(list(self._segments[count:]))
             self.maybe_increment_log_start_offset(self._segments[0].base_offset)
             self.recovery_point = max(self.recovery_point, self.log_start_offset)
-        for segment in segments[:count]:
-            segment.remove_files()
+            # Renamed under the lock: once it is released the topic may be deleted and made again, and the
+            # old names be those of another log's files.
+            doomed = [path for segment in segments[:count] for path in segment.set_aside()]
+        for path in doomed:
+            path.unlink(missing_ok=True)
         return count
 
     # --- durability and end ----------------------------------------------------------------------

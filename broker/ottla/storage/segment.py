@@ -7,6 +7,7 @@ file's descriptor open, so that it stays readable after the segment is deleted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterator
@@ -286,14 +287,34 @@ class Segment:
             return self.max_timestamp
         return int(os.fstat(self.fd).st_mtime * 1000)
 
+    def set_aside(self) -> list[Path]:
+        """Rename the files, so that nobody opens them any more and their names are free; returns what is
+        to be unlinked, which takes its time. Readers that hold slices go on reading. The log goes last, so
+        that a crash in between leaves a log whose indexes are rebuilt, and not indexes without a log."""
+        # For a reader that found this segment a moment ago: the index is read when first needed.
+        self.offset_index.lookup(self.base_offset)
+        aside: list[Path] = []
+        for path in self._paths():
+            doomed = path.with_name(path.name + DELETED_SUFFIX)
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(doomed)
+                aside.append(doomed)
+        return aside
+
     def remove_files(self) -> None:
-        """Unlink; readers that hold slices go on reading. The log goes last, so that a crash in
-        between leaves a log whose indexes are rebuilt, and not indexes without a log."""
-        for path in (self.offset_index.path, self.time_index.path):
+        """Unlink at once. Only for who can rule out that another log has taken the directory's name."""
+        for path in self._paths():
             path.unlink(missing_ok=True)
-        self.file.path.with_suffix(TXN_INDEX_SUFFIX).unlink(missing_ok=True)
-        self.file.path.with_suffix(SNAPSHOT_SUFFIX).unlink(missing_ok=True)
-        self.file.path.unlink(missing_ok=True)
+
+    def _paths(self) -> list[Path]:
+        log = self.file.path
+        return [
+            self.offset_index.path,
+            self.time_index.path,
+            log.with_suffix(TXN_INDEX_SUFFIX),
+            log.with_suffix(SNAPSHOT_SUFFIX),
+            log,
+        ]
 
 
 def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
