@@ -33,7 +33,8 @@ def topics(cluster: LocalCluster, *arguments: str) -> str:
 
 def groups(cluster: LocalCluster, *arguments: str) -> str:
     command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-    return tool(command, "--bootstrap-server", cluster.bootstrap, *arguments)
+    # Five seconds, the tool's own limit, is short for a JVM that starts on a busy machine.
+    return tool(command, "--bootstrap-server", cluster.bootstrap, "--timeout", "30000", *arguments)
 
 
 def configs(cluster: LocalCluster, *arguments: str) -> str:
