@@ -102,7 +102,7 @@ def test_more_partitions_than_fit_one_multi_are_created_all_the_same() -> None:
         ({"replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"configs": {"no.such.config": "1"}}, ErrorCode.INVALID_CONFIG),
         ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
-        ({"configs": {"retention.ms": None}}, ErrorCode.INVALID_REQUEST),
+        ({"configs": {"retention.ms": None}}, ErrorCode.INVALID_CONFIG),
         ({"assignments": {0: [0]}, "partitions": 1}, ErrorCode.INVALID_REQUEST),
         ({"assignments": {1: [0]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"assignments": {0: [0, 0]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
@@ -124,7 +124,7 @@ def test_what_cannot_be_created_is_refused_with_kafkas_code(asked: dict[str, Any
     run(scenario)
 
 
-def test_each_topic_of_a_request_stands_for_itself_and_names_stand_once() -> None:
+def test_each_topic_of_a_request_stands_for_itself_and_one_named_twice_is_refused_twice() -> None:
     async def scenario() -> None:
         async with Cluster(1) as cluster:
             request = CreateTopicsRequest(
@@ -134,6 +134,7 @@ def test_each_topic_of_a_request_stands_for_itself_and_names_stand_once() -> Non
             assert [(t.name, t.error_code) for t in response.topics] == [
                 ("good", ErrorCode.NONE),
                 ("b d", ErrorCode.INVALID_TOPIC_EXCEPTION),
+                ("twice", ErrorCode.INVALID_REQUEST),
                 ("twice", ErrorCode.INVALID_REQUEST),
             ]
 

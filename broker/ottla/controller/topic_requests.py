@@ -132,8 +132,7 @@ async def create_topics(office: Office, request: CreateTopicsRequest) -> CreateT
                 ErrorCode.REQUEST_TIMED_OUT, "The topic is created, but not all is ready within the time-out."
             )
             results.update((name, _failed_creation(name, late)) for name in created)
-    names = dict.fromkeys(topic.name for topic in request.topics)
-    return CreateTopicsResponse(topics=[results[name] for name in names])
+    return CreateTopicsResponse(topics=[results[topic.name] for topic in request.topics])
 
 
 def _failed_creation(name: str, error: KafkaError) -> CreateTopicsResponse.CreatableTopicResult:

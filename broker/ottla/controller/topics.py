@@ -119,7 +119,7 @@ def _judge_configs(asked: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:
     missing = [config.name for config in asked.configs if config.value is None]
     if missing:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Null value not supported for topic configs: {','.join(missing)}"
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}"
         )
     configs = {config.name: config.value or "" for config in asked.configs}
     for name, value in configs.items():

@@ -67,7 +67,8 @@ class MetadataHandler:
             topics = [self._topic(name, version, listener) for name in cache.topics()]
         else:
             may_create = self._auto_create and message.allow_auto_topic_creation
-            topics = [self._asked_topic(topic, version, listener, may_create) for topic in asked]
+            distinct = {(topic.name, topic.topic_id): topic for topic in asked}.values()
+            topics = [self._asked_topic(topic, version, listener, may_create) for topic in distinct]
         if message.include_topic_authorized_operations:
             for topic in topics:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS

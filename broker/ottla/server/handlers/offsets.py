@@ -12,6 +12,8 @@ the log's start, which is all its users (0.9 consumers, exporters) read.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     ListOffsetsRequest,
@@ -44,6 +46,9 @@ class OffsetsHandler:
         # A follower (or a debugging consumer, -2) sees beyond the high watermark.
         isolation = message.isolation_level if message.replica_id == CONSUMER_REPLICA_ID else None
         response = ListOffsetsResponse()
+        times_asked = Counter(
+            (topic.name, p.partition_index) for topic in message.topics for p in topic.partitions
+        )
         for topic in message.topics:
             results: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = []
             response.topics.append(
@@ -54,6 +59,9 @@ class OffsetsHandler:
                     partition_index=asked.partition_index
                 )
                 results.append(result)
+                if request.version and times_asked[topic.name, asked.partition_index] > 1:
+                    result.error_code = ErrorCode.INVALID_REQUEST
+                    continue
                 try:
                     replica = self._replicas.partition(topic.name, asked.partition_index)
                     self._find(replica, asked, isolation, request.version, result)

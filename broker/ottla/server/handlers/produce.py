@@ -27,11 +27,13 @@ from ottla.protocol.legacy_records import upconvert
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
 from ottla.replication.manager import ReplicaManager
+from ottla.replication.partition import Partition
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.produce_response import PACKED_FROM, pack
 from ottla.server.purgatory import Purgatory
+from ottla.storage.batch_rules import single_batch
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,16 @@ _CHECKED_FIELDS = Struct(">8xi4xb4xh")
 """Of a batch of format 2: its length, magic and attributes."""
 _CODEC_MASK = 0x07
 _TRANSACTIONAL = 0x10
+_NO_LOG_START = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )
+)
+"""Errors of an append that come without the log's start offset; others tell it, as in Kafka."""
 
 
 class ProduceHandler:
@@ -87,11 +99,13 @@ class ProduceHandler:
                 index = data.index
                 result = ProduceResponse.PartitionProduceResponse(index=index, base_offset=-1)
                 results.append(result)
+                replica: Partition | None = None
                 try:
                     if refused:
-                        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal")
-                    replica = self._replicas.partition(name, index)
+                        raise self._refusal(name, index)
+                    found = self._replicas.partition(name, index)
                     records = _checked(data.records, request.version)
+                    replica = found
                     info = replica.append_as_leader(records, required_acks=acks, now_ms=now_ms)
                     result.base_offset = info.first_offset
                     result.log_append_time_ms = info.log_append_time
@@ -106,6 +120,8 @@ class ProduceHandler:
                 except Exception as e:
                     failed = True
                     self._note_failure(e, name, result, hints)
+                    if replica is not None and result.error_code not in _NO_LOG_START:
+                        result.log_start_offset = replica.log.log_start_offset
         if waits:
             pending = _Pending(request, response, hints, len(waits), failed=failed)
             timeout_ms = max(message.timeout_ms, 0)
@@ -127,6 +143,12 @@ class ProduceHandler:
             request.respond(response)
         else:
             _respond_success(request, response)
+
+    def _refusal(self, topic: str, partition: int) -> KafkaError:
+        """Why a client's batch for an internal topic is not taken."""
+        if self._cache.partition(topic, partition) is None:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not known")
+        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
 
     def _note_failure(
         self,
@@ -203,13 +225,11 @@ def _checked(records: bytes | memoryview | None, version: int) -> bytes | memory
     length, magic, attributes = _CHECKED_FIELDS.unpack_from(records)
     if magic != 2:
         raise KafkaError(
-            ErrorCode.INVALID_RECORD, f"Produce requests from version 3 may not hold format {magic}"
+            ErrorCode.INVALID_RECORD if 0 <= magic < 2 else ErrorCode.CORRUPT_MESSAGE,
+            f"Produce requests from version 3 may not hold format {magic}",
         )
     if length + LOG_OVERHEAD != len(records):
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD,
-            "Produce requests from version 3 must have exactly one record batch per partition",
-        )
+        records = single_batch(memoryview(records))
     if attributes & _TRANSACTIONAL:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
     if version < 7 and attributes & _CODEC_MASK == Codec.ZSTD:
