@@ -313,3 +313,18 @@ def test_the_audit_command_fails_on_a_difference_and_writes_it_down(line: Line) 
     assert found.returncode == 1, found.stderr
     assert "DIFFERENCES" in found.stdout
     assert json.loads(report.read_text())["total"]["lake"]["missing"] == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ("no json\n", "cannot be read as JSON lines"),
+        ('{"id": "1", "time": "2013-01-01T00:00:00Z"}\n', "1 lines are without an id or a topic"),
+        ("", "holds no event"),
+    ],
+)
+def test_a_manifest_that_nothing_can_be_held_against_is_refused(line: Line, lines: str, what: str) -> None:
+    manifest = line.folder / "unusable.jsonl"
+    manifest.write_text(lines)
+    with pytest.raises(audit.ManifestUnusable, match=what):
+        audit.run(line.spark, audit.Audit(line.bootstrap, str(manifest), str(line.folder / "lake")))

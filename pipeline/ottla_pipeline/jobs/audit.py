@@ -20,14 +20,13 @@ from typing import Any
 
 import click
 from confluent_kafka import KafkaException
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
 
-from ottla_pipeline import held
+from ottla_pipeline import held, reach
 from ottla_pipeline.commits import Files
-from ottla_pipeline.jobs.lake import pairs, short
+from ottla_pipeline.jobs.lake import SPARK_ERRORS, pairs, short
 from ottla_pipeline.schema import EventSchema, SchemaError
 from ottla_pipeline.spark import JavaMissing, build_session
 from ottla_pipeline.tally import Difference, Report, Tally, Tier, Window
@@ -35,6 +34,10 @@ from ottla_pipeline.tally import Difference, Report, Tally, Tier, Window
 COLUMNS = "topic STRING, id STRING, time STRING"
 SAMPLES = 20
 TIERS = ("produced", "brokers", "lake")
+
+
+class ManifestUnusable(Exception):
+    """A manifest that nothing can be held against; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +147,16 @@ def tally_of(row: Row) -> Tally:
 def run(spark: SparkSession, audit: Audit) -> Report:
     """Compares the three sets and returns what differs."""
     manifest = produced(spark, audit.manifest).persist()
-    named = {str(row["topic"]) for row in manifest.select("topic").distinct().collect()}
+    try:
+        named = {row["topic"] for row in manifest.select("topic").distinct().collect()}
+        nameless = manifest.where(sf.col("id").isNull() | sf.col("topic").isNull()).count()
+    except SPARK_ERRORS as error:
+        raise ManifestUnusable(f"{audit.manifest} cannot be read as JSON lines: {short(error)}") from None
+    if nameless:
+        raise ManifestUnusable(f"{audit.manifest}: {nameless:,} lines are without an id or a topic")
     topics = sorted(named | set(audit.topics))
+    if not topics:
+        raise ManifestUnusable(f"{audit.manifest} holds no event, and no --topics are given")
     brokers = in_brokers(spark, audit, topics).persist()
     tiers = manifest.unionByName(brokers).unionByName(in_lake(spark, audit, topics))
     counted = copies(tiers).persist()
@@ -222,13 +233,17 @@ def main(
             window=window,
             kafka_options=kafka_option,
         )
+        reach.check(bootstrap)
         spark = build_session("ottla-audit", master=master, memory=memory, extra=session_settings())
         found = run(spark, audit)
         spark.stop()
-    except (SchemaError, JavaMissing, held.ReadStalled, KafkaException) as error:
+    except KafkaException as error:
+        click.echo(f"audit: {error.args[0].str()}", err=True)
+        sys.exit(2)
+    except (SchemaError, JavaMissing, reach.Unreachable, ManifestUnusable) as error:
         click.echo(f"audit: {error}", err=True)
         sys.exit(2)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         click.echo(f"audit: {short(error)}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -23,6 +23,7 @@ job (`failOnDataLoss`), rather than leave a gap.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import threading
@@ -33,12 +34,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline import split
+from ottla_pipeline import reach, split
 from ottla_pipeline.commits import Commit, CommitLog, Files
 from ottla_pipeline.schema import EventSchema, SchemaError
 from ottla_pipeline.spark import JavaMissing, build_session
@@ -182,9 +184,19 @@ def run(
     return landed
 
 
-def short(error: PySparkException) -> str:
+# What Spark raises; the second when it has no better name for what happened in a task.
+SPARK_ERRORS = (PySparkException, Py4JError)
+_PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*: \S")
+
+
+def short(error: Exception) -> str:
     """The lines of Spark's message that say what happened, without plans and stacks."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "Traceback (most recent call last):" in str(error).partition("\tat ")[0]:
+        # Of a task in Python: what it raised stands below its stack, and above Java's.
+        python = [line for line in lines[1:] if _PYTHON_ERROR.match(line)]
+        if python:
+            return python[0][:600]
     told = [line for line in lines if not line.startswith(("at ", "=== ", "Current ", "{", "JVM stacktrace"))]
     return " ".join(told[:3])[:600]
 
@@ -257,13 +269,14 @@ def main(
             max_offsets_per_trigger=max_offsets_per_trigger,
             kafka_options=kafka_option,
         )
+        reach.check(bootstrap)
         spark = build_session("ottla-lake", master=master, memory=memory, extra=session_settings())
         landed = run(spark, job, say=lambda line: click.echo(f"lake: {line}"), stop=stop)
         spark.stop()
-    except (SchemaError, LakeRefused, JavaMissing) as error:
+    except (SchemaError, LakeRefused, JavaMissing, reach.Unreachable) as error:
         click.echo(f"lake: {error}", err=True)
         sys.exit(2)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         click.echo(f"lake: {short(error)}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
