@@ -89,6 +89,28 @@ def test_one_connection_carries_all_partitions_of_a_leader(tmp_path: Path) -> No
     play(tmp_path, story)
 
 
+def test_one_partitions_trouble_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(leader=1, epoch=0, partitions=3)
+        troubled = brokers[2].manager.partition(TOPIC, 1)
+
+        def fails(records: bytes | memoryview, *, now_ms: int) -> None:
+            raise RuntimeError("nobody thought of this")
+
+        monkeypatch.setattr(troubled.log, "append_as_follower", fails)
+        for partition in range(3):
+            brokers[1].produce("x", partition=partition)
+        healthy = [brokers[2].manager.partition(TOPIC, p) for p in (0, 2)]
+        await until(lambda: all(p.high_watermark == 1 for p in healthy))
+        assert brokers.connections == 1
+        monkeypatch.undo()
+        await until(lambda: troubled.high_watermark == 1, brokers)
+
+    play(tmp_path, story)
+
+
 @pytest.mark.parametrize(("version", "replica_in_state"), [(12, False), (13, False), (15, True)])
 def test_an_older_leader_is_asked_in_its_version(
     tmp_path: Path, version: int, replica_in_state: bool

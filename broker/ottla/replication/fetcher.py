@@ -246,6 +246,9 @@ class LeaderFetcher:
         except (OSError, KafkaError) as error:
             _logger.error("%r cannot follow: %s", follower.partition, error)
             follower.postpone(now_ms, self._settings.backoff_ms)
+        except Exception:
+            _logger.exception("%r cannot follow", follower.partition)
+            follower.postpone(now_ms, self._settings.backoff_ms)
 
     async def _place(self, connection: BrokerConnection, follower: FollowerFetch) -> None:
         """The log end lies outside the leader's log: find out where to go on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from ottla.client.connection import BrokerConnection
 from ottla.controller.controller import Controller
@@ -20,6 +21,7 @@ from ottla.protocol.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from ottla.protocol.types import Message
 from ottla.replication.alter_partition import downgrade, highest_version
 
 Connect = Callable[[str, int], Awaitable[BrokerConnection]]
@@ -42,26 +44,28 @@ class ControllerChannel:
             return await self._controller.alter_partition(request, highest_version(request))
         connection = await self._remote()
         version = min(connection.version_of(AlterPartitionRequest.api_key), highest_version(request))
-        response: AlterPartitionResponse = await connection.request(
-            downgrade(request, version), version=version, timeout_s=self._timeout_s
-        )
+        response: AlterPartitionResponse = await self._ask(connection, downgrade(request, version), version)
         return response
 
     async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         if self._controller.is_active:
             return await self._controller.create_topics(request)
-        response: CreateTopicsResponse = await (await self._remote()).request(
-            request, timeout_s=self._timeout_s
-        )
+        response: CreateTopicsResponse = await self._ask(await self._remote(), request)
         return response
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
         if self._controller.is_active:
             return await self._controller.controlled_shutdown(request)
-        response: ControlledShutdownResponse = await (await self._remote()).request(
-            request, timeout_s=self._timeout_s
-        )
+        response: ControlledShutdownResponse = await self._ask(await self._remote(), request)
         return response
+
+    async def _ask(self, connection: BrokerConnection, request: Message, version: int | None = None) -> Any:
+        try:
+            return await connection.request(request, version=version, timeout_s=self._timeout_s)
+        except TimeoutError:
+            # Nobody may be at the other end any more; the next request finds out with a new connection.
+            connection.close()
+            raise
 
     async def _remote(self) -> BrokerConnection:
         controller_id = self._controller.controller_id
