@@ -117,6 +117,24 @@ def test_an_exit_that_was_asked_for_is_no_crash(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (
+            "12:00:00,1 INFO    ottla: hello\n12:00:01,1 ERROR   ottla: broker 0 cannot start: no ZooKeeper\n"
+            "12:00:02,1 INFO    ottla.broker: stopped broker.id=0\n",
+            "ottla: broker 0 cannot start: no ZooKeeper",
+        ),
+        ("12:00:01,1 ERROR   ottla: before\nottla broker: num.x=1: no\n", "ottla broker: num.x=1: no"),
+        ("Traceback (most recent call last):\n  File x\nValueError: y\n\n", "ValueError: y"),
+        ("12:00:00,1 INFO    ottla: hello\n", "12:00:00,1 INFO    ottla: hello"),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_an_exit_is_the_last_thing_above_info(log: str, words: str) -> None:
+    assert local.last_words(log) == words
+
+
+@pytest.mark.parametrize(
     ("code", "message"),
     [(-9, "was killed by signal 9"), (1, "ended with code 1: broker 0 cannot start: the folder is locked")],
 )

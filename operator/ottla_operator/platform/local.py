@@ -291,8 +291,15 @@ def _crash_message(process: BrokerProcess) -> str:
     code = process.exit_code
     if code is None or code < 0:
         return f"was killed by signal {-(code or 0)}"
-    lines = [line for line in process.log_tail(5).splitlines() if line.strip()]
-    return f"ended with code {code}" + (f": {lines[-1].strip()}" if lines else "")
+    reason = last_words(process.log_tail(15))
+    return f"ended with code {code}" + (f": {reason}" if reason else "")
+
+
+def last_words(log_tail: str) -> str:
+    """Why a process ended, as far as its log tells: the last line above INFO, or else the last one."""
+    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
+    told = [line for line in lines if " INFO " not in line] or lines
+    return told[-1].rpartition(" ERROR ")[2].strip() if told else ""
 
 
 def _write_atomically(path: Path, text: str) -> None:
