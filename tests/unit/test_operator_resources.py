@@ -118,6 +118,11 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         ),
         (
             "BrokerCluster",
+            {"replicas": 1, "zookeeper": {"connect": "a:b"}},
+            "spec.zookeeper.connect: 'a:b' is not allowed: must be HOST:PORT",
+        ),
+        (
+            "BrokerCluster",
             {"replicas": 1, "storage": {"size": "big"}},
             "spec.storage.size: 'big' is no quantity",
         ),

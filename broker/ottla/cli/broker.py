@@ -15,7 +15,7 @@ from ottla.metadata.config import BrokerConfig, ConfigError, read_properties
 log = logging.getLogger("ottla")
 
 
-@click.command()
+@click.command(short_help="Run one broker with a server.properties.")
 @click.option(
     "--config",
     "config_file",

@@ -27,6 +27,7 @@ __all__ = [
     "ConfigKey",
     "ConfigType",
     "Listener",
+    "is_connect_string",
     "read_properties",
     "topic_defaults",
     "validate_topic_config",
@@ -263,7 +264,7 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
         if log_dirs.count(log_dir) > 1
     ]
     connect = values["zookeeper.connect"]
-    if connect and not _is_connect_string(str(connect)):
+    if connect and not is_connect_string(str(connect)):
         problems.append(f"zookeeper.connect={connect}: must be HOST:PORT[,HOST:PORT…][/chroot]")
     between_brokers = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
     if between_brokers not in names:
@@ -284,7 +285,7 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     return problems
 
 
-def _is_connect_string(text: str) -> bool:
+def is_connect_string(text: str) -> bool:
     """Whether ZooKeeper's client would take it; the port may be left out, as there."""
     hosts, slash, chroot = text.partition("/")
     if slash and ("//" in text or chroot.strip() != chroot or chroot.endswith("/")):

@@ -25,7 +25,7 @@ from ottla_operator.resources.common import (
     parse_quantity,
 )
 from ottla_operator.resources.quota import Limits
-from ottla_operator.resources.settings import broker_settings_problems
+from ottla_operator.resources.settings import broker_settings_problems, is_connect_string
 
 # Fields that only Kubernetes can honour: accepted everywhere, so that one file serves both.
 KUBERNETES_ONLY = ("version", "image", "listeners", "rack", "resources", "template", "default_quotas")
@@ -188,6 +188,12 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         problems, _ = broker_settings_problems(config_texts(self.spec.config))
         for name, message in problems:
             yield Problem(f"spec.config[{name}]", message)
+        connect = self.spec.zookeeper.connect
+        if connect is not None and not is_connect_string(connect):
+            yield Problem(
+                "spec.zookeeper.connect",
+                f"{connect!r} is not allowed: must be HOST:PORT[,HOST:PORT…][/chroot]",
+            )
         quantities = (
             ("spec.storage.size", self.spec.storage.size),
             ("spec.rebalance.replicationThrottle", self.spec.rebalance.replication_throttle),

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.metadata.config import BrokerConfig, ConfigError, validate_topic_config
+from ottla.metadata.config import BrokerConfig, ConfigError, is_connect_string, validate_topic_config
+
+__all__ = [
+    "RESERVED_BROKER_SETTINGS",
+    "broker_settings_problems",
+    "is_connect_string",
+    "topic_setting_problem",
+]
 
 RESERVED_BROKER_SETTINGS: Final = {
     "advertised.listeners": "from spec.listeners",

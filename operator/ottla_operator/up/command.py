@@ -13,7 +13,7 @@ from ottla_operator.up.session import CannotRun, Session
 from ottla_operator.up.view import LiveView, PlainView, View
 
 
-@click.command()
+@click.command(short_help="Run clusters from custom resources.")
 @click.option(
     "-f",
     "--files",
