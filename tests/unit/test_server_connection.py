@@ -221,6 +221,20 @@ def test_a_client_that_leaves_is_forgotten_and_late_answers_dropped(run: asyncio
     run.run(story())
 
 
+def test_idleness_begins_with_the_answer_however_long_that_took(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"join a group"))
+        await h.request(1)
+        h.connection._last_active -= 3600
+        h.connection.respond((framed(b"joined"),))
+        assert await h.receive(10) == framed(b"joined")
+        h.server.tick()
+        assert not h.connection.closed
+
+    run.run(story())
+
+
 def test_only_idle_connections_are_closed_for_idleness(run: asyncio.Runner) -> None:
     async def story() -> None:
         h = Harness()

@@ -173,7 +173,7 @@ class AlterPartitionSender:
     async def _send(self, proposals: Proposals) -> Proposals:
         request = build_request(self._broker_id, self._broker_epoch(), proposals)
         try:
-            response = await self._port(request)
+            return apply_response(proposals, await self._port(request), self._clock())
         except (OSError, TimeoutError, KafkaError) as error:
             _logger.info("AlterPartition did not reach the controller: %s; asks again", error)
             return proposals
@@ -181,4 +181,3 @@ class AlterPartitionSender:
             # A change that is never answered would freeze its partition's ISR for this leadership.
             _logger.exception("AlterPartition failed; asks again")
             return proposals
-        return apply_response(proposals, response, self._clock())

@@ -170,6 +170,7 @@ class PlaintextConnection:
         self._buffer.release()
         self._out.extend(parts)
         if not self._in_loop:
+            self._last_active = self._loop.time()  # a member may have waited long for its group
             self._flush()
             if not self._out:
                 self._serve()
