@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.connection import Connection
+from ottla.server.connection import SENDFILE_TURN_BYTES, Connection
 from ottla.server.listener import Endpoint, SocketServer
 from ottla.storage.segment import FileSlice, SegmentFile
 
@@ -157,6 +157,33 @@ def test_an_answer_of_bytes_and_file_ranges_arrives_as_one(run: asyncio.Runner, 
         )
         expected = b"header" + content[100:2_000_100] + b"-" + content[:50] + b"end"
         assert await h.receive(len(expected)) == expected
+
+    run.run(story())
+
+
+def test_others_have_their_turn_while_a_long_file_range_is_sent(
+    run: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        calls: list[int] = []
+        turns = 0
+
+        def sendfile(out: int, file: int, offset: int, count: int) -> int:
+            """A kernel that never has enough: it takes all at once."""
+            calls.append(turns)
+            return count
+
+        monkeypatch.setattr(os, "sendfile", sendfile)
+        h = Harness()
+        (tmp_path / "segment").touch()
+        file = SegmentFile(tmp_path / "segment")
+        await h.send(framed(b"fetch"))
+        await h.request(1)
+        h.connection.respond((FileSlice(file, 0, 3 * SENDFILE_TURN_BYTES), FileSlice(file, 0, 10)))
+        while len(calls) < 4:
+            turns += 1
+            await asyncio.sleep(0)
+        assert calls == sorted(set(calls)), "never twice in one turn"
 
     run.run(story())
 

@@ -38,7 +38,9 @@ IOV_MAX = 64
 GATHERED_ANSWERS_MAX = 16
 GATHERED_BYTES_MAX = 4096
 """A larger answer is sent at once."""
-SENDFILE_MAX_BYTES = 1 << 30
+SENDFILE_TURN_BYTES = 1 << 20
+"""What one connection sends of files before the others have their turn: pages that are not in memory are
+read from the disk meanwhile, and a client that reads as fast as we send would never end it."""
 
 
 class Connection(Protocol):
@@ -192,11 +194,11 @@ class PlaintextConnection:
 
     def _flush(self) -> None:
         out = self._out
+        turn_left = SENDFILE_TURN_BYTES
         try:
-            while out:
+            while out and turn_left > 0:
                 if isinstance(out[0], FileSlice):
-                    if not self._send_file(out[0]):
-                        break
+                    turn_left -= self._send_file(out[0], turn_left)
                 elif not self._send_bytes():
                     break
         except (BlockingIOError, InterruptedError):
@@ -244,24 +246,18 @@ class PlaintextConnection:
             out.popleft()
         return True
 
-    def _send_file(self, part: FileSlice) -> bool:
-        position, remaining = part.position, part.length
-        while remaining > 0:
-            try:
-                sent = os.sendfile(self._fd, part.file.fd, position, min(remaining, SENDFILE_MAX_BYTES))
-            except (BlockingIOError, InterruptedError):
-                break
-            if sent == 0:
-                # The size is promised already; there is nothing right left to send.
-                self.close(f"a segment ended {remaining} bytes before its slice", level=logging.ERROR)
-                return False
-            position += sent
-            remaining -= sent
-        if remaining:
-            self._out[0] = FileSlice(part.file, position, remaining)
-            return False
-        self._out.popleft()
-        return True
+    def _send_file(self, part: FileSlice, most: int) -> int:
+        """Send at most that many bytes of the file range at the head of the queue; how many went."""
+        length = part.length
+        sent = os.sendfile(self._fd, part.file.fd, part.position, min(length, most))
+        if sent == 0:
+            # The size is promised already; there is nothing right left to send.
+            self.close(f"a segment ended {length} bytes before its slice", level=logging.ERROR)
+        elif sent < length:
+            self._out[0] = FileSlice(part.file, part.position + sent, length - sent)
+        else:
+            self._out.popleft()
+        return sent
 
     # --- life ---------------------------------------------------------------------------------------
 
