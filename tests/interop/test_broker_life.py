@@ -375,7 +375,10 @@ def test_acks_none_of_the_three_is_refused(tmp_path: Path) -> None:
             assert await produce(connection, "missing", b"x") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert (await fetch(connection, "missing")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert (await fetch(connection, "t", 99)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-            assert await produce(connection, "__consumer_offsets", b"x") == ErrorCode.INVALID_TOPIC_EXCEPTION
+            internal = "__consumer_offsets"
+            assert await produce(connection, internal, b"x") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await create(connection, internal)
+            assert await produce(connection, internal, b"x") == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     run(story())
 
