@@ -212,7 +212,10 @@ class Term:
                 elif error.error_code:
                     code = ErrorCode.of(error.error_code)
                     name = topic.name if topic is not None else str(entry.topic_id)
-                    log.warning("broker %d, %s-%d: %r", broker.id, name, error.partition_index, code)
+                    # What a new controller repeats is refused by whoever knows it already: no news.
+                    known = code is ErrorCode.STALE_CONTROLLER_EPOCH
+                    level = logging.DEBUG if known else logging.WARNING
+                    log.log(level, "broker %d, %s-%d: %r", broker.id, name, error.partition_index, code)
         if failed:
             log.error("broker %d cannot serve %s: its disk failed", broker.id, failed)
             self.failed.append((broker.id, failed))
