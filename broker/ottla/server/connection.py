@@ -196,8 +196,10 @@ class PlaintextConnection:
         out = self._out
         turn_left = SENDFILE_TURN_BYTES
         try:
-            while out and turn_left > 0:
+            while out:
                 if isinstance(out[0], FileSlice):
+                    if turn_left <= 0:
+                        break
                     turn_left -= self._send_file(out[0], turn_left)
                 elif not self._send_bytes():
                     break
