@@ -199,7 +199,10 @@ async def serve(directory: Path) -> None:
 def measure(who: Subject, load: Load) -> tuple[float, float]:
     """(CPU µs per request, the system's share of it)."""
     peer = Peer(who.port)
-    in_flight = 1 if load.name.startswith("fetch") else IN_FLIGHT
+    in_flight = IN_FLIGHT
+    if load.name.startswith("fetch"):
+        in_flight = 1
+        peer.run(produce_frame(64 << 10), 32, IN_FLIGHT)  # there must be something to read
     if load.requests * len(load.frame) > TOUCH_FROM_BYTES:
         touch_free_pages()
     before, (user_before, system_before) = who.cpu_s(), who.system_share()
