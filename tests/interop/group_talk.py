@@ -1,6 +1,6 @@
-"""A conversation about groups with one broker: what was asked, and the answers in a comparable form.
+"""A conversation with one broker: what was asked, and the answers in a comparable form.
 
-Called by `test_groups_like_kafka.py`, which holds two such conversations side by side. Names that brokers
+Called by the `test_*_like_kafka.py`, which hold two such conversations side by side. Names that brokers
 invent (the UUIDs in member ids) are numbered in the order of their appearance, and lists, whose order means
 nothing in these APIs, are sorted.
 """
@@ -10,10 +10,16 @@ from __future__ import annotations
 import asyncio
 import re
 import struct
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Self
 
+from bench.apache_kafka import KafkaBroker
 from ottla.client.connection import BrokerConnection
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port
+from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -244,3 +250,20 @@ def delete_offsets(group: str, *topics: str) -> OffsetDeleteRequest:
         return OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=[part])
 
     return OffsetDeleteRequest(group_id=group, topics=[row(topic) for topic in topics])
+
+
+@contextmanager
+def kafka_and_ottla(directory: Path, settings: Mapping[str, str]) -> Iterator[dict[str, int]]:
+    """One broker of each kind with the same settings, over one ZooKeeper; their ports by name."""
+    with ExitStack() as running:
+        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        running.callback(zookeeper.stop)
+        zookeeper.start()
+        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=settings)
+        ours = BrokerProcess(0, directory / "ottla", free_port())
+        running.callback(java.stop)
+        running.callback(ours.stop)
+        ours.write_properties(f"{zookeeper.connect}/ottla", settings)
+        ours.start_and_wait()
+        java.start()
+        yield {"Apache Kafka": java.port, "Ottla": ours.port}

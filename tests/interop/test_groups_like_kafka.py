@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,15 @@ from group_talk import (
     fetch_offsets,
     heartbeat,
     join,
+    kafka_and_ottla,
     leave,
     side_by_side,
     sync,
 )
 from judges import needs_kafka_jars
 
-from bench.apache_kafka import KafkaBroker
 from ottla.client.admin import AdminClient
-from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
-from ottla.local.ports import free_port
-from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -58,18 +54,7 @@ Story = Callable[[Talk], Coroutine[Any, Any, None]]
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     needs_kafka_jars()
     directory: Path = tmp_path_factory.mktemp("groups")
-    with ExitStack() as running:
-        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-        running.callback(zookeeper.stop)
-        zookeeper.start()
-        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=SETTINGS)
-        ours = BrokerProcess(0, directory / "ottla", free_port())
-        running.callback(java.stop)
-        running.callback(ours.stop)
-        ours.write_properties(f"{zookeeper.connect}/ottla", SETTINGS)
-        ours.start_and_wait()
-        java.start()
-        by_name = {"Apache Kafka": java.port, "Ottla": ours.port}
+    with kafka_and_ottla(directory, SETTINGS) as by_name:
         for port in by_name.values():
             make_topics(port)
         side_by_side(by_name, lambda talk: talk.wait_for_coordinator())

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from group_talk import Talk, side_by_side, until
+from group_talk import Talk, kafka_and_ottla, side_by_side, until
 from judges import needs_kafka_jars
 
-from bench.apache_kafka import KafkaBroker
-from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port
-from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -52,18 +47,8 @@ Story = Callable[[Talk], Coroutine[Any, Any, None]]
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     needs_kafka_jars()
     directory: Path = tmp_path_factory.mktemp("records")
-    with ExitStack() as running:
-        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-        running.callback(zookeeper.stop)
-        zookeeper.start()
-        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=SETTINGS)
-        ours = BrokerProcess(0, directory / "ottla", free_port())
-        running.callback(java.stop)
-        running.callback(ours.stop)
-        ours.write_properties(f"{zookeeper.connect}/ottla", SETTINGS)
-        ours.start_and_wait()
-        java.start()
-        yield {"Apache Kafka": java.port, "Ottla": ours.port}
+    with kafka_and_ottla(directory, SETTINGS) as by_name:
+        yield by_name
 
 
 def same(ports: dict[str, int], story: Story) -> None:
