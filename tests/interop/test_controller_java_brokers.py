@@ -6,6 +6,7 @@ that we write is Kafka's own code.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +18,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
 from bench.apache_kafka import KafkaBroker
+from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from ottla.metadata.znodes import PartitionState
+from ottla.protocol.messages import MetadataRequest, MetadataResponse
 from tests.judges import needs_kafka_jars
 
 OURS, JAVA = 1, 2
@@ -144,14 +147,33 @@ def test_brokers_of_both_kinds_lead_and_follow_each_other(mixed: Mixed) -> None:
 
 def test_kafkas_metadata_is_what_our_controller_says(mixed: Mixed) -> None:
     mixed.create("seen", [[JAVA], [OURS]])
-    until(lambda: "seen" in mixed.admin(mixed.java.bootstrap).list_topics(timeout=10).topics, "Kafka knows")
-    metadata = mixed.admin(mixed.java.bootstrap).list_topics("seen", timeout=10)
-    partitions = metadata.topics["seen"].partitions
-    assert {p: (m.leader, m.replicas) for p, m in partitions.items()} == {
+    until(lambda: topic_in(metadata_of(mixed.java), "seen"), "Kafka knows")
+    metadata = metadata_of(mixed.java)
+    topic = topic_in(metadata, "seen")
+    assert topic is not None
+    assert {p.partition_index: (p.leader_id, p.replica_nodes) for p in topic.partitions} == {
         0: (JAVA, [JAVA]),
         1: (OURS, [OURS]),
     }
     assert metadata.controller_id == OURS
+
+
+def metadata_of(broker: KafkaBroker) -> MetadataResponse:
+    """What this broker, and none other, says; a client would ask any broker that it has heard of."""
+
+    async def ask() -> MetadataResponse:
+        host, port = broker.bootstrap.rsplit(":", 1)
+        connection = await BrokerConnection.open(host, int(port))
+        try:
+            return await connection.request(MetadataRequest(topics=None))
+        finally:
+            connection.close()
+
+    return asyncio.run(ask())
+
+
+def topic_in(metadata: MetadataResponse, name: str) -> MetadataResponse.MetadataResponseTopic | None:
+    return next((topic for topic in metadata.topics if topic.name == name and not topic.error_code), None)
 
 
 def test_kafka_deletes_what_our_controller_deletes(mixed: Mixed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from uuid import UUID
@@ -412,6 +413,30 @@ def test_a_partition_moves_to_other_brokers() -> None:
             assert listed.topics == []
             known = cluster.nodes[1].fake.cache.partition("t", 0)
             assert known is not None
+
+    run(scenario)
+
+
+def test_a_move_that_is_not_listed_any_more_is_over_in_the_metadata_too() -> None:
+    """Who asks for the moves, then for the replicas, never takes a half-moved partition for a settled one."""
+
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            await cluster.create("t", assignments={0: [0, 1]})
+            own = cluster.active.fake
+            await cluster.controller.alter_partition_reassignments(reassign("t", [2, 1]))
+            own.reachable = False
+            assert await ask_isr(cluster, "t", [0, 1, 2]) == 0
+            listing = asyncio.ensure_future(
+                cluster.controller.list_partition_reassignments(ListPartitionReassignmentsRequest())
+            )
+            done, _ = await asyncio.wait([listing], timeout=0.05)
+            assert not done
+            own.reachable = True
+            assert (await listing).topics == []
+            known = own.cache.partition("t", 0)
+            assert known is not None
+            assert list(known.replicas) == [2, 1]
 
     run(scenario)
 

@@ -186,9 +186,14 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     office: Office, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
+    """The moves under way.
+
+    The answer waits for this broker's own metadata. A move that is not listed is over there as well, so that
+    who asks for Metadata next does not see replicas that are about to go.
+    """
     response_class = ListPartitionReassignmentsResponse
 
-    async def work(term: Term) -> ListPartitionReassignmentsResponse:
+    async def work(term: Term) -> tuple[ListPartitionReassignmentsResponse, Term | None]:
         response = response_class(error_message=None)
         for name, partitions in _partitions_to_list(term.state, request).items():
             answer = response_class.OngoingTopicReassignment(name=name)
@@ -204,9 +209,14 @@ async def list_partition_reassignments(
                     )
             if answer.partitions:
                 response.topics.append(answer)
-        return response
+        return response, term
 
-    return await _answer(office, work, lambda error: response_class(error_code=error, error_message=None))
+    response, term = await _answer(
+        office, work, lambda error: (response_class(error_code=error, error_message=None), None)
+    )
+    if term is not None:
+        await term.shown_here(request.timeout_ms / 1000)
+    return response
 
 
 def _partitions_to_list(

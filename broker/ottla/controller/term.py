@@ -74,6 +74,7 @@ class Term:
         """Replicas whose disk failed, by the answers to LeaderAndIsr."""
         self._to_retry: list[tuple[int, list[TopicPartition]]] = []
         self._progress: asyncio.Future[None] | None = None
+        self._told_here: asyncio.Future[Any] | None = None
 
     def close(self) -> None:
         self.closed = True
@@ -108,6 +109,7 @@ class Term:
                 answer = self._channels.send(broker, message)
                 if answer is not None and isinstance(message, UpdateMetadataRequest):
                     acknowledged[broker] = answer
+        self._told_here = acknowledged.get(self.state.controller_id, self._told_here)
         self._note_progress()
         return acknowledged
 
@@ -227,6 +229,11 @@ class Term:
             deletion.retry(self.state, effects, broker, partitions)
 
     # Waiting for what later decisions bring about.
+
+    async def shown_here(self, timeout_s: float) -> None:
+        """Wait until this broker's own metadata shows what was decided so far, or the time is up."""
+        if self._told_here is not None:
+            await asyncio.wait([self._told_here], timeout=timeout_s)
 
     def _note_progress(self) -> None:
         progress, self._progress = self._progress, None

@@ -94,9 +94,11 @@ class KafkaAdmin:
         described = await controller.describe_cluster()
         if described.controller_id != node.id:
             return None
+        # Moves first: what this controller does not list is over in its metadata too, so replicas that
+        # are about to go are never taken for replicas that shall stay.
+        moves = await controller.list_partition_reassignments()
         topics = await controller.describe_topics()
         configs = await controller.describe_topic_configs(topics)
-        moves = await controller.list_partition_reassignments()
         return KafkaState(
             reachable=True,
             cluster_id=described.cluster_id or "",
