@@ -12,8 +12,8 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from ottla.client.admin import ClusterUnreachable
 from ottla.client.connection import ConnectionLost
+from ottla.client.routing import ClusterUnreachable
 from ottla.local.cluster import LocalCluster
 from ottla.protocol.errors import KafkaError
 

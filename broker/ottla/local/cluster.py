@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ottla.client.admin import AdminClient, ClusterUnreachable
+from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ClusterDescription, TopicDescription
 from ottla.client.connection import ConnectionLost
+from ottla.client.routing import ClusterUnreachable
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import StartFailed

@@ -12,9 +12,10 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ottla.client.admin import AdminClient, ClusterUnreachable
+from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ConfigEntry, Node, Reassignment, TopicDescription, TopicPartition
 from ottla.client.connection import ConnectionLost, UnsupportedApi
+from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla_operator.planning.observed import GroupState, KafkaState, PartitionState, TopicState
 from ottla_operator.planning.steps import (
