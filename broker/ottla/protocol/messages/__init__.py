@@ -13,6 +13,8 @@ from ottla.protocol.messages.cluster import (
     UpdateMetadataResponse,
 )
 from ottla.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
@@ -42,7 +44,18 @@ from ottla.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from ottla.protocol.messages.headers import RequestHeader, ResponseHeader
+from ottla.protocol.messages.headers import (
+    RequestHeader,
+    ResponseHeader,
+)
+from ottla.protocol.messages.logs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from ottla.protocol.messages.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -59,8 +72,24 @@ from ottla.protocol.messages.offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from ottla.protocol.messages.produce_fetch import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
-from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.produce_fetch import (
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from ottla.protocol.messages.producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from ottla.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 from ottla.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -79,10 +108,18 @@ from ottla.protocol.messages.topics import (
 )
 
 __all__ = [
+    "AllocateProducerIdsRequest",
+    "AllocateProducerIdsResponse",
+    "AlterClientQuotasRequest",
+    "AlterClientQuotasResponse",
+    "AlterConfigsRequest",
+    "AlterConfigsResponse",
     "AlterPartitionReassignmentsRequest",
     "AlterPartitionReassignmentsResponse",
     "AlterPartitionRequest",
     "AlterPartitionResponse",
+    "AlterReplicaLogDirsRequest",
+    "AlterReplicaLogDirsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "ControlledShutdownRequest",
@@ -93,14 +130,20 @@ __all__ = [
     "CreateTopicsResponse",
     "DeleteGroupsRequest",
     "DeleteGroupsResponse",
+    "DeleteRecordsRequest",
+    "DeleteRecordsResponse",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
+    "DescribeClientQuotasRequest",
+    "DescribeClientQuotasResponse",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
     "DescribeGroupsRequest",
     "DescribeGroupsResponse",
+    "DescribeLogDirsRequest",
+    "DescribeLogDirsResponse",
     "ElectLeadersRequest",
     "ElectLeadersResponse",
     "FetchRequest",

@@ -48,6 +48,35 @@ class DescribeConfigsResponse(Message, api_key=32, versions="0-4", flexible="4+"
     results: list[DescribeConfigsResponse.DescribeConfigsResult] = field("0+")
 
 
+class AlterConfigsRequest(Message, api_key=33, versions="0-2", flexible="2+"):
+    """Replace the whole configuration of resources: what is not named goes back to its default."""
+
+    class AlterableConfig(Struct):
+        name: String = field("0+")
+        value: String | None = field("0+", nullable="0+")
+
+    class AlterConfigsResource(Struct):
+        resource_type: Int8 = field("0+")
+        resource_name: String = field("0+")
+        configs: list[AlterConfigsRequest.AlterableConfig] = field("0+")
+
+    resources: list[AlterConfigsRequest.AlterConfigsResource] = field("0+")
+    validate_only: Bool = field("0+")
+
+
+class AlterConfigsResponse(Message, api_key=33, versions="0-2", flexible="2+"):
+    """The outcome per resource."""
+
+    class AlterConfigsResourceResponse(Struct):
+        error_code: Int16 = field("0+")
+        error_message: String | None = field("0+", nullable="0+")
+        resource_type: Int8 = field("0+")
+        resource_name: String = field("0+")
+
+    throttle_time_ms: Int32 = field("0+")
+    responses: list[AlterConfigsResponse.AlterConfigsResourceResponse] = field("0+")
+
+
 class IncrementalAlterConfigsRequest(Message, api_key=44, versions="0-1", flexible="1+"):
     """Set, delete, append to or subtract from single keys (KIP-339)."""
 
