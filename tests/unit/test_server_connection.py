@@ -276,6 +276,60 @@ def test_only_idle_connections_are_closed_for_idleness(run: asyncio.Runner) -> N
     run.run(story())
 
 
+def test_a_throttled_client_has_its_answer_at_once_and_its_next_request_waits(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"one") + framed(b"two"))
+        await h.request(1)
+        muted_at = h.loop.time()
+        h.connection.mute(50)
+        h.connection.respond((framed(b"1"),))
+        assert await h.receive(5) == framed(b"1")
+        await h.send(framed(b"three"))
+        await h.turns()
+        assert h.requests == [b"one"]
+        await h.request(2)
+        assert h.loop.time() - muted_at >= 0.049
+        h.connection.respond((framed(b"2"),))
+        await h.request(3)
+        assert h.requests == [b"one", b"two", b"three"]
+
+    run.run(story())
+
+
+def test_a_throttle_is_lengthened_and_never_cut_short(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        h.connection.mute(3_600_000)
+        h.connection.mute(1)
+        muted = h.connection._muted
+        assert muted is not None
+        assert muted.when() - h.loop.time() > 3000
+        h.connection.mute(7_200_000)
+        assert muted.cancelled()
+        await h.send(framed(b"one"))
+        await asyncio.sleep(0.01)
+        assert h.requests == []
+        assert h.connection.idle_for(h.loop.time() + 3600) == 0, "a throttled connection is not idle"
+        h.connection.close()
+
+    run.run(story())
+
+
+def test_a_request_without_an_answer_can_be_throttled_too(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"acks=0") + framed(b"two"))
+        await h.request(1)
+        h.connection.mute(20)
+        h.connection.skip_response()
+        await h.turns()
+        assert h.requests == [b"acks=0"]
+        await h.request(2)
+
+    run.run(story())
+
+
 def test_a_listener_on_port_0_tells_its_real_port_and_serves(run: asyncio.Runner) -> None:
     async def story() -> None:
         h = Harness()

@@ -38,6 +38,8 @@ class FakeConnection:
     def skip_response(self) -> None:
         self.answers.append(b"")
 
+    def mute(self, duration_ms: int) -> None: ...
+
     def close(self, reason: str = "") -> None:
         self.closed = True
         self.why = reason

@@ -10,6 +10,8 @@ Rules:
   responses keep the order of requests, and a client that does not read its answers stops being read.
 - Small answers given on the spot to requests that came together leave together (`_serve`): sending is the
   dearest system call of a small request, a quarter of its whole cost.
+- A muted connection (`mute`, KIP-219) sends what it has to send, but is not read, and no request is handed
+  out, until its time is over.
 - `on_frame` is called with a view into the receive buffer that is valid until the request is answered.
 - A connection is closed once; answers to a closed connection are dropped.
 
@@ -56,6 +58,11 @@ class Connection(Protocol):
     def skip_response(self) -> None:
         """The current request gets no answer (Produce with acks=0)."""
 
+    def mute(self, duration_ms: int) -> None:
+        """Throttle (KIP-219): take no further request for that long from now. To be called before the current
+        request is answered (the answer may bring on the next one); answers go out at once all the same. A
+        second call can only lengthen it; 0 or less does nothing."""
+
     def close(self, reason: str = "") -> None: ...
 
 
@@ -69,6 +76,7 @@ class PlaintextConnection:
         "_in_loop",
         "_last_active",
         "_loop",
+        "_muted",
         "_on_closed",
         "_on_frame",
         "_out",
@@ -106,6 +114,7 @@ class PlaintextConnection:
         self._in_loop = False  # _serve is on the stack: answers given now are picked up by it
         self._writing = False
         self._reading = True
+        self._muted: asyncio.TimerHandle | None = None
         loop.add_reader(self._fd, self._readable)
 
     def __repr__(self) -> str:
@@ -115,8 +124,8 @@ class PlaintextConnection:
 
     def _readable(self) -> None:
         # While a request is out, what comes may gather behind it; once that room is full, or while answers
-        # wait for the client to read them, reading stops until `_serve` gets on.
-        space = None if self._out else self._buffer.space()
+        # wait for the client to read them, or while muted, reading stops until `_serve` gets on.
+        space = None if self._out or self._muted is not None else self._buffer.space()
         if not space:
             self._stop_reading()
             return
@@ -142,7 +151,7 @@ class PlaintextConnection:
         out, on_frame, next_frame = self._out, self._on_frame, self._buffer.next_frame
         try:
             while not self.closed and not self._writing:
-                frame = next_frame()
+                frame = next_frame() if self._muted is None else None
                 if frame is not None:
                     on_frame(self, frame)
                     if len(out) < GATHERED_ANSWERS_MAX:
@@ -155,7 +164,7 @@ class PlaintextConnection:
             self.close(str(e), level=logging.WARNING)
         finally:
             self._in_loop = False
-        if not self._reading and not self.closed and not self._buffer.busy and not self._out:
+        if not (self._reading or self.closed or self._buffer.busy or self._out or self._muted is not None):
             self._reading = True
             self._loop.add_reader(self._fd, self._readable)
 
@@ -163,6 +172,22 @@ class PlaintextConnection:
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._fd)
+
+    def mute(self, duration_ms: int) -> None:
+        if self.closed or duration_ms <= 0:
+            return
+        until = self._loop.time() + duration_ms / 1000
+        if self._muted is not None:
+            if self._muted.when() >= until:
+                return
+            self._muted.cancel()
+        self._muted = self._loop.call_at(until, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._last_active = self._loop.time()
+        if not self._out:
+            self._serve()
 
     # --- out ----------------------------------------------------------------------------------------
 
@@ -264,8 +289,9 @@ class PlaintextConnection:
     # --- life ---------------------------------------------------------------------------------------
 
     def idle_for(self, now: float) -> float:
-        """Seconds since the last byte came or went, by the loop's clock; 0 while a request is worked on."""
-        return 0.0 if self._buffer.busy else now - self._last_active
+        """Seconds since the last byte came or went, by the loop's clock; 0 while a request is worked on, and
+        while muted."""
+        return 0.0 if self._buffer.busy or self._muted is not None else now - self._last_active
 
     def trim(self) -> None:
         """Give back a receive buffer that grew (for connections that fell quiet)."""
@@ -284,6 +310,9 @@ class PlaintextConnection:
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._reading = self._writing = False
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
         self._out.clear()
         self._sock.close()
         self._on_closed(self)
