@@ -15,6 +15,7 @@ from protocol_samples import MESSAGES, case_id
 
 from ottla.protocol.api import API_TABLE, ApiKey
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.frames import REQUESTS, RESPONSES
 from ottla.protocol.types import (
     HIGHEST_VERSION,
     NEVER,
@@ -153,7 +154,8 @@ def test_api_keys_and_versions(enums: list[list[str]], definitions: dict[str, An
         assert row.flexible_from == expected, key.name
 
 
-def test_messages_cover_the_whole_range_of_their_api() -> None:
+def test_messages_cover_every_api_and_its_whole_range() -> None:
+    assert set(REQUESTS) == set(RESPONSES) == set(API_TABLE)
     for cls in MESSAGES:
         if cls.api_key >= 0:
             row = API_TABLE[ApiKey(cls.api_key)]

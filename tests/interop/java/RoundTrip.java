@@ -6,7 +6,7 @@ import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
 
-/** Reads "name version hex" lines, decodes each with Kafka's own message class, and prints it encoded again. */
+/** Reads "class version hex" lines, decodes each with Kafka's own message class, and prints it encoded again. */
 public class RoundTrip {
     public static void main(String[] arguments) throws Exception {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
@@ -17,7 +17,7 @@ public class RoundTrip {
     }
 
     private static String answer(String name, short version, byte[] bytes) throws Exception {
-        Message message = (Message) Class.forName("org.apache.kafka.common.message." + name + "Data")
+        Message message = (Message) Class.forName("org.apache.kafka.common.message." + name)
             .getDeclaredConstructor().newInstance();
         ByteBuffer input = ByteBuffer.wrap(bytes);
         try {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.protocol.types import Bool, Int8, Int16, Int32, Int64, Message, String, Struct, Uuid, field
+from ottla.protocol.types import Bool, Bytes, Int8, Int16, Int32, Int64, Message, String, Struct, Uuid, field
 
 
 class LeaderAndIsrRequest(Message, api_key=4, versions="0-7", flexible="4+"):
@@ -212,3 +212,21 @@ class AlterPartitionResponse(Message, api_key=56, versions="0-3", flexible="0+")
     throttle_time_ms: Int32 = field("0+")
     error_code: Int16 = field("0+")
     topics: list[AlterPartitionResponse.TopicData] = field("0+")
+
+
+class EnvelopeRequest(Message, api_key=58, versions="0", flexible="0+"):
+    """A request that a broker forwards for a client, with its principal (KIP-590).
+
+    Closes the connection where forwarding is off, as it is with ZooKeeper.
+    """
+
+    request_data: Bytes = field("0+")
+    request_principal: Bytes | None = field("0+", nullable="0+")
+    client_host_address: Bytes = field("0+")
+
+
+class EnvelopeResponse(Message, api_key=58, versions="0", flexible="0+"):
+    """The response to what was inside."""
+
+    response_data: Bytes | None = field("0+", nullable="0+", default=None)
+    error_code: Int16 = field("0+")

@@ -1,0 +1,157 @@
+"""Transactions as producers and coordinators carry them out (KIP-98)."""
+
+from __future__ import annotations
+
+from ottla.protocol.types import Bool, Int16, Int32, Int64, Message, String, Struct, field
+
+
+class AddPartitionsToTxnRequest(Message, api_key=24, versions="0-5", flexible="3+"):
+    """Partitions that a transaction is about to write to.
+
+    From version 4 of several transactions, from brokers that verify them before they append (KIP-890).
+    """
+
+    class AddPartitionsToTxnTopic(Struct):
+        name: String = field("0+")
+        partitions: list[Int32] = field("0+")
+
+    class AddPartitionsToTxnTransaction(Struct):
+        transactional_id: String = field("4+")
+        producer_id: Int64 = field("4+")
+        producer_epoch: Int16 = field("4+")
+        verify_only: Bool = field("4+")
+        topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = field("4+")
+
+    transactions: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction] = field("4+")
+    v3_and_below_transactional_id: String = field("0-3")
+    v3_and_below_producer_id: Int64 = field("0-3")
+    v3_and_below_producer_epoch: Int16 = field("0-3")
+    v3_and_below_topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = field("0-3")
+
+
+class AddPartitionsToTxnResponse(Message, api_key=24, versions="0-5", flexible="3+"):
+    """The outcome per partition; from version 4 per transaction."""
+
+    class AddPartitionsToTxnPartitionResult(Struct):
+        partition_index: Int32 = field("0+")
+        partition_error_code: Int16 = field("0+")
+
+    class AddPartitionsToTxnTopicResult(Struct):
+        name: String = field("0+")
+        results_by_partition: list[AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult] = field("0+")
+
+    class AddPartitionsToTxnResult(Struct):
+        transactional_id: String = field("4+")
+        topic_results: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = field("4+")
+
+    throttle_time_ms: Int32 = field("0+")
+    error_code: Int16 = field("4+", ignorable=True)
+    results_by_transaction: list[AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = field("4+")
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = field(
+        "0-3"
+    )
+
+
+class AddOffsetsToTxnRequest(Message, api_key=25, versions="0-4", flexible="3+"):
+    """The group whose offsets a transaction is about to commit."""
+
+    transactional_id: String = field("0+")
+    producer_id: Int64 = field("0+")
+    producer_epoch: Int16 = field("0+")
+    group_id: String = field("0+")
+
+
+class AddOffsetsToTxnResponse(Message, api_key=25, versions="0-4", flexible="3+"):
+    """Whether its partition of __consumer_offsets was added."""
+
+    throttle_time_ms: Int32 = field("0+")
+    error_code: Int16 = field("0+")
+
+
+class EndTxnRequest(Message, api_key=26, versions="0-4", flexible="3+"):
+    """Commit or abort."""
+
+    transactional_id: String = field("0+")
+    producer_id: Int64 = field("0+")
+    producer_epoch: Int16 = field("0+")
+    committed: Bool = field("0+")
+
+
+class EndTxnResponse(Message, api_key=26, versions="0-4", flexible="3+"):
+    """Whether the outcome is decided; markers may still be on their way."""
+
+    throttle_time_ms: Int32 = field("0+")
+    error_code: Int16 = field("0+")
+
+
+class WriteTxnMarkersRequest(Message, api_key=27, versions="0-1", flexible="1+"):
+    """The outcome of transactions, to be written into the logs; from coordinators, and who aborts by hand."""
+
+    class WritableTxnMarkerTopic(Struct):
+        name: String = field("0+")
+        partition_indexes: list[Int32] = field("0+")
+
+    class WritableTxnMarker(Struct):
+        producer_id: Int64 = field("0+")
+        producer_epoch: Int16 = field("0+")
+        transaction_result: Bool = field("0+")
+        topics: list[WriteTxnMarkersRequest.WritableTxnMarkerTopic] = field("0+")
+        coordinator_epoch: Int32 = field("0+")
+
+    markers: list[WriteTxnMarkersRequest.WritableTxnMarker] = field("0+")
+
+
+class WriteTxnMarkersResponse(Message, api_key=27, versions="0-1", flexible="1+"):
+    """The outcome per partition of each marker."""
+
+    class WritableTxnMarkerPartitionResult(Struct):
+        partition_index: Int32 = field("0+")
+        error_code: Int16 = field("0+")
+
+    class WritableTxnMarkerTopicResult(Struct):
+        name: String = field("0+")
+        partitions: list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult] = field("0+")
+
+    class WritableTxnMarkerResult(Struct):
+        producer_id: Int64 = field("0+")
+        topics: list[WriteTxnMarkersResponse.WritableTxnMarkerTopicResult] = field("0+")
+
+    markers: list[WriteTxnMarkersResponse.WritableTxnMarkerResult] = field("0+")
+
+
+class TxnOffsetCommitRequest(Message, api_key=28, versions="0-4", flexible="3+"):
+    """Commit a group's offsets as part of a transaction."""
+
+    class TxnOffsetCommitRequestPartition(Struct):
+        partition_index: Int32 = field("0+")
+        committed_offset: Int64 = field("0+")
+        committed_leader_epoch: Int32 = field("2+", default=-1, ignorable=True)
+        committed_metadata: String | None = field("0+", nullable="0+")
+
+    class TxnOffsetCommitRequestTopic(Struct):
+        name: String = field("0+")
+        partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition] = field("0+")
+
+    transactional_id: String = field("0+")
+    group_id: String = field("0+")
+    producer_id: Int64 = field("0+")
+    producer_epoch: Int16 = field("0+")
+    generation_id: Int32 = field("3+", default=-1)
+    member_id: String = field("3+")
+    group_instance_id: String | None = field("3+", nullable="3+", default=None)
+    topics: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic] = field("0+")
+
+
+class TxnOffsetCommitResponse(Message, api_key=28, versions="0-4", flexible="3+"):
+    """The outcome per partition."""
+
+    class TxnOffsetCommitResponsePartition(Struct):
+        partition_index: Int32 = field("0+")
+        error_code: Int16 = field("0+")
+
+    class TxnOffsetCommitResponseTopic(Struct):
+        name: String = field("0+")
+        partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition] = field("0+")
+
+    throttle_time_ms: Int32 = field("0+")
+    topics: list[TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic] = field("0+")
