@@ -18,44 +18,28 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
-from ottla.client.connection import BrokerConnection, UnsupportedApi
+from ottla.client.connection import BrokerConnection
 from ottla.controller.controller import Controller
-from ottla.coordinators.config import GroupConfig
-from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.metadata import former_session, znodes
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig, Listener, topic_defaults
 from ottla.metadata.dynamic import DynamicConfigs
-from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.registration import cluster_id as read_cluster_id
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable, get_many
 from ottla.metadata.succession import wait_for_successors
 from ottla.metadata.zookeeper import ZooKeeperStore
-from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import ControlledShutdownRequest
 from ottla.replication.manager import ReplicaManager
+from ottla.server import routes
+from ottla.server.controlled_shutdown import ControlledShutdown
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher
-from ottla.server.group_log import ReplicatedGroupLog
-from ottla.server.handlers.api_versions import ApiVersionsHandler
-from ottla.server.handlers.auto_create import OFFSETS_TOPIC, TopicCreator
-from ottla.server.handlers.cluster import ClusterHandler
-from ottla.server.handlers.configs import ConfigsHandler
-from ottla.server.handlers.fetch import FetchHandler
-from ottla.server.handlers.find_coordinator import FindCoordinatorHandler
 from ottla.server.handlers.first_view import FIRST_VIEW_TIMEOUT_S, FirstView
-from ottla.server.handlers.groups import GroupsHandler
-from ottla.server.handlers.metadata import MetadataHandler
-from ottla.server.handlers.offsets import OffsetsHandler
-from ottla.server.handlers.produce import ProduceHandler
-from ottla.server.handlers.producer_ids import ProducerIdsHandler
-from ottla.server.handlers.reassignments import ReassignmentsHandler
-from ottla.server.handlers.topics import TopicsHandler
 from ottla.server.listener import Endpoint, SocketServer
+from ottla.server.offsets_coordinator import make_coordinator, offsets_partitions
 from ottla.server.purgatory import Purgatory
+from ottla.server.routes import Rooms
 from ottla.storage.directories import LogDirProblem
 from ottla.storage.loading import OldFormat, UnfinishedSwap
 from ottla.storage.manager import LogManager
@@ -67,7 +51,6 @@ new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventL
 
 TICK_S = 1.0
 REJOIN_RETRY_S = 1.0
-CONTROLLER_POLL_S = 0.1
 
 
 class StartupError(Exception):
@@ -180,7 +163,14 @@ class Broker:
         undo.push_async_callback(dynamic.stop)
         await dynamic.start()
 
-        coordinator = self._make_coordinator(replicas, await self._offsets_partitions())
+        self.coordinator = coordinator = make_coordinator(
+            config,
+            replicas,
+            purgatory,
+            self.cache,
+            clock,
+            partitions=await offsets_partitions(store, config),
+        )
         undo.push_async_callback(coordinator.stop)
         coordinator.start()
 
@@ -199,7 +189,22 @@ class Broker:
         )
         undo.callback(server.close_all)
         undo.callback(server.stop_accepting)
-        self._register_routes(dispatcher, logs, coordinator)
+        rooms = Rooms(
+            config=config,
+            clock=clock,
+            broker_epoch=lambda: self.broker_epoch,
+            store=store,
+            cache=self.cache,
+            dynamic=dynamic,
+            logs=logs,
+            replicas=replicas,
+            purgatory=purgatory,
+            coordinator=coordinator,
+            controller=controller,
+            channel=channel,
+            first_view=self._first_view,
+        )
+        routes.register(rooms, dispatcher)
         self.endpoints = [server.bind(Endpoint(x.name, x.host, x.port)) for x in config.listeners]
 
         session_timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
@@ -233,77 +238,6 @@ class Broker:
             await asyncio.wait_for(self._first_view.reached.wait(), FIRST_VIEW_TIMEOUT_S)
         except TimeoutError:
             log.warning("the controller has not told us of the cluster yet")
-
-    async def _offsets_partitions(self) -> int:
-        """How many partitions groups are spread over: those that the topic has, whatever was set since."""
-        found = await self.store.get(znodes.topic_path(OFFSETS_TOPIC))
-        if found is not None:
-            try:
-                return len(znodes.decode_topic(OFFSETS_TOPIC, found[0]).partitions)
-            except znodes.InvalidNode as e:
-                log.error("the number of group partitions is taken from the settings: %s", e)
-        return self.config.get_int("offsets.topic.num.partitions")
-
-    def _make_coordinator(self, replicas: ReplicaManager, partitions: int) -> GroupCoordinator:
-        config = self.config
-        group_log = ReplicatedGroupLog(
-            replicas,
-            self.purgatory,
-            self._clock,
-            commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
-            load_buffer_bytes=config.get_int("offsets.load.buffer.size"),
-        )
-        coordinator = GroupCoordinator(
-            config=replace(GroupConfig.read(config.get_int), offsets_topic_num_partitions=partitions),
-            log=group_log,
-            clock=self._clock,
-            partition_exists=lambda topic, partition: partition in (self.cache.partitions(topic) or ()),
-        )
-
-        def leads(topic: str, partition: int) -> None:
-            if topic == OFFSETS_TOPIC:
-                coordinator.load(partition)
-
-        def leads_no_more(topic: str, partition: int) -> None:
-            if topic == OFFSETS_TOPIC:
-                coordinator.unload(partition)
-
-        self.purgatory.on_leader.append(leads)
-        self.purgatory.on_not_leader.append(leads_no_more)
-        self.coordinator = coordinator
-        return coordinator
-
-    def _register_routes(
-        self, dispatcher: Dispatcher, logs: LogManager, coordinator: GroupCoordinator
-    ) -> None:
-        config, cache, clock = self.config, self.cache, self._clock
-        replicas, purgatory, controller = self.replicas, self.purgatory, self.controller
-        assert self._channel is not None
-        creator = TopicCreator(config, self._channel.create_topics)
-        fetch_max_bytes = config.get_int("fetch.max.bytes")
-        for handler in (
-            ProduceHandler(replicas, purgatory, cache, clock),
-            FetchHandler(replicas, purgatory, cache, clock, fetch_max_bytes=fetch_max_bytes),
-            OffsetsHandler(replicas),
-            MetadataHandler(cache, creator, config, self._first_view),
-            FindCoordinatorHandler(cache, creator, coordinator.partition_for),
-            GroupsHandler(coordinator),
-            ClusterHandler(
-                replicas,
-                logs,
-                cache,
-                controller,
-                broker_epoch=lambda: self.broker_epoch,
-                load_topic_configs=self.dynamic.load_topics,
-                on_topics_deleted=coordinator.topics_deleted,
-            ),
-            TopicsHandler(controller),
-            ConfigsHandler(config, cache, self.dynamic.topic_config, self.dynamic.alter_topic_config),
-            ReassignmentsHandler(controller),
-            ProducerIdsHandler(ProducerIds(self.store, self.broker_id)),
-            ApiVersionsHandler(dispatcher),
-        ):
-            dispatcher.register(handler.routes())
 
     async def _topic_configs(self) -> dict[str, dict[str, str]]:
         """Every topic's own settings, for opening the logs with."""
@@ -393,56 +327,15 @@ class Broker:
             self._rejoining.cancel()
             await asyncio.gather(self._rejoining, return_exceptions=True)
         if is_member and self.config.get_bool("controlled.shutdown.enable"):
-            await self._controlled_shutdown()
+            assert self._channel is not None
+            leaving = ControlledShutdown(self.config, self._channel, self.controller, self.store)
+            await leaving.run(self.broker_epoch)
         try:
             await self._undo.aclose()
         except Exception:
             log.exception("broker %d did not stop cleanly", self.broker_id)
             return
         log.info("stopped broker.id=%d", self.broker_id)
-
-    async def _controlled_shutdown(self) -> None:
-        """Ask the controller to move leaders off, `controlled.shutdown.max.retries` times at most."""
-        assert self._channel is not None
-        retries = self.config.get_int("controlled.shutdown.max.retries")
-        for attempt in range(retries):
-            if attempt:
-                await self._before_next_try()
-            if await self._is_alone():
-                log.info("controlled shutdown: no other broker is left to lead anything")
-                return
-            request = ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
-            try:
-                response = await self._channel.controlled_shutdown(request)
-            except (OSError, TimeoutError, KafkaError, StoreError, UnsupportedApi) as e:
-                log.warning("controlled shutdown did not reach the controller: %s", e)
-                continue
-            if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
-                log.info("controlled shutdown: all leaders have moved")
-                return
-            log.info(
-                "controlled shutdown: %s, %d partitions still led here",
-                ErrorCode.of(response.error_code).name,
-                len(response.remaining_partitions),
-            )
-        log.warning("controlled shutdown gave up after %d tries: stopping as it is", retries)
-
-    async def _before_next_try(self) -> None:
-        """Wait `controlled.shutdown.retry.backoff.ms`, or less when there is a new controller to ask."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.config.get_int("controlled.shutdown.retry.backoff.ms") / 1000
-        asked = self.controller.controller_id
-        while loop.time() < deadline and not await self._is_alone():
-            await asyncio.sleep(CONTROLLER_POLL_S)
-            if self.controller.controller_id not in (None, asked):
-                return
-
-    async def _is_alone(self) -> bool:
-        """Whether no other broker is registered (asked of the store: there may be no controller to tell)."""
-        try:
-            return set(await self.store.children(znodes.BROKER_IDS)) <= {str(self.broker_id)}
-        except StoreError:
-            return False
 
     async def _close_logs(self, logs: LogManager) -> None:
         await asyncio.to_thread(logs.close, self._clock(), self.broker_epoch)

@@ -1,0 +1,75 @@
+"""A broker's leave-taking: the controller is asked to move its leaders off before it stops (KIP-4, KIP-47).
+
+Called by ottla.server.broker's `stop`, while everything still serves. Nothing is raised: a broker that cannot
+take its leave stops as it is, and the controller finds out from its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ottla.client.connection import UnsupportedApi
+from ottla.controller.controller import Controller
+from ottla.metadata import znodes
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.store import MetadataStore, StoreError
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import ControlledShutdownRequest
+from ottla.server.controller_channel import ControllerChannel
+
+log = logging.getLogger("ottla.broker")
+
+CONTROLLER_POLL_S = 0.1
+
+
+class ControlledShutdown:
+    def __init__(
+        self, config: BrokerConfig, channel: ControllerChannel, controller: Controller, store: MetadataStore
+    ) -> None:
+        self._config = config
+        self._channel = channel
+        self._controller = controller
+        self._store = store
+
+    async def run(self, broker_epoch: int) -> None:
+        """Ask the controller to move leaders off, `controlled.shutdown.max.retries` times at most."""
+        retries = self._config.get_int("controlled.shutdown.max.retries")
+        for attempt in range(retries):
+            if attempt:
+                await self._before_next_try()
+            if await self._is_alone():
+                log.info("controlled shutdown: no other broker is left to lead anything")
+                return
+            request = ControlledShutdownRequest(broker_id=self._config.broker_id, broker_epoch=broker_epoch)
+            try:
+                response = await self._channel.controlled_shutdown(request)
+            except (OSError, TimeoutError, KafkaError, StoreError, UnsupportedApi) as e:
+                log.warning("controlled shutdown did not reach the controller: %s", e)
+                continue
+            if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
+                log.info("controlled shutdown: all leaders have moved")
+                return
+            log.info(
+                "controlled shutdown: %s, %d partitions still led here",
+                ErrorCode.of(response.error_code).name,
+                len(response.remaining_partitions),
+            )
+        log.warning("controlled shutdown gave up after %d tries: stopping as it is", retries)
+
+    async def _before_next_try(self) -> None:
+        """Wait `controlled.shutdown.retry.backoff.ms`, or less when there is a new controller to ask."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.get_int("controlled.shutdown.retry.backoff.ms") / 1000
+        asked = self._controller.controller_id
+        while loop.time() < deadline and not await self._is_alone():
+            await asyncio.sleep(CONTROLLER_POLL_S)
+            if self._controller.controller_id not in (None, asked):
+                return
+
+    async def _is_alone(self) -> bool:
+        """Whether no other broker is registered (asked of the store: there may be no controller to tell)."""
+        try:
+            return set(await self._store.children(znodes.BROKER_IDS)) <= {str(self._config.broker_id)}
+        except StoreError:
+            return False

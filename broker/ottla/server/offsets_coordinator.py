@@ -1,0 +1,71 @@
+"""The group coordinator of a broker, over its replicas of `__consumer_offsets`.
+
+Called by ottla.server.broker's start. Leadership of a partition of that topic, as the purgatory passes it on
+from replication, loads and unloads the groups in it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from ottla.coordinators.config import GroupConfig
+from ottla.coordinators.coordinator import GroupCoordinator
+from ottla.metadata import znodes
+from ottla.metadata.cache import MetadataCache
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.store import MetadataStore
+from ottla.replication.manager import ReplicaManager
+from ottla.server.group_log import ReplicatedGroupLog
+from ottla.server.handlers.auto_create import OFFSETS_TOPIC
+from ottla.server.purgatory import Purgatory
+
+log = logging.getLogger(__name__)
+
+
+async def offsets_partitions(store: MetadataStore, config: BrokerConfig) -> int:
+    """How many partitions groups are spread over: those that the topic has, whatever was set since."""
+    found = await store.get(znodes.topic_path(OFFSETS_TOPIC))
+    if found is not None:
+        try:
+            return len(znodes.decode_topic(OFFSETS_TOPIC, found[0]).partitions)
+        except znodes.InvalidNode as e:
+            log.error("the number of group partitions is taken from the settings: %s", e)
+    return config.get_int("offsets.topic.num.partitions")
+
+
+def make_coordinator(
+    config: BrokerConfig,
+    replicas: ReplicaManager,
+    purgatory: Purgatory,
+    cache: MetadataCache,
+    clock: Callable[[], int],
+    *,
+    partitions: int,
+) -> GroupCoordinator:
+    group_log = ReplicatedGroupLog(
+        replicas,
+        purgatory,
+        clock,
+        commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+        load_buffer_bytes=config.get_int("offsets.load.buffer.size"),
+    )
+    coordinator = GroupCoordinator(
+        config=replace(GroupConfig.read(config.get_int), offsets_topic_num_partitions=partitions),
+        log=group_log,
+        clock=clock,
+        partition_exists=lambda topic, partition: partition in (cache.partitions(topic) or ()),
+    )
+
+    def leads(topic: str, partition: int) -> None:
+        if topic == OFFSETS_TOPIC:
+            coordinator.load(partition)
+
+    def leads_no_more(topic: str, partition: int) -> None:
+        if topic == OFFSETS_TOPIC:
+            coordinator.unload(partition)
+
+    purgatory.on_leader.append(leads)
+    purgatory.on_not_leader.append(leads_no_more)
+    return coordinator

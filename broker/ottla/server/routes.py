@@ -1,0 +1,96 @@
+"""Every API that this broker serves, with the handler that serves it: what ApiVersions advertises.
+
+Called once by ottla.server.broker, when the rooms below are there. A new handler is one line in `handlers`;
+what it needs and nobody had to hand on yet is a field of `Rooms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ottla.controller.controller import Controller
+from ottla.coordinators.coordinator import GroupCoordinator
+from ottla.metadata.cache import MetadataCache
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.producer_ids import ProducerIds
+from ottla.metadata.store import MetadataStore
+from ottla.replication.manager import ReplicaManager
+from ottla.server.controller_channel import ControllerChannel
+from ottla.server.dispatch import Dispatcher, Route
+from ottla.server.handlers.api_versions import ApiVersionsHandler
+from ottla.server.handlers.auto_create import TopicCreator
+from ottla.server.handlers.cluster import ClusterHandler
+from ottla.server.handlers.configs import ConfigsHandler
+from ottla.server.handlers.fetch import FetchHandler
+from ottla.server.handlers.find_coordinator import FindCoordinatorHandler
+from ottla.server.handlers.first_view import FirstView
+from ottla.server.handlers.groups import GroupsHandler
+from ottla.server.handlers.metadata import MetadataHandler
+from ottla.server.handlers.offsets import OffsetsHandler
+from ottla.server.handlers.produce import ProduceHandler
+from ottla.server.handlers.producer_ids import ProducerIdsHandler
+from ottla.server.handlers.reassignments import ReassignmentsHandler
+from ottla.server.handlers.topics import TopicsHandler
+from ottla.server.purgatory import Purgatory
+from ottla.storage.manager import LogManager
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """What handlers are made of."""
+
+    config: BrokerConfig
+    clock: Callable[[], int]
+    """Wall time in ms."""
+    broker_epoch: Callable[[], int]
+    store: MetadataStore
+    cache: MetadataCache
+    dynamic: DynamicConfigs
+    logs: LogManager
+    replicas: ReplicaManager
+    purgatory: Purgatory
+    coordinator: GroupCoordinator
+    controller: Controller
+    channel: ControllerChannel
+    first_view: FirstView
+
+
+class Handler(Protocol):
+    def routes(self) -> list[Route]: ...
+
+
+def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
+    config, cache, clock = rooms.config, rooms.cache, rooms.clock
+    replicas, purgatory, controller = rooms.replicas, rooms.purgatory, rooms.controller
+    creator = TopicCreator(config, rooms.channel.create_topics)
+    fetch_max_bytes = config.get_int("fetch.max.bytes")
+    return (
+        ProduceHandler(replicas, purgatory, cache, clock),
+        FetchHandler(replicas, purgatory, cache, clock, fetch_max_bytes=fetch_max_bytes),
+        OffsetsHandler(replicas),
+        MetadataHandler(cache, creator, config, rooms.first_view),
+        FindCoordinatorHandler(cache, creator, rooms.coordinator.partition_for),
+        GroupsHandler(rooms.coordinator),
+        ClusterHandler(
+            replicas,
+            rooms.logs,
+            cache,
+            controller,
+            broker_epoch=rooms.broker_epoch,
+            load_topic_configs=rooms.dynamic.load_topics,
+            on_topics_deleted=rooms.coordinator.topics_deleted,
+        ),
+        TopicsHandler(controller),
+        ConfigsHandler(config, cache, rooms.dynamic.topic_config, rooms.dynamic.alter_topic_config),
+        ReassignmentsHandler(controller),
+        ProducerIdsHandler(ProducerIds(rooms.store, config.broker_id)),
+        ApiVersionsHandler(dispatcher),
+    )
+
+
+def register(rooms: Rooms, dispatcher: Dispatcher) -> None:
+    for handler in handlers(rooms, dispatcher):
+        dispatcher.register(handler.routes())
