@@ -1,0 +1,274 @@
+"""Client quotas in the metadata store: who has which, and changing them (KIP-546).
+
+Called by the handlers of DescribeClientQuotas and AlterClientQuotas; the broker reads entities by
+`quota_entity`. They lie where Kafka's brokers keep them, each node a config like a topic's, the default of a
+kind under the name `<default>`, all other names URL-encoded:
+
+    /config/clients/<client-id>     /config/users/<user>/clients/<client-id>
+    /config/users/<user>            /config/ips/<address>
+
+Errors, their texts and what is left unchecked are those of Kafka 3.9.1 in ZooKeeper mode. What Kafka answers
+with UNKNOWN_SERVER_ERROR (it does for a node with a setting it does not know, say) is answered so too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+from urllib.parse import quote, unquote_plus
+
+from ottla.metadata import znodes
+from ottla.metadata.dynamic import CLIENTS, IPS, USERS, DynamicConfigs
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.quotas.clients import DEFAULT, UNNAMED, Name, QuotaEntity
+
+log = logging.getLogger(__name__)
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+
+_EPSILON: Final = 1e-6
+_LONG_MAX: Final = 2**63 - 1
+_INT_MAX: Final = 2**31 - 1
+
+# The settings, and the largest whole number they take; None for those that are no whole numbers.
+_CLIENT_KEYS: Final[Mapping[str, int | None]] = {
+    "producer_byte_rate": _LONG_MAX,
+    "consumer_byte_rate": _LONG_MAX,
+    "request_percentage": None,
+    "controller_mutation_rate": None,
+}
+_IP_KEYS: Final[Mapping[str, int | None]] = {"connection_creation_rate": _INT_MAX}
+_CREDENTIALS: Final = frozenset(("SCRAM-SHA-256", "SCRAM-SHA-512"))
+"""What a user's node holds besides quotas; no quota request can touch it."""
+
+Entity = Mapping[str, Name]
+"""Entity type -> name; None is the default of that type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One component of a filter: entities of this type, with this name (None: the default), or any."""
+
+    entity_type: str
+    name: Name = None
+    any_name: bool = False
+
+    def accepts(self, name: str | None) -> bool:
+        return self.any_name or self.name == name
+
+
+def sanitize(name: Name) -> str:
+    """The name of a node. Kafka's encoding, which leaves letters, digits and `-._` as they are."""
+    if name is None:
+        return znodes.DEFAULT_ENTITY
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def desanitize(node: str) -> Name:
+    return DEFAULT if node == znodes.DEFAULT_ENTITY else unquote_plus(node)
+
+
+def quota_entity(entity_type: str, path: str) -> QuotaEntity:
+    """Whom `/config/<entity_type>/<path>` is about. Raises ValueError when it is no path of an entity."""
+    parts = path.split("/")
+    if entity_type == CLIENTS and len(parts) == 1:
+        return QuotaEntity(UNNAMED, desanitize(path))
+    if entity_type == USERS and len(parts) == 1:
+        return QuotaEntity(desanitize(path), UNNAMED)
+    if entity_type == USERS and len(parts) == 3 and parts[1] == CLIENTS:
+        return QuotaEntity(desanitize(parts[0]), desanitize(parts[2]))
+    raise ValueError(f"{entity_type}/{path} is neither a user nor a client")
+
+
+class StoredQuotas:
+    """Describes and changes what the store has. Methods raise KafkaError, StoreError and InvalidNode."""
+
+    def __init__(self, configs: DynamicConfigs) -> None:
+        self._configs = configs
+
+    # --- describe -----------------------------------------------------------------------------------
+
+    async def describe(
+        self, components: Iterable[Component], *, strict: bool
+    ) -> list[tuple[Entity, dict[str, float]]]:
+        """The entities that match all components, and their quotas.
+
+        `strict` leaves out entities that have a type which no component names.
+        """
+        by_type: dict[str, Component] = {}
+        for component in components:
+            _check_component(component, by_type)
+            by_type[component.entity_type] = component
+        names_client = USER in by_type or CLIENT_ID in by_type
+        if names_client and IP in by_type:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "Invalid entity filter component combination, IP filter component should not be used with "
+                "user or clientId filter component.",
+            )
+
+        def matches(entity: Entity) -> bool:
+            return all(t in entity and c.accepts(entity[t]) for t, c in by_type.items()) and not (
+                strict and entity.keys() - by_type.keys()
+            )
+
+        found: list[tuple[Entity, dict[str, float]]] = []
+        if IP not in by_type:
+            for entity_type in (USERS, CLIENTS):
+                for path in await self._configs.entities(entity_type):
+                    pair = quota_entity(entity_type, path)
+                    entity = {
+                        t: n for t, n in ((USER, pair.user), (CLIENT_ID, pair.client_id)) if n != UNNAMED
+                    }
+                    if matches(entity):
+                        await self._describe_one(entity, entity_type, path, _CLIENT_KEYS, found)
+        if not names_client:
+            for path in await self._configs.entities(IPS):
+                entity = {IP: desanitize(path)}
+                if matches(entity):
+                    await self._describe_one(entity, IPS, path, _IP_KEYS, found)
+        return found
+
+    async def _describe_one(
+        self,
+        entity: Entity,
+        entity_type: str,
+        path: str,
+        keys: Mapping[str, int | None],
+        found: list[tuple[Entity, dict[str, float]]],
+    ) -> None:
+        config = await self._configs.entity_config(entity_type, path)
+        values = {name: float(text) for name, text in config.items() if name in keys}
+        if values:
+            found.append((entity, values))
+
+    # --- alter --------------------------------------------------------------------------------------
+
+    async def alter(
+        self, entity: Entity, operations: Iterable[tuple[str, float | None]], *, validate_only: bool
+    ) -> None:
+        """Set quotas of an entity, or take them away (None)."""
+        entity_type, path, keys = await _locate(entity)
+        config = await self._configs.entity_config(entity_type, path)
+        for name, value in operations:
+            if value is None:
+                config.pop(name, None)
+            else:
+                config[name] = _text(name, value, keys, may_be_credential=entity_type == USERS)
+        if validate_only:
+            return
+        known = set(keys)
+        if entity_type == USERS and path != znodes.DEFAULT_ENTITY and "/" not in path:
+            known |= _CREDENTIALS
+        unknown = config.keys() - known
+        if unknown:
+            raise _unexpected(f"{entity_type}/{path} holds {', '.join(sorted(unknown))}")
+        if entity_type == IPS and any(int(text) < 0 for text in config.values()):
+            raise _unexpected(f"{entity_type}/{path} would be negative")
+        await self._configs.alter_entity(entity_type, path, config)
+
+
+def _check_component(component: Component, others: Mapping[str, Component]) -> None:
+    entity_type = component.entity_type
+    if entity_type not in (USER, CLIENT_ID, IP):
+        if entity_type == "":
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Unexpected empty filter component entity type")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Custom entity type '{entity_type}' not supported")
+    if entity_type in others:
+        kind = "client" if entity_type == CLIENT_ID else entity_type
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate {kind} filter component entity type")
+
+
+async def _locate(entity: Entity) -> tuple[str, str, Mapping[str, int | None]]:
+    """(node type, path under it, the settings it may have) of an entity that a client names."""
+    if not entity:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity")
+    for entity_type, name in entity.items():
+        if entity_type not in (USER, CLIENT_ID, IP):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unhandled client quota entity type: {entity_type}")
+        if name == "":
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Empty {entity_type} not supported")
+    if IP in entity:
+        if len(entity) > 1:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "Invalid quota entity combination, IP entity should not be used with user/client ID entity.",
+            )
+        address = sanitize(entity[IP])
+        if entity[IP] is not DEFAULT and not await _resolves(address):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{address} is not a valid IP or resolvable host.")
+        return IPS, address, _IP_KEYS
+    if USER not in entity:
+        return CLIENTS, sanitize(entity[CLIENT_ID]), _CLIENT_KEYS
+    user = sanitize(entity[USER])
+    if CLIENT_ID in entity:
+        return USERS, f"{user}/{CLIENTS}/{sanitize(entity[CLIENT_ID])}", _CLIENT_KEYS
+    return USERS, user, _CLIENT_KEYS
+
+
+async def _resolves(host: str) -> bool:
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host, None)
+    except (socket.gaierror, UnicodeError):
+        return False
+    return True
+
+
+def _text(name: str, value: float, keys: Mapping[str, int | None], *, may_be_credential: bool) -> str:
+    """What is stored for a value."""
+    if name not in keys:
+        if may_be_credential and name in _CREDENTIALS:
+            raise _unexpected(f"{name} is no quota")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {name}")
+    most = keys[name]
+    if most is None:
+        return double_text(value)
+    if math.isnan(value):
+        return "0"  # what Java makes of it
+    whole = most if value >= most else -most - 1 if value <= -most - 1 else int(value + _EPSILON)
+    if abs(float(whole) - value) > _EPSILON:
+        kind = "LONG" if most == _LONG_MAX else "INT"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Configuration {name} must be a {kind} value")
+    return str(whole)
+
+
+def double_text(value: float) -> str:
+    """A number in Java's text form, as Kafka's brokers store it: 15.0, 1.0E7."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        text = format(Decimal(repr(value)), "f")
+        return text if "." in text else f"{text}.0"
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    fraction = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' if sign else ''}{digits[0]}.{fraction}E{exponent + len(digits) - 1}"
+
+
+def _unexpected(detail: str) -> KafkaError:
+    """Where Kafka runs into an exception of its own: the answer has no words, our log has."""
+    log.info("a change of client quotas fails: %s", detail)
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "")
+
+
+OnQuotaEntity = Callable[[QuotaEntity, Mapping[str, str]], None]
+
+
+def quota_listener(changed: OnQuotaEntity) -> Callable[[str, str, dict[str, str]], None]:
+    """For `DynamicConfigs`: calls `changed` for users and clients. Addresses are not enforced yet."""
+
+    def heard(entity_type: str, path: str, config: dict[str, str]) -> None:
+        if entity_type != IPS:
+            changed(quota_entity(entity_type, path), config)
+
+    return heard

@@ -1,0 +1,55 @@
+"""The quotas of one broker, kept as the settings say.
+
+Made by the server's Broker, which passes on the settings of users, clients, topics and brokers as they are
+read; the handlers and fetchers ask the four quotas. What a setting's text may be was checked when it was
+stored: what cannot be read here is somebody else's writing, and raises ValueError.
+
+`request_percentage`, `controller_mutation_rate` and the settings of addresses are not enforced yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ottla.quotas.clients import ClientQuotas, QuotaEntity
+from ottla.quotas.rates import Windows
+from ottla.quotas.replication import ReplicationQuota, throttled_partitions
+
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+
+
+class BrokerQuotas:
+    """What clients may produce and fetch here, and what replicas may move in and out."""
+
+    def __init__(self, broker_id: int, client_windows: Windows, replication_windows: Windows) -> None:
+        self.produce = ClientQuotas(client_windows)
+        self.fetch = ClientQuotas(client_windows)
+        self.leader = ReplicationQuota(replication_windows)
+        self.follower = ReplicationQuota(replication_windows)
+        self._broker_id = broker_id
+
+    def client_config_changed(self, entity: QuotaEntity, config: Mapping[str, str]) -> None:
+        """The settings of a user, a client-id or both are now `config` (empty: none)."""
+        for quotas, name in ((self.produce, PRODUCER_BYTE_RATE), (self.fetch, CONSUMER_BYTE_RATE)):
+            text = config.get(name)
+            quotas.update(entity, None if text is None else float(int(text)))
+
+    def topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
+        """Which of the topic's replicas are throttled."""
+        for quota, name in ((self.leader, LEADER_REPLICAS), (self.follower, FOLLOWER_REPLICAS)):
+            quota.throttle(topic, throttled_partitions(config.get(name, ""), self._broker_id))
+
+    def broker_config_changed(self, config: Mapping[str, str]) -> None:
+        """`config` is what is set dynamically for this broker, over the cluster's dynamic defaults.
+
+        Without a rate the throttled replicas are not held back.
+        """
+        for quota, name in ((self.leader, LEADER_RATE), (self.follower, FOLLOWER_RATE)):
+            text = config.get(name)
+            quota.limit = None if text is None else float(int(text))
