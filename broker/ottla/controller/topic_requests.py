@@ -17,7 +17,7 @@ from ottla.controller.office import NotController, Office
 from ottla.controller.state import ClusterState, new_topic_id
 from ottla.controller.term import Term
 from ottla.metadata import znodes
-from ottla.metadata.config import TOPIC_SYNONYMS, BrokerConfig, topic_defaults
+from ottla.metadata.config import TOPIC_SYNONYMS, BrokerConfig, ConfigSource, topic_defaults
 from ottla.metadata.store import Create, Operation, SetData
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
@@ -30,7 +30,6 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.types import ZERO_UUID
 
-_DYNAMIC_TOPIC_CONFIG, _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 1, 4, 5
 _DELETION_DISABLED_SINCE = 3
 _BY_ID_SINCE = 6
 
@@ -153,12 +152,10 @@ def _effective_configs(
     """All settings of the new topic, and where each comes from (KIP-525)."""
     effective: list[CreateTopicsResponse.CreatableTopicConfigs] = []
     for name, default in sorted(topic_defaults(config).items()):
-        if name in new.configs:
-            source = _DYNAMIC_TOPIC_CONFIG
-        elif any(synonym in config.given for synonym, _ in TOPIC_SYNONYMS.get(name, ())):
-            source = _STATIC_BROKER_CONFIG
-        else:
-            source = _DEFAULT_CONFIG
+        source = ConfigSource.TOPIC
+        if name not in new.configs:
+            synonyms = config.synonyms(synonym for synonym, _ in TOPIC_SYNONYMS.get(name, ()))
+            source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         effective.append(
             CreateTopicsResponse.CreatableTopicConfigs(
                 name=name, value=new.configs.get(name, default), config_source=source

@@ -8,26 +8,32 @@ Ottla cannot honour and would be unsafe to ignore (TLS, SASL, authorizers) never
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import enum
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from ottla.metadata.config_def import ConfigDef, ConfigKey, ConfigType, Value
-from ottla.metadata.config_table import BROKER_CONFIGS, TOPIC_CONFIGS, TOPIC_SYNONYMS, WITHOUT_EFFECT
+from ottla.metadata.broker_config_table import BROKER_CONFIGS, QUOTA_CONFIGS, WITHOUT_EFFECT
+from ottla.metadata.config_def import ConfigDef, ConfigError, ConfigKey, ConfigType, Value
+from ottla.metadata.config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
+from ottla.metadata.listeners import Listener, is_connect_string, parse_listeners, parse_protocol_map
 
 __all__ = [
     "BROKER_CONFIGS",
+    "QUOTA_CONFIGS",
     "TOPIC_CONFIGS",
     "TOPIC_SYNONYMS",
     "BrokerConfig",
     "ConfigDef",
     "ConfigError",
     "ConfigKey",
+    "ConfigSource",
     "ConfigType",
     "Listener",
+    "Synonym",
+    "broker_synonyms",
     "is_connect_string",
+    "is_refused",
     "read_properties",
     "topic_defaults",
     "validate_topic_config",
@@ -47,42 +53,60 @@ _REFUSED_BY_PREFIX: Final = {
     "controller.quorum.": "KRaft is not served; Ottla keeps its metadata in ZooKeeper",
 }
 
+# Settings of Kafka's that are about what Ottla has not got; given, they are warned of as unknown.
+_NOT_HERE: Final = frozenset(
+    (
+        "client.quota.callback.class",
+        "controller.listener.names",
+        "early.start.listeners",
+        "node.id",
+        "principal.builder.class",
+        "security.providers",
+        "zookeeper.clientCnxnSocket",
+        "zookeeper.metadata.migration.enable",
+    )
+)
 
-# A name, an IPv4 address, or an IPv6 address in brackets; then a port.
-_HOST_PORT: Final = re.compile(
-    r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\s:/\[\]]+)"
-    r"(:([1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]))?$"
+# One setting in several units.
+_BROKER_SYNONYMS: Final = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 
 
-class ConfigError(Exception):
-    """Settings that a broker cannot start with; `problems` has one line for each."""
+class ConfigSource(enum.IntEnum):
+    """Where a value stands, by its number in DescribeConfigs answers (KIP-226)."""
 
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_CLUSTER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """One address of a broker. `host` is "" for all interfaces."""
+class Synonym(NamedTuple):
+    """One of the places that a value could come from."""
 
     name: str
-    protocol: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.name}://{self.host}:{self.port}"
+    text: str | None
+    source: ConfigSource
 
 
 class BrokerConfig:
-    """The valid settings of one broker. Read by name, with the type: `config.get_int("num.partitions")`."""
+    """The valid settings of one broker. Read by name, with the type: `config.get_int("num.partitions")`.
+
+    Three layers over Kafka's defaults, the strongest first: what is set dynamically for this broker, for all
+    brokers (KIP-226), and what was given at the start. The dynamic layers change while the broker runs: who
+    wants to follow them reads anew, or hears of it from `dynamic_broker`.
+    """
 
     def __init__(self, values: Mapping[str, Value], given: Mapping[str, str], warnings: list[str]) -> None:
         self._values = dict(values)
         self.given = dict(given)
-        """What was set, as text; the rest are defaults."""
+        """What was set at the start, as text; the rest are defaults."""
+        self.of_broker: dict[str, str] = {}
+        self.of_cluster: dict[str, str] = {}
         self.warnings = warnings
         self.broker_id: int = self.get_int("broker.id")
         self.rack: str | None = self.get_optional_str("broker.rack")
@@ -90,11 +114,11 @@ class BrokerConfig:
             Path(d.strip()) for d in (self.get_optional_str("log.dirs") or self.get_str("log.dir")).split(",")
         ]
         self.zookeeper_connect: str | None = self.get_optional_str("zookeeper.connect")
-        protocols = _protocol_map(self.get_str("listener.security.protocol.map"))
-        self.listeners: list[Listener] = _parse_listeners(self.get_str("listeners"), protocols)
+        protocols = parse_protocol_map(self.get_str("listener.security.protocol.map"))
+        self.listeners: list[Listener] = parse_listeners(self.get_str("listeners"), protocols)
         advertised = self.get_optional_str("advertised.listeners")
         self.advertised_listeners: list[Listener] = (
-            _parse_listeners(advertised, protocols) if advertised else self.listeners
+            parse_listeners(advertised, protocols) if advertised else self.listeners
         )
         self.inter_broker_listener: str = self.get_optional_str("inter.broker.listener.name") or self.get_str(
             "security.inter.broker.protocol"
@@ -106,14 +130,61 @@ class BrokerConfig:
         values, problems = BROKER_CONFIGS.parse_all(properties)
         warnings: list[str] = []
         for name, text in properties.items():
-            if name not in BROKER_CONFIGS:
+            if name not in BROKER_CONFIGS or name in WITHOUT_EFFECT:
                 _judge_unknown(name, text, problems, warnings)
         if problems:
             raise ConfigError(problems)
         problems = _cross_checks(values)
         if problems:
             raise ConfigError(problems)
+        # These exist as dynamic settings only, whatever is given.
+        values.update(QUOTA_CONFIGS.parse_all({})[0])
         return cls(values, properties, warnings)
+
+    def overlaid(self, of_broker: Mapping[str, str], of_cluster: Mapping[str, str]) -> dict[str, Value]:
+        """All values with these dynamic layers. Raises ConfigError.
+
+        A layer hides the synonyms of its settings in those below: a dynamic log.retention.ms counts more
+        than any of the given ones.
+        """
+        effective = dict(self.given)
+        for layer in (of_cluster, of_broker):
+            for name, text in layer.items():
+                for synonym in broker_synonyms(name):
+                    effective.pop(synonym, None)
+                effective[name] = text
+        values, problems = BROKER_CONFIGS.parse_all(effective)
+        rates, wrong_rates = QUOTA_CONFIGS.parse_all({**of_cluster, **of_broker})
+        problems += wrong_rates
+        if problems:
+            raise ConfigError(problems)
+        problems = _cross_checks(values)
+        if problems:
+            raise ConfigError(problems)
+        return {**values, **rates}
+
+    def overlay(self, of_broker: Mapping[str, str], of_cluster: Mapping[str, str]) -> frozenset[str]:
+        """Take these dynamic layers for the present ones; returns the names of the settings that changed.
+        Raises ConfigError, with nothing changed."""
+        values, before = self.overlaid(of_broker, of_cluster), self._values
+        self.of_broker, self.of_cluster, self._values = dict(of_broker), dict(of_cluster), values
+        return frozenset(name for name, value in values.items() if value != before[name])
+
+    def synonyms(self, names: Iterable[str]) -> list[Synonym]:
+        """Where the value of a setting that goes by these names may come from, the strongest first."""
+        layers = (
+            (self.of_broker, ConfigSource.DYNAMIC_BROKER),
+            (self.of_cluster, ConfigSource.DYNAMIC_CLUSTER),
+            (self.given, ConfigSource.STATIC_BROKER),
+        )
+        wanted = list(names)
+        found = [Synonym(n, layer[n], source) for layer, source in layers for n in wanted if n in layer]
+        keys = BROKER_CONFIGS.keys
+        return found + [
+            Synonym(n, keys[n].show(keys[n].default_value), ConfigSource.DEFAULT)
+            for n in wanted
+            if n in keys and keys[n].default is not None
+        ]
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -151,8 +222,8 @@ class BrokerConfig:
 
     def text(self, name: str) -> str | None:
         """The value in Kafka's text form, as DescribeConfigs shows it."""
-        given = self.given.get(name)
-        return given.strip() if given is not None else BROKER_CONFIGS[name].default
+        key = BROKER_CONFIGS.keys.get(name) or QUOTA_CONFIGS[name]
+        return key.show(self._values[name])
 
 
 def validate_topic_config(name: str, value: str | None) -> str | None:
@@ -184,6 +255,13 @@ def topic_defaults(config: BrokerConfig) -> dict[str, str]:
     return defaults
 
 
+def broker_synonyms(name: str) -> tuple[str, ...]:
+    """The names that one broker setting goes by, the strongest first: in milliseconds, minutes, hours."""
+    if name == "log.flush.interval.ms":
+        return name, "log.flush.scheduler.interval.ms"  # its default, and no other way round
+    return next((names for names in _BROKER_SYNONYMS if name in names), (name,))
+
+
 def read_properties(path: Path) -> dict[str, str]:
     """A Java properties file: `key=value` or `key: value`, # and ! comments, \\ joins lines.
 
@@ -213,6 +291,12 @@ def read_properties(path: Path) -> dict[str, str]:
     return settings
 
 
+def is_refused(name: str) -> bool:
+    """Whether it is a setting of Kafka's that Ottla has not got, and so cannot change either."""
+    prefixes = (*_REFUSED_BY_PREFIX, "remote.", "delegation.token.", "password.encoder.")
+    return name in _REFUSED or name in _NOT_HERE or name.startswith(prefixes)
+
+
 def _judge_unknown(name: str, text: str, problems: list[str], warnings: list[str]) -> None:
     if name in _REFUSED and text.strip() and text.strip() != "false":
         problems.append(f"{name}={text}: {_REFUSED[name]}")
@@ -233,10 +317,10 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     """Rules that hold between settings."""
     problems: list[str] = []
     try:
-        protocols = _protocol_map(str(values["listener.security.protocol.map"]))
-        listeners = _parse_listeners(str(values["listeners"]), protocols)
+        protocols = parse_protocol_map(str(values["listener.security.protocol.map"]))
+        listeners = parse_listeners(str(values["listeners"]), protocols)
         advertised = values["advertised.listeners"]
-        told = _parse_listeners(str(advertised), protocols) if advertised else listeners
+        told = parse_listeners(str(advertised), protocols) if advertised else listeners
     except ConfigError as error:
         return error.problems
     names = [listener.name for listener in listeners]
@@ -279,47 +363,24 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     lag, wait = values["replica.lag.time.max.ms"], values["replica.fetch.wait.max.ms"]
     if isinstance(lag, int) and isinstance(wait, int) and wait > lag:
         problems.append(f"replica.fetch.wait.max.ms={wait}: must be at most replica.lag.time.max.ms={lag}")
+    problems += _time_problems(values)
     version = str(values["inter.broker.protocol.version"])
     if not version.startswith("3.9"):
         problems.append(f"inter.broker.protocol.version={version}: only 3.9 is served yet")
     return problems
 
 
-def is_connect_string(text: str) -> bool:
-    """Whether ZooKeeper's client would take it; the port may be left out, as there."""
-    hosts, slash, chroot = text.partition("/")
-    if slash and ("//" in text or chroot.strip() != chroot or chroot.endswith("/")):
-        return False
-    return all(_HOST_PORT.match(host.strip()) for host in hosts.split(","))
-
-
-def _protocol_map(text: str) -> dict[str, str]:
-    mapping: dict[str, str] = {}
-    for item in text.split(","):
-        name, colon, protocol = item.strip().partition(":")
-        if not colon or protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            raise ConfigError(
-                [
-                    f"listener.security.protocol.map={text}: {item.strip()} is not NAME:PROTOCOL, "
-                    "with PROTOCOL one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"
-                ]
-            )
-        mapping[name.upper()] = protocol
-    return mapping
-
-
-def _parse_listeners(text: str, protocols: Mapping[str, str]) -> list[Listener]:
-    listeners: list[Listener] = []
-    for raw in text.split(","):
-        item = raw.strip()
-        name, scheme, address = item.partition("://")
-        host, colon, port = address.rpartition(":")
-        if not scheme or not colon or not port.isdigit() or int(port) > 65535:
-            raise ConfigError([f"listeners: {item!r} is not NAME://HOST:PORT with a port from 0 to 65535"])
-        name = name.upper()
-        if name not in protocols:
-            raise ConfigError(
-                [f"listeners: {item}: no protocol for {name} in listener.security.protocol.map"]
-            )
-        listeners.append(Listener(name, protocols[name], host.strip("[]"), int(port)))
-    return listeners
+def _time_problems(values: Mapping[str, Value]) -> list[str]:
+    """Where no value at all is allowed, a rule of the single key would refuse that, too."""
+    problems = []
+    for name, low, or_unlimited in (
+        ("log.roll.ms", 1, False),
+        ("log.roll.jitter.ms", 0, False),
+        ("log.retention.ms", 1, True),
+        ("log.retention.minutes", 1, True),
+        ("log.retention.hours", 1, True),
+    ):
+        value = values[name]
+        if isinstance(value, int) and value < low and not (or_unlimited and value == -1):
+            problems.append(f"{name}={value}: must be {'-1, or ' if or_unlimited else ''}at least {low}")
+    return problems

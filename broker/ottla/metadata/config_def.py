@@ -8,6 +8,7 @@ what a value may be is part of the error. Nothing here knows any particular key.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ _INTEGER_BOUNDS = {
     "long": (-(2**63), 2**63 - 1),
     "short": (-(2**15), 2**15 - 1),
 }
+
+_PARTITION_AND_BROKER = re.compile(r"[0-9]+:[0-9]+")
 
 Value = bool | int | float | str | tuple[str, ...] | None
 
@@ -38,27 +41,71 @@ class ConfigType(enum.Enum):
         self.wire = wire
 
 
+class BadValue(ValueError):
+    """A text that is no value of its setting; what is allowed is told in our words and in Kafka's."""
+
+    def __init__(self, allowed: str, in_kafka: str) -> None:
+        super().__init__(allowed)
+        self.in_kafka = in_kafka
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a parsed value may be: a test, and the words that say it in an error."""
+    """What a parsed value may be: a test, and the words that say it in an error, ours and Kafka's."""
 
     allowed: str
     accepts: Callable[[Value], bool]
+    in_kafka: Callable[[Value], str]
 
 
 def at_least(low: float) -> Rule:
-    return Rule(f"at least {low}", lambda v: isinstance(v, int | float) and v >= low)
+    return Rule(
+        f"at least {low}",
+        lambda v: isinstance(v, int | float) and v >= low,
+        lambda v: f"Value must be at least {low}",
+    )
 
 
 def between(low: float, high: float) -> Rule:
-    return Rule(f"between {low} and {high}", lambda v: isinstance(v, int | float) and low <= v <= high)
+    def in_kafka(value: Value) -> str:
+        below = isinstance(value, int | float) and value < low
+        return f"Value must be at least {low}" if below else f"Value must be no more than {high}"
+
+    return Rule(
+        f"between {low} and {high}", lambda v: isinstance(v, int | float) and low <= v <= high, in_kafka
+    )
 
 
 def one_of(*words: str) -> Rule:
     def accepts(value: Value) -> bool:
         return all(v in words for v in value) if isinstance(value, tuple) else value in words
 
-    return Rule("one of " + ", ".join(words), accepts)
+    named = ", ".join(words)
+    return Rule(f"one of {named}", accepts, lambda v: f"String must be one of: {named}")
+
+
+gzip_level = Rule(
+    "-1, or between 1 and 9",
+    lambda v: isinstance(v, int) and (v == -1 or 1 <= v <= 9),
+    lambda v: "Value must be between 1 and 9 or equal to -1",
+)
+
+
+def _are_throttled_replicas(value: Value) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    items = [item for item in value if item]
+    return items == ["*"] or all(_PARTITION_AND_BROKER.fullmatch(item) for item in items)
+
+
+throttled_replicas = Rule(
+    "partition:broker pairs, or *",
+    _are_throttled_replicas,
+    lambda v: (
+        "Must be the literal '*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +121,25 @@ class ConfigKey:
     """Whether a running broker takes a new value (Kafka's per-broker or cluster-wide update modes)."""
 
     def parse(self, text: str) -> Value:
-        """The typed value of `text`; raises ValueError with what is allowed."""
+        """The typed value of `text`; raises BadValue with what is allowed."""
         text = text.strip() if self.type is not ConfigType.PASSWORD else text
         value = _parse(self.type, text)
         if self.rule is not None and not self.rule.accepts(value):
-            raise ValueError(f"must be {self.rule.allowed}")
+            raise BadValue(f"must be {self.rule.allowed}", self.rule.in_kafka(value))
         return value
+
+    def show(self, value: Value) -> str | None:
+        """A parsed value in Kafka's text form."""
+        match value:
+            case None | str():
+                return value
+            case bool():
+                return "true" if value else "false"
+            case tuple():
+                return ",".join(value)
+            case float():
+                return _java_double(value)
+        return str(value)
 
     @property
     def default_value(self) -> Value:
@@ -90,25 +150,44 @@ def _parse(kind: ConfigType, text: str) -> Value:
     if kind is ConfigType.BOOLEAN:
         lowered = text.lower()
         if lowered not in ("true", "false"):
-            raise ValueError("must be true or false")
+            raise BadValue("must be true or false", "Expected value to be either true or false")
         return lowered == "true"
     if kind in (ConfigType.INT, ConfigType.LONG, ConfigType.SHORT):
         low, high = _INTEGER_BOUNDS[kind.label]
+        in_kafka = f"Not a number of type {kind.name}"
         try:
             number = int(text)
         except ValueError:
-            raise ValueError(f"must be a whole number ({kind.label})") from None
+            raise BadValue(f"must be a whole number ({kind.label})", in_kafka) from None
         if not low <= number <= high:
-            raise ValueError(f"must be between {low} and {high} ({kind.label})")
+            raise BadValue(f"must be between {low} and {high} ({kind.label})", in_kafka)
         return number
     if kind is ConfigType.DOUBLE:
         try:
             return float(text)
         except ValueError:
-            raise ValueError("must be a number") from None
+            raise BadValue("must be a number", "Not a number of type DOUBLE") from None
     if kind is ConfigType.LIST:
         return tuple(item.strip() for item in text.split(",")) if text else ()
     return text
+
+
+def _java_double(value: float) -> str:
+    """As Java prints it: an exponent from 10^7 on and below 10^-3, and always a point."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    digits = repr(value).partition("e")[0].replace(".", "").strip("-0") or "0"
+    sign = "-" if mantissa.startswith("-") else ""
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{int(exponent)}"
+
+
+class ConfigError(Exception):
+    """Settings that a broker cannot start with; `problems` has one line for each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class ConfigDef:
@@ -132,8 +211,16 @@ class ConfigDef:
             return None if key.default is None else f"Invalid value null for {name}: a value is needed"
         try:
             key.parse(text)
-        except ValueError as error:
+        except BadValue as error:
             return f"Invalid value {text} for {name}: {error}"
+        return None
+
+    def problem_in_kafka(self, name: str, text: str) -> str | None:
+        """The same of a setting in the table, in the words of Kafka's answers."""
+        try:
+            self.keys[name].parse(text)
+        except BadValue as error:
+            return f"Invalid value {text.strip()} for configuration {name}: {error.in_kafka}"
         return None
 
     def parse_all(self, settings: Mapping[str, str]) -> tuple[dict[str, Value], list[str]]:
@@ -147,6 +234,6 @@ class ConfigDef:
                 continue
             try:
                 values[name] = key.parse(text)
-            except ValueError as error:
+            except BadValue as error:
                 problems.append(f"{name}={text}: {error}")
         return values, problems
