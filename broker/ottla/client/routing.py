@@ -47,6 +47,7 @@ class Brokers:
         self._client_id = client_id
         self._retry_pause_s = retry_pause_s
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
+        self._leaders: dict[str, dict[int, Node | None]] = {}
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -70,10 +71,18 @@ class Brokers:
             self._connections[host, port] = known
         return known
 
-    async def to(self, node: Node, request: Message) -> Any:
+    async def pause(self) -> None:
+        """What lies between two attempts."""
+        await asyncio.sleep(self._retry_pause_s)
+
+    async def to(self, node: Node, request: Message, *, version_max: int | None = None) -> Any:
+        """Ask one broker, in no version above `version_max`. Raises OSError, ConnectionLost, TimeoutError."""
         connection = await self._connection(node.host, node.port)
+        version = connection.version_of(type(request).api_key)
+        if version_max is not None:
+            version = min(version, version_max)
         # What a broker was given as time for the work itself must not end here first.
-        return await connection.request(request, timeout_s=self.timeout_s + 5)
+        return await connection.request(request, version=version, timeout_s=self.timeout_s + 5)
 
     async def any(self, request: Message) -> Any:
         """The first known broker that answers; raises ClusterUnreachable when none does."""
@@ -92,6 +101,23 @@ class Brokers:
                 return node
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not in the cluster")
 
+    async def leaders(self, topic: str) -> dict[int, Node | None]:
+        """Each partition's leader, or None; remembered until `forget_leaders`. Raises KafkaError."""
+        known = self._leaders.get(topic)
+        if known is not None:
+            return known
+        wanted = [m.MetadataRequest.MetadataRequestTopic(name=topic)]
+        response = await self.any(m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+        raise_first((entry.error_code, topic) for entry in response.topics)
+        nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+        found = {p.partition_index: nodes.get(p.leader_id) for p in response.topics[0].partitions}
+        if all(found.values()):
+            self._leaders[topic] = found
+        return found
+
+    def forget_leaders(self, topic: str) -> None:
+        self._leaders.pop(topic, None)
+
     async def controller(self, request: Message) -> Any:
         """Ask the controller, following it where it goes until the time is over."""
         async with asyncio.timeout(self.timeout_s):
@@ -105,7 +131,7 @@ class Brokers:
                         response = None
                     if response is not None and not _moved(response):
                         return response
-                await asyncio.sleep(self._retry_pause_s)
+                await self.pause()
 
     async def coordinator(self, group_id: str, request: Message) -> tuple[Node, Any]:
         """Ask the group's coordinator; raises KafkaError for an error of the group as a whole."""
@@ -124,7 +150,7 @@ class Brokers:
                         return node, response
                 elif coordinator.error_code not in _MOVED:
                     raise error_of(coordinator.error_code, coordinator.error_message)
-                await asyncio.sleep(self._retry_pause_s)
+                await self.pause()
 
 
 def _codes(response: Any) -> list[int]:

@@ -1,0 +1,31 @@
+"""Which partition a keyed record goes to: the Java client's choice, so that keys stay where they are.
+
+Called by the writer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Murmur2, 32 bits, with the seed that Kafka's clients use (`Utils.murmur2`), as an unsigned number."""
+    value = (_SEED ^ len(data)) & _MASK
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+        k = (k ^ (k >> 24)) * _M & _MASK
+        value = (value * _M & _MASK) ^ k
+    if len(data) > whole:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    value = (value ^ (value >> 13)) * _M & _MASK
+    return value ^ (value >> 15)
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """As the Java client's default partitioner: the hash without its sign, over the number of partitions."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
