@@ -243,7 +243,7 @@ class Controller:
             self._store,
             epoch_version,
             listener=listener,
-            unclean_by_default=bool(self.config["unclean.leader.election.enable"]),
+            unclean_by_default=lambda: self.config.get_bool("unclean.leader.election.enable"),
             make_channels=lambda on_response: Channels(self._connect, listener, on_response, timeout_s),
             wake=self._wake,
         )
@@ -305,6 +305,10 @@ class Controller:
     async def rebalance(self) -> None:
         """Hand partitions back to their preferred leaders now, where the imbalance is too great."""
         await self._decide(reactions.rebalance)
+
+    def unclean_default_changed(self) -> None:
+        """unclean.leader.election.enable has another value in this broker's settings."""
+        self._wake("configs")
 
     # Being woken.
 

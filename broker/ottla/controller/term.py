@@ -55,7 +55,7 @@ class Term:
         epoch_version: int,
         *,
         listener: str,
-        unclean_by_default: bool,
+        unclean_by_default: Callable[[], bool],
         make_channels: Callable[[Callable[[BrokerInfo, Message, Any], None]], Channels],
         wake: Callable[[str], None],
     ) -> None:
@@ -166,7 +166,7 @@ class Term:
         topics = sorted(leadership.topics_without_live_isr(self.state))
         configs = await loading.read_topic_configs(self.store, topics)
         name = "unclean.leader.election.enable"
-        default = "true" if self._unclean_by_default else "false"
+        default = "true" if self._unclean_by_default() else "false"
         self.state.unclean_topics = {t for t in topics if configs[t].get(name, default).lower() == "true"}
 
     # Answers of the brokers.

@@ -35,6 +35,7 @@ __all__ = [
     "is_connect_string",
     "is_refused",
     "read_properties",
+    "topic_config_problem",
     "topic_defaults",
     "validate_topic_config",
 ]
@@ -233,6 +234,22 @@ def validate_topic_config(name: str, value: str | None) -> str | None:
         near = difflib.get_close_matches(name, TOPIC_CONFIGS.keys, n=1)
         return f"Unknown topic config name: {name}" + (f" (did you mean {near[0]}?)" if near else "")
     return problem
+
+
+def topic_config_problem(topic: str, settings: Mapping[str, str]) -> str | None:
+    """What is wrong with all the settings of a topic together, in the words of Kafka's answers, or None."""
+    unknown = next((name for name in settings if name not in TOPIC_CONFIGS), None)
+    if unknown is not None:
+        return validate_topic_config(unknown, settings[unknown])
+    for name, text in settings.items():
+        problem = TOPIC_CONFIGS.problem_in_kafka(name, text)
+        if problem is not None:
+            return f"Invalid config value for resource ConfigResource(type=TOPIC, name='{topic}'): {problem}"
+    values, _ = TOPIC_CONFIGS.parse_all(settings)
+    low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        return f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+    return None
 
 
 def topic_defaults(config: BrokerConfig) -> dict[str, str]:

@@ -116,6 +116,10 @@ class DynamicBrokerConfig:
             except Exception:
                 log.exception("applying dynamic settings failed: %s", ", ".join(sorted(changed)))
 
+    def ignored(self, problem: Exception) -> None:
+        """What is stored cannot be read at all."""
+        log.error("ignoring broker settings: %s", problem)
+
 
 def usable(stored: Mapping[str, str]) -> dict[str, str]:
     """What can be applied of the stored settings; the rest is logged."""

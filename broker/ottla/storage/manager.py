@@ -66,7 +66,8 @@ class LogManager:
         self.cluster_id = cluster_id
         self.defaults = dict(defaults or {})
         self._recovery_threads = recovery_threads
-        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self.producer_id_expiration_ms = producer_id_expiration_ms
+        """producer.id.expiration.ms; the broker may set it anew at any time."""
         self._logs: dict[TopicPartition, Log] = {}
         self._stale: set[TopicPartition] = set()
         """Partitions without a log that checkpoint files on disk may still name."""
@@ -211,7 +212,7 @@ class LogManager:
         """
         deleted = 0
         for key, log in self.logs().items():
-            log.expire_producers(now_ms, self._producer_id_expiration_ms)
+            log.expire_producers(now_ms, self.producer_id_expiration_ms)
             if key in high_watermarks:
                 deleted += log.delete_old_segments(now_ms=now_ms, high_watermark=high_watermarks[key])
         return deleted
