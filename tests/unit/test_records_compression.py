@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.protocol.compression import Codec, compress, decompress, fix_lz4_v0_header
+from ottla.protocol.compression import (
+    Codec,
+    compress,
+    decompress,
+    decompressed_max_bytes,
+    fix_lz4_v0_header,
+)
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 DATA = b"".join(b"record %d of a stream; " % number for number in range(20_000))
@@ -63,3 +69,47 @@ def test_what_is_not_compressed_is_refused(codec: Codec, data: bytes) -> None:
 def test_a_snappy_block_that_reaches_beyond_the_data_is_refused() -> None:
     with pytest.raises(KafkaError):
         decompress(Codec.SNAPPY, compress(Codec.SNAPPY, DATA)[:-5])
+
+
+def test_snappy_streams_put_one_after_the_other_are_read() -> None:
+    assert decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"a") + compress(Codec.SNAPPY, b"b")) == b"ab"
+
+
+def test_gzip_members_put_one_after_the_other_are_read() -> None:
+    assert decompress(Codec.GZIP, compress(Codec.GZIP, b"a") + compress(Codec.GZIP, b"b")) == b"ab"
+
+
+@pytest.mark.parametrize(
+    ("codec", "levels"), [(Codec.GZIP, [1, 9]), (Codec.LZ4, [9, 8]), (Codec.ZSTD, [-5, 1, 19])]
+)
+def test_levels_that_take_longer_compress_more(codec: Codec, levels: list[int]) -> None:
+    compressed = [compress(codec, DATA, level) for level in levels]
+    assert all(decompress(codec, each) == DATA for each in compressed)
+    sizes = [len(each) for each in compressed]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[-1]
+
+
+def test_lz4_levels_keep_blocks_independent() -> None:
+    assert compress(Codec.LZ4, DATA, 12)[4] & 0x20
+
+
+def test_a_v0_header_is_the_one_that_old_clients_wrote() -> None:
+    frame = compress(Codec.LZ4, DATA, v0_header=True)
+    assert frame[6] == 0x1A, "xxHash32 of magic and descriptor, its second byte (KAFKA-3160)"
+    assert decompress(Codec.LZ4, fix_lz4_v0_header(frame)) == DATA
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_a_decompression_bomb_is_refused(codec: Codec) -> None:
+    bomb = compress(codec, bytes(65 << 20))
+    assert decompressed_max_bytes(len(bomb)) < 65 << 20
+    with pytest.raises(KafkaError) as caught:
+        decompress(codec, bomb)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_what_is_as_large_as_allowed_is_read(codec: Codec) -> None:
+    most = bytes(64 << 20)
+    assert len(decompress(codec, compress(codec, most))) == len(most)
