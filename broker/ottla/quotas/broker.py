@@ -20,8 +20,6 @@ PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
-LEADER_RATE: Final = "leader.replication.throttled.rate"
-FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 
 
 class BrokerQuotas:
@@ -45,11 +43,7 @@ class BrokerQuotas:
         for quota, name in ((self.leader, LEADER_REPLICAS), (self.follower, FOLLOWER_REPLICAS)):
             quota.throttle(topic, throttled_partitions(config.get(name, ""), self._broker_id))
 
-    def broker_config_changed(self, config: Mapping[str, str]) -> None:
-        """`config` is what is set dynamically for this broker, over the cluster's dynamic defaults.
-
-        Without a rate the throttled replicas are not held back.
-        """
-        for quota, name in ((self.leader, LEADER_RATE), (self.follower, FOLLOWER_RATE)):
-            text = config.get(name)
-            quota.limit = None if text is None else float(int(text))
+    def replication_rates_changed(self, leader: int, follower: int) -> None:
+        """The dynamic rates, in bytes per second, that hold for throttled replicas."""
+        self.leader.limit = float(leader)
+        self.follower.limit = float(follower)

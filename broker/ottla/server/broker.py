@@ -23,6 +23,7 @@ from ottla.client.connection import BrokerConnection
 from ottla.controller.controller import Controller
 from ottla.metadata import former_session, znodes
 from ottla.metadata.cache import MetadataCache
+from ottla.metadata.client_quotas import quota_listener
 from ottla.metadata.config import BrokerConfig, Listener, topic_defaults
 from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
@@ -40,6 +41,7 @@ from ottla.server.listener import Endpoint, SocketServer
 from ottla.server.offsets_coordinator import make_coordinator, offsets_partitions
 from ottla.server.purgatory import Purgatory
 from ottla.server.routes import Rooms
+from ottla.server.throttling import broker_quotas
 from ottla.storage.directories import LogDirProblem
 from ottla.storage.loading import OldFormat, UnfinishedSwap
 from ottla.storage.manager import LogManager
@@ -159,7 +161,18 @@ class Broker:
         undo.callback(channel.close)
         replicas.start()
 
-        self.dynamic = dynamic = DynamicConfigs(store, replicas.topic_config_changed, clock=clock)
+        self.quotas = quotas = broker_quotas(config)
+
+        def topic_config_changed(topic: str, overrides: dict[str, str]) -> None:
+            replicas.topic_config_changed(topic, overrides)
+            quotas.topic_config_changed(topic, overrides)
+
+        self.dynamic = dynamic = DynamicConfigs(
+            store,
+            topic_config_changed,
+            on_quota_config=quota_listener(quotas.client_config_changed),
+            clock=clock,
+        )
         undo.push_async_callback(dynamic.stop)
         await dynamic.start()
 
@@ -196,6 +209,7 @@ class Broker:
             store=store,
             cache=self.cache,
             dynamic=dynamic,
+            quotas=quotas,
             logs=logs,
             replicas=replicas,
             purgatory=purgatory,

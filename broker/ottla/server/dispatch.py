@@ -73,6 +73,7 @@ class Request:
         "connection",
         "correlation_id",
         "route",
+        "size",
         "version",
     )
 
@@ -85,6 +86,8 @@ class Request:
         self.correlation_id = header.correlation_id
         self.client_id = header.client_id
         self.answered = False
+        self.size = len(frame)
+        """Of header and body, in bytes: what quotas count."""
         self._frame: memoryview | None = frame
         self._body_offset = header.body_offset
         self._message: Message | None = None

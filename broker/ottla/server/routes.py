@@ -13,15 +13,18 @@ from typing import Protocol
 from ottla.controller.controller import Controller
 from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.metadata.cache import MetadataCache
+from ottla.metadata.client_quotas import StoredQuotas
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import MetadataStore
+from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher, Route
 from ottla.server.handlers.api_versions import ApiVersionsHandler
 from ottla.server.handlers.auto_create import TopicCreator
+from ottla.server.handlers.client_quotas import ClientQuotasHandler
 from ottla.server.handlers.cluster import ClusterHandler
 from ottla.server.handlers.configs import ConfigsHandler
 from ottla.server.handlers.fetch import FetchHandler
@@ -35,6 +38,7 @@ from ottla.server.handlers.producer_ids import ProducerIdsHandler
 from ottla.server.handlers.reassignments import ReassignmentsHandler
 from ottla.server.handlers.topics import TopicsHandler
 from ottla.server.purgatory import Purgatory
+from ottla.server.throttling import ClientThrottle
 from ottla.storage.manager import LogManager
 
 
@@ -49,6 +53,7 @@ class Rooms:
     store: MetadataStore
     cache: MetadataCache
     dynamic: DynamicConfigs
+    quotas: BrokerQuotas
     logs: LogManager
     replicas: ReplicaManager
     purgatory: Purgatory
@@ -67,8 +72,9 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     replicas, purgatory, controller = rooms.replicas, rooms.purgatory, rooms.controller
     creator = TopicCreator(config, rooms.channel.create_topics)
     fetch_max_bytes = config.get_int("fetch.max.bytes")
+    throttle = ClientThrottle(rooms.quotas, clock)
     return (
-        ProduceHandler(replicas, purgatory, cache, clock),
+        ProduceHandler(replicas, purgatory, cache, clock, throttle),
         FetchHandler(replicas, purgatory, cache, clock, fetch_max_bytes=fetch_max_bytes),
         OffsetsHandler(replicas),
         MetadataHandler(cache, creator, config, rooms.first_view),
@@ -86,6 +92,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         TopicsHandler(controller),
         ConfigsHandler(config, cache, rooms.dynamic.topic_config, rooms.dynamic.alter_topic_config),
         ReassignmentsHandler(controller),
+        ClientQuotasHandler(StoredQuotas(rooms.dynamic)),
         ProducerIdsHandler(ProducerIds(rooms.store, config.broker_id)),
         ApiVersionsHandler(dispatcher),
     )

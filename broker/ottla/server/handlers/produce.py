@@ -8,9 +8,11 @@ exactly one batch of format 2, as Kafka asks; before, message sets of formats 0 
 in (a named slow path). zstd needs version 7. Only the admin client may write to internal topics. From
 version 10 an error that a new leader explains names that leader (KIP-951).
 
+A client over its quota is told for how long to wait, and its connection is silent for that time (KIP-219),
+also with acks=0.
+
 Left out on purpose: transactional batches (INVALID_TXN_STATE: there is no transaction coordinator yet, so no
-transaction they could belong to); per-record errors (`record_errors`), because records are not looked into;
-quotas.
+transaction they could belong to); per-record errors (`record_errors`), because records are not looked into.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.produce_response import PACKED_FROM, pack
 from ottla.server.purgatory import Purgatory
+from ottla.server.throttling import ClientThrottle
 from ottla.storage.batch_rules import single_batch
 
 log = logging.getLogger(__name__)
@@ -66,7 +69,9 @@ class ProduceHandler:
         purgatory: Purgatory,
         cache: MetadataCache,
         clock: Callable[[], int],
+        throttle: ClientThrottle,
     ) -> None:
+        self._throttle = throttle
         self._replicas = replicas
         self._purgatory = purgatory
         self._cache = cache
@@ -79,7 +84,9 @@ class ProduceHandler:
         message = request.decode(ProduceRequest)
         acks = message.acks
         if acks not in (0, 1, -1):
-            request.respond(error_response(message, request.version, ErrorCode.INVALID_REQUIRED_ACKS, None))
+            refused_acks = error_response(message, request.version, ErrorCode.INVALID_REQUIRED_ACKS, None)
+            refused_acks.throttle_time_ms = self._throttle.produced(request)
+            request.respond(refused_acks)
             return
         now_ms = self._clock()
         response = ProduceResponse()
@@ -123,13 +130,14 @@ class ProduceHandler:
                     if replica is not None and result.error_code not in _NO_LOG_START:
                         result.log_start_offset = replica.log.log_start_offset
         if waits:
-            pending = _Pending(request, response, hints, len(waits), failed=failed)
+            pending = _Pending(request, response, hints, self._throttle, len(waits), failed=failed)
             timeout_ms = max(message.timeout_ms, 0)
             for key, offset, result in waits:
                 self._purgatory.await_replication(
                     key, offset, timeout_ms, partial(pending.settled, key, result)
                 )
             return
+        response.throttle_time_ms = self._throttle.produced(request)
         if acks == 0:
             if failed:
                 request.connection.close(
@@ -171,13 +179,14 @@ class ProduceHandler:
 class _Pending:
     """An acks=all request whose partitions wait for their high watermarks."""
 
-    __slots__ = ("_failed", "_hints", "_remaining", "_request", "_response")
+    __slots__ = ("_failed", "_hints", "_remaining", "_request", "_response", "_throttle")
 
     def __init__(
         self,
         request: Request,
         response: ProduceResponse,
         hints: LeaderHints,
+        throttle: ClientThrottle,
         remaining: int,
         *,
         failed: bool,
@@ -186,6 +195,7 @@ class _Pending:
         self._request = request
         self._response = response
         self._hints = hints
+        self._throttle = throttle
         self._remaining = remaining
 
     def settled(
@@ -197,6 +207,7 @@ class _Pending:
         self._remaining -= 1
         if self._remaining or self._request.abandoned:
             return
+        self._response.throttle_time_ms = self._throttle.produced(self._request)
         if self._failed:
             _add_endpoints(self._response, self._hints)
             self._request.respond(self._response)
