@@ -17,7 +17,7 @@ from ottla.controller.office import NotController, Office
 from ottla.controller.state import ClusterState, new_topic_id
 from ottla.controller.term import Term
 from ottla.metadata import znodes
-from ottla.metadata.config import TOPIC_SYNONYMS, BrokerConfig, ConfigSource, topic_defaults
+from ottla.metadata.config import BrokerConfig, ConfigSource, topic_defaults, topic_synonyms
 from ottla.metadata.store import Create, Operation, SetData
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
@@ -154,7 +154,7 @@ def _effective_configs(
     for name, default in sorted(topic_defaults(config).items()):
         source = ConfigSource.TOPIC
         if name not in new.configs:
-            synonyms = config.synonyms(synonym for synonym, _ in TOPIC_SYNONYMS.get(name, ()))
+            synonyms = topic_synonyms(config, name)
             source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         effective.append(
             CreateTopicsResponse.CreatableTopicConfigs(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import dropwhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,6 +38,7 @@ __all__ = [
     "read_properties",
     "topic_config_problem",
     "topic_defaults",
+    "topic_synonyms",
     "validate_topic_config",
 ]
 
@@ -171,21 +173,26 @@ class BrokerConfig:
         self.of_broker, self.of_cluster, self._values = dict(of_broker), dict(of_cluster), values
         return frozenset(name for name, value in values.items() if value != before[name])
 
-    def synonyms(self, names: Iterable[str]) -> list[Synonym]:
-        """Where the value of a setting that goes by these names may come from, the strongest first."""
+    def synonyms(self, name: str) -> list[Synonym]:
+        """Where the value of a setting may come from, the strongest first.
+
+        As in Kafka those of other names count only behind one of its own: a given log.retention.hours is not
+        where log.retention.ms comes from.
+        """
         layers = (
             (self.of_broker, ConfigSource.DYNAMIC_BROKER),
             (self.of_cluster, ConfigSource.DYNAMIC_CLUSTER),
             (self.given, ConfigSource.STATIC_BROKER),
         )
-        wanted = list(names)
-        found = [Synonym(n, layer[n], source) for layer, source in layers for n in wanted if n in layer]
+        names = broker_synonyms(name)
+        found = [Synonym(n, layer[n], source) for layer, source in layers for n in names if n in layer]
         keys = BROKER_CONFIGS.keys
-        return found + [
+        found += [
             Synonym(n, keys[n].show(keys[n].default_value), ConfigSource.DEFAULT)
-            for n in wanted
+            for n in names
             if n in keys and keys[n].default is not None
         ]
+        return list(dropwhile(lambda synonym: synonym.name != name, found))
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -277,6 +284,12 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
     if name == "log.flush.interval.ms":
         return name, "log.flush.scheduler.interval.ms"  # its default, and no other way round
     return next((names for names in _BROKER_SYNONYMS if name in names), (name,))
+
+
+def topic_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
+    """Where a topic's setting comes from that the topic does not set."""
+    synonyms = TOPIC_SYNONYMS.get(name)
+    return config.synonyms(synonyms[0][0]) if synonyms else []
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -26,13 +26,14 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import quota_listener
 from ottla.metadata.config import BrokerConfig, Listener, topic_defaults
 from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.registration import cluster_id as read_cluster_id
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable, get_many
 from ottla.metadata.succession import wait_for_successors
 from ottla.metadata.zookeeper import ZooKeeperStore
 from ottla.replication.manager import ReplicaManager
-from ottla.server import routes
+from ottla.server import live_settings, routes
 from ottla.server.controlled_shutdown import ControlledShutdown
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher
@@ -128,6 +129,8 @@ class Broker:
         await store.connect()
         self.cache.cluster_id = await read_cluster_id(store)
 
+        self.settings = settings = DynamicBrokerConfig(config)
+        await live_settings.load(settings, store)
         logs = LogManager(
             config.log_dirs,
             self.broker_id,
@@ -170,8 +173,12 @@ class Broker:
         self.dynamic = dynamic = DynamicConfigs(
             store,
             topic_config_changed,
+            settings.heard,
             on_quota_config=quota_listener(quotas.client_config_changed),
             clock=clock,
+        )
+        live_settings.follow(
+            settings, clock=clock, logs=logs, replicas=replicas, controller=controller, quotas=quotas
         )
         undo.push_async_callback(dynamic.stop)
         await dynamic.start()
@@ -209,6 +216,7 @@ class Broker:
             store=store,
             cache=self.cache,
             dynamic=dynamic,
+            settings=settings,
             quotas=quotas,
             logs=logs,
             replicas=replicas,

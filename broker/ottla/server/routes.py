@@ -16,12 +16,14 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import StoredQuotas
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import MetadataStore
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher, Route
+from ottla.server.handlers.alter_configs import AlterConfigsHandler
 from ottla.server.handlers.api_versions import ApiVersionsHandler
 from ottla.server.handlers.auto_create import TopicCreator
 from ottla.server.handlers.client_quotas import ClientQuotasHandler
@@ -53,6 +55,7 @@ class Rooms:
     store: MetadataStore
     cache: MetadataCache
     dynamic: DynamicConfigs
+    settings: DynamicBrokerConfig
     quotas: BrokerQuotas
     logs: LogManager
     replicas: ReplicaManager
@@ -90,7 +93,8 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             on_topics_deleted=rooms.coordinator.topics_deleted,
         ),
         TopicsHandler(controller),
-        ConfigsHandler(config, cache, rooms.dynamic.topic_config, rooms.dynamic.alter_topic_config),
+        ConfigsHandler(config, cache, rooms.dynamic.topic_config),
+        AlterConfigsHandler(rooms.settings, cache, rooms.dynamic),
         ReassignmentsHandler(controller),
         ClientQuotasHandler(StoredQuotas(rooms.dynamic)),
         ProducerIdsHandler(ProducerIds(rooms.store, config.broker_id)),
