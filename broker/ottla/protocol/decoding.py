@@ -5,7 +5,8 @@ length prefixes and tag counts that border on them, are read with one precompile
 are built without their `__init__`.
 
 Invariants of a generated decoder: the position only grows; an array's count is checked against the bytes
-that are left before anything is allocated; nothing outside the buffer is read.
+that are left before anything is allocated; nothing outside the buffer is read; and in a decoder for large
+buffers, no more than `MOST_ELEMENTS` array elements and tagged fields are gone through in one message.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from ottla.protocol.wire import (
 
 
 class _Decoder(Source):
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, most_elements: int | None) -> None:
         super().__init__(message, version)
+        self.most_elements = most_elements
+        self.has_records = False
         self.namespace.update(
             Malformed=Malformed,
             new=object.__new__,
@@ -80,6 +83,13 @@ class _Decoder(Source):
 
     def refuse_null(self, length: str) -> None:
         self.line(f"if {length} < 0: raise Malformed('null where this version allows none')")
+
+    def charge(self, count: str) -> None:
+        """Count `count` elements, where they are counted; what is left is in the local `left`."""
+        if self.most_elements is not None:
+            self.line(f"left -= {count}")
+            complaint = f"more than {self.most_elements} elements in one message"
+            self.line(f"if left < 0: raise Malformed({complaint!r})")
 
     def structure(self, cls: type[Struct], target: str) -> None:
         """Decode a struct into the local `target`; ends with reads possibly pending."""
@@ -148,7 +158,8 @@ class _Decoder(Source):
         elif wire == "bytes":
             self.line(f"{target} = bytes(buf[pos:{end}])")
         else:
-            self.line(f"{target} = memoryview(buf)[pos:{end}]")
+            self.has_records = True
+            self.line(f"{target} = view[pos:{end}]")
         self.line(f"pos = {end}")
         if nullable:
             self.indent -= 1
@@ -166,6 +177,7 @@ class _Decoder(Source):
         least = max(1, self.least_size(element))
         scaled = count if least == 1 else f"{count} * {least}"
         self.line(f"if {scaled} > size - pos: raise Malformed(str({count}) + ' elements cannot be left')")
+        self.charge(count)
         if element.wire in FIXED and element.wire != "uuid":
             self.line(f"{target} = list(unpack('>' + str({count}) + {FIXED[element.wire]!r}, buf, pos))")
             self.line(f"pos += {count} * {SIZES[FIXED[element.wire]]}")
@@ -197,6 +209,7 @@ class _Decoder(Source):
         self.indent += 1
         self.line(f"if {count} > 127: {count}, pos = more(buf, pos, {count})")
         # A count of billions ends at the buffer's end: each round reads two bytes at least.
+        self.charge(count)
         self.line(f"for _ in range({count}):")
         self.indent += 1
         self.line(f"{tag}, pos = varint(buf, pos)")
@@ -222,10 +235,19 @@ class _Decoder(Source):
         self.path = outer
 
 
-def compile_decoder(message: type[Message], version: int) -> Callable[..., Any]:
-    """`decode(buf, pos, size) -> (message, end)` for one version of `message`."""
-    source = _Decoder(message, version)
+def compile_decoder(
+    message: type[Message], version: int, most_elements: int | None = None
+) -> Callable[..., Any]:
+    """`decode(buf, pos, size) -> (message, end)` for one version of `message`.
+
+    With `most_elements`, it counts array elements and tagged fields, and refuses a message that has more.
+    """
+    source = _Decoder(message, version, most_elements)
     source.structure(message, "o")
     source.flush()
+    if source.has_records:
+        source.first_line("view = memoryview(buf)")
+    if most_elements is not None:
+        source.first_line(f"left = {most_elements}")
     source.line("return o, pos")
     return source.compile("decode(buf, pos, size)", f"decode {message.__name__} v{version}")

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from ottla.protocol import messages
 from ottla.protocol.api import API_TABLE, ApiKey
 from ottla.protocol.codec import encode, encode_parts
-from ottla.protocol.errors import MalformedMessage, UnencodableMessage, UnknownVersion
+from ottla.protocol.errors import MalformedMessage, UnencodableMessage
 from ottla.protocol.types import NEVER, Message
-from ottla.protocol.wire import Malformed, read_varint
+from ottla.protocol.wire import MOST_ELEMENTS, Malformed, read_varint
 
 _FIRST_FIELDS = struct.Struct(">hhi")
 _WITH_CLIENT_ID = struct.Struct(">hhih")
@@ -111,19 +111,20 @@ def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
         if header_version == 0:
             return RequestHeader(key, version, correlation_id, None, 8)
         length = _WITH_CLIENT_ID.unpack_from(frame)[3]
-        position = 10
-        client_id = None
-        if length >= 0:
-            position += length
-            if position > len(frame):
-                raise Malformed(f"client id of {length} bytes runs past the end")
-            client_id = str(frame[10:position], "utf-8")
-        if header_version == 2:
-            position = _skip_tagged_fields(frame, position)
-    except (struct.error, IndexError):
+    except struct.error:
         raise MalformedMessage("request header", "the frame ends within it", len(frame)) from None
-    except (Malformed, UnicodeDecodeError) as problem:
-        raise MalformedMessage("request header", str(problem)) from None
+    position = 10
+    client_id = None
+    if length >= 0:
+        position += length
+        if position > len(frame):
+            raise MalformedMessage("request header", f"client_id: length {length} runs past the end", 10)
+        try:
+            client_id = str(frame[10:position], "utf-8")
+        except UnicodeDecodeError as problem:
+            raise MalformedMessage("request header", f"client_id: {problem}", 10) from None
+    if header_version == 2:
+        position = _skip_tagged_fields("request header", frame, position)
     return RequestHeader(key, version, correlation_id, client_id, position)
 
 
@@ -137,32 +138,28 @@ def parse_correlation_id(frame: memoryview | bytes) -> int:
 
 def response_body_offset(api_key: int, version: int, frame: memoryview | bytes) -> int:
     """Where the body starts in a response frame without its size. Raises MalformedMessage."""
-    if response_header_version(api_key, version) == 0:
-        return 4
+    return (
+        4
+        if response_header_version(api_key, version) == 0
+        else _skip_tagged_fields("response header", frame, 4)
+    )
+
+
+def _skip_tagged_fields(header: str, frame: memoryview | bytes, position: int) -> int:
     try:
-        return _skip_tagged_fields(frame, 4)
+        if frame[position] == 0:
+            return position + 1
+        count, position = read_varint(frame, position)
+        if count > MOST_ELEMENTS:
+            raise Malformed(f"{count} of them")
+        for _ in range(count):
+            _, position = read_varint(frame, position)
+            length, position = read_varint(frame, position)
+            if length > len(frame) - position:
+                raise Malformed(f"length {length} runs past the end")
+            position += length
     except IndexError:
-        raise MalformedMessage("response header", "the frame ends within it", len(frame)) from None
+        raise MalformedMessage(header, "the frame ends within it", len(frame)) from None
     except Malformed as problem:
-        raise MalformedMessage("response header", str(problem)) from None
-
-
-def request_class(api_key: int) -> type[Message]:
-    """The request class of an API key. Raises UnknownVersion."""
-    try:
-        return REQUESTS[api_key]
-    except KeyError:
-        raise UnknownVersion(f"no messages for API key {api_key}") from None
-
-
-def _skip_tagged_fields(frame: memoryview | bytes, position: int) -> int:
-    if frame[position] == 0:
-        return position + 1
-    count, position = read_varint(frame, position)
-    for _ in range(count):
-        _, position = read_varint(frame, position)
-        length, position = read_varint(frame, position)
-        position += length
-        if position > len(frame):
-            raise Malformed("a tagged field runs past the end")
+        raise MalformedMessage(header, f"<tagged fields>: {problem}", position) from None
     return position

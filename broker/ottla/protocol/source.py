@@ -32,6 +32,10 @@ class Source:
         self.lines.append("    " * self.indent + text)
         self.paths.append(self.path)
 
+    def first_line(self, text: str) -> None:
+        self.lines.insert(0, f"    {text}")
+        self.paths.insert(0, "")
+
     def name(self, prefix: str) -> str:
         self._names += 1
         return f"{prefix}{self._names}"

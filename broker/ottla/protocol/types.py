@@ -177,6 +177,7 @@ class StructMeta(type):
             own.flexible_from = from_version
             own._encoders = {}
             own._decoders = {}
+            own._counting_decoders = {}
         return cls
 
     # The class statement's keywords are ours; `type.__init__` must not see them.
@@ -223,6 +224,8 @@ class Message(Struct):
     flexible_from: ClassVar[int]
     _encoders: ClassVar[dict[int, Any]]
     _decoders: ClassVar[dict[int, Any]]
+    _counting_decoders: ClassVar[dict[int, Any]]
+    """For buffers in which elements have to be counted; see `codec`."""
 
 
 def canonical(cls: type[Struct]) -> type[Struct]:

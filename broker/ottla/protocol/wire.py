@@ -25,6 +25,11 @@ FIXED = {
 LONGEST_STRING = 0x7FFF
 """In bytes of UTF-8. Flexible versions could carry longer ones, but Kafka refuses them there too."""
 
+MOST_ELEMENTS = 2**21
+"""Array elements and tagged fields in one message, all levels together: more than the metadata update of a
+cluster of 200,000 partitions has. Kafka sets no limit; ours keeps a hostile frame of 100 MiB from holding the
+event loop for more than two or three seconds, and from becoming gigabytes of objects."""
+
 SIZES = {"?": 1, "b": 1, "B": 1, "x": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "d": 8, "16s": 16}
 
 
