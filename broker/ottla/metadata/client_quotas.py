@@ -114,6 +114,14 @@ class StoredQuotas:
                 "Invalid entity filter component combination, IP filter component should not be used with "
                 "user or clientId filter component.",
             )
+        exact = not any(component.any_name for component in by_type.values())
+        if (
+            exact
+            and (strict or IP in by_type or len(by_type) == 2)
+            and "" in {c.name for c in by_type.values()}
+        ):
+            # Kafka reads the one node that can match, and chokes on its path.
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
         def matches(entity: Entity) -> bool:
             return all(t in entity and c.accepts(entity[t]) for t, c in by_type.items()) and not (

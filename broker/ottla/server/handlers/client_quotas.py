@@ -42,7 +42,6 @@ class ClientQuotasHandler:
         components = [_component(data) for data in message.components]
         found = await self._quotas.describe(components, strict=message.strict)
         return DescribeClientQuotasResponse(
-            error_message=None,
             entries=[
                 DescribeClientQuotasResponse.EntryData(
                     entity=[

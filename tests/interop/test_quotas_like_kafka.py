@@ -1,0 +1,362 @@
+"""The same requests about client quotas to Apache Kafka 3.9.1 and to Ottla: the same answers, the same tree.
+
+One broker of each kind, over one ZooKeeper; raw requests, so that what no client would send is asked too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from group_talk import Talk, side_by_side, until
+from judges import needs_kafka_jars
+from kazoo.client import KazooClient
+
+from bench.apache_kafka import KafkaBroker
+from ottla.client.admin import AdminClient
+from ottla.client.connection import BrokerConnection
+from ottla.local.brokers import BrokerProcess
+from ottla.local.cluster import run_admin
+from ottla.local.ports import free_port
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol.messages import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
+from ottla.protocol.records import Record, build_batch
+from ottla.protocol.types import Message
+
+SETTINGS = {"offsets.topic.replication.factor": "1", "auto.create.topics.enable": "false"}
+pytestmark = pytest.mark.timeout(150)
+
+Entity = Mapping[str, str | None]
+Story = Callable[[Talk], Coroutine[Any, Any, None]]
+
+ANY_NAME = 2
+
+
+class Brokers(NamedTuple):
+    """Apache Kafka under /kafka, ours under /ottla."""
+
+    zookeeper: str
+    kafka: int
+    ottla: int
+    tree: KazooClient
+    directory: Path
+
+    def same(self, story: Story) -> dict[str, Any]:
+        """Hold both conversations; every answer must be the same. Returns them."""
+        told = side_by_side({"Apache Kafka": self.kafka, "Ottla": self.ottla}, story)
+        kafka, ours = told["Apache Kafka"], told["Ottla"]
+        assert kafka, "nothing was asked"
+        differing = [label for label in kafka if ours.get(label) != kafka[label]]
+        assert not differing, "\n".join(
+            f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}"
+            for label in differing
+        )
+        assert ours.keys() == kafka.keys()
+        return kafka
+
+    def quotas(self, root: str) -> dict[str, Any]:
+        """All nodes of quotas under a root, with what they hold."""
+        found: dict[str, Any] = {}
+
+        def walk(path: str) -> None:
+            data = self.tree.get(f"{root}{path}")[0]
+            found[path] = json.loads(data) if data else None
+            for child in self.tree.get_children(f"{root}{path}"):
+                walk(f"{path}/{child}")
+
+        for entity_type in ("clients", "users", "ips"):
+            walk(f"/config/{entity_type}")
+        return found
+
+    def notifications(self, root: str) -> list[Any]:
+        changes = f"{root}/config/changes"
+        return [
+            json.loads(self.tree.get(f"{changes}/{name}")[0])
+            for name in sorted(self.tree.get_children(changes))
+        ]
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    needs_kafka_jars()
+    directory = tmp_path_factory.mktemp("quotas")
+    with ExitStack() as running:
+        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        running.callback(zookeeper.stop)
+        zookeeper.start()
+        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=SETTINGS)
+        ours = BrokerProcess(0, directory / "ottla", free_port())
+        running.callback(java.stop)
+        running.callback(ours.stop)
+        ours.write_properties(f"{zookeeper.connect}/ottla", SETTINGS)
+        ours.start_and_wait()
+        java.start()
+        tree = KazooClient(zookeeper.connect)
+        running.callback(tree.close)
+        running.callback(tree.stop)
+        tree.start()
+        for port in (java.port, ours.port):
+            run_admin([("127.0.0.1", port)], make_topic)
+        yield Brokers(zookeeper.connect, java.port, ours.port, tree, directory)
+
+
+async def make_topic(client: AdminClient) -> None:
+    await client.create_topic("t", partitions=1, replication_factor=1)
+
+
+def alter(
+    *changes: tuple[Entity, Mapping[str, float | None]], validate_only: bool = False
+) -> AlterClientQuotasRequest:
+    return AlterClientQuotasRequest(
+        validate_only=validate_only,
+        entries=[
+            AlterClientQuotasRequest.EntryData(
+                entity=[
+                    AlterClientQuotasRequest.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity.items()
+                ],
+                ops=[
+                    AlterClientQuotasRequest.OpData(
+                        key=key, value=0.0 if value is None else value, remove=value is None
+                    )
+                    for key, value in values.items()
+                ],
+            )
+            for entity, values in changes
+        ],
+    )
+
+
+def describe(*components: tuple[str, int, str | None], strict: bool = False) -> DescribeClientQuotasRequest:
+    return DescribeClientQuotasRequest(
+        strict=strict,
+        components=[
+            DescribeClientQuotasRequest.ComponentData(entity_type=kind, match_type=match_type, match=match)
+            for kind, match_type, match in components
+        ],
+    )
+
+
+RATES = {"producer_byte_rate": 1000.0, "consumer_byte_rate": 2000.0}
+EVERYONE: list[tuple[Entity, Mapping[str, float | None]]] = [
+    ({"user": "anna", "client-id": "c1"}, RATES),
+    ({"user": "anna", "client-id": None}, RATES),
+    ({"user": "anna"}, RATES),
+    ({"user": None, "client-id": "c1"}, RATES),
+    ({"user": None, "client-id": None}, RATES),
+    ({"user": None}, {"request_percentage": 1250.5, "controller_mutation_rate": 1e8}),
+    ({"client-id": "c1"}, RATES),
+    ({"client-id": None}, RATES),
+    ({"client-id": "ö/+ *~.-_%<default>"}, {"producer_byte_rate": 7.0}),
+    ({"user": "CN=w,O=x y", "client-id": "a b"}, {"request_percentage": 0.0001}),
+    ({"ip": "127.0.0.1"}, {"connection_creation_rate": 5.0}),
+    ({"ip": None}, {"connection_creation_rate": 6.0}),
+]
+
+
+def test_quotas_are_described_changed_and_stored_alike(brokers: Brokers) -> None:
+    async def story(talk: Talk) -> None:
+        for version in (0, 1):
+            await talk.ask(f"all there is at first, v{version}", "anna", describe(), version)
+        await talk.ask("set, v1", "anna", alter(*EVERYONE), 1)
+        await talk.ask("set again, v0", "anna", alter(*EVERYONE[:3]), 0)
+        for strict in (False, True):
+            for components in (
+                (),
+                (("user", 0, "anna"),),
+                (("user", 1, None),),
+                (("user", ANY_NAME, None),),
+                (("client-id", 0, "c1"),),
+                (("client-id", 1, "ignored"),),
+                (("client-id", ANY_NAME, None),),
+                (("user", 0, "anna"), ("client-id", 0, "c1")),
+                (("user", 0, "anna"), ("client-id", ANY_NAME, None)),
+                (("user", 1, None), ("client-id", 1, None)),
+                (("user", ANY_NAME, None), ("client-id", ANY_NAME, None)),
+                (("user", 0, "nobody"),),
+                (("client-id", 0, ""),),
+                (("client-id", 0, "ö/+ *~.-_%<default>"),),
+                (("ip", 0, "127.0.0.1"),),
+                (("ip", 1, None),),
+                (("ip", ANY_NAME, None),),
+                (("ip", 0, "127.0.0.2"),),
+                (("user", 0, ""),),
+                (("user", 0, ""), ("client-id", 0, "c1")),
+                (("user", 0, "anna"), ("client-id", 0, "")),
+                (("user", 0, ""), ("client-id", ANY_NAME, None)),
+                (("ip", 0, ""),),
+            ):
+                await talk.ask(
+                    f"describe {components} {strict}", "anna", describe(*components, strict=strict), 1
+                )
+
+    answers = brokers.same(story)
+    assert len(answers["describe () False"]["entries"]) == len(EVERYONE)
+    assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
+    assert "/config/clients/%C3%B6%2F%2B%20%2A%7E.-_%25%3Cdefault%3E" in brokers.quotas("/kafka")
+    assert brokers.notifications("/ottla") == brokers.notifications("/kafka")
+
+
+def test_bad_descriptions_are_refused_alike(brokers: Brokers) -> None:
+    async def story(talk: Talk) -> None:
+        for version in (0, 1):
+            for components in (
+                (("user", 0, "a"), ("user", 0, "b")),
+                (("client-id", 0, "a"), ("client-id", 0, "a")),
+                (("ip", 0, "a"), ("ip", 1, None)),
+                (("", 0, "a"),),
+                (("group", 0, "a"),),
+                (("USER", 0, "a"),),
+                (("user", 0, "a"), ("ip", 0, "b")),
+                (("user", 0, None),),
+                (("user", 3, "a"),),
+                (("user", -1, None),),
+            ):
+                await talk.ask(f"{components} v{version}", "anna", describe(*components), version)
+
+    brokers.same(story)
+
+
+def test_bad_changes_are_refused_alike(brokers: Brokers) -> None:
+    client = {"client-id": "bad"}
+    bad: dict[str, tuple[Entity, Mapping[str, float | None]]] = {
+        "nobody": ({}, RATES),
+        "unknown type": ({"group": "g"}, RATES),
+        "empty user": ({"user": ""}, RATES),
+        "empty client": ({"client-id": "", "user": "u"}, RATES),
+        "empty address": ({"ip": ""}, {"connection_creation_rate": 1.0}),
+        "address and user": ({"ip": "127.0.0.1", "user": "u"}, RATES),
+        "address and client": ({"ip": None, "client-id": None}, RATES),
+        "no address": ({"ip": "not.a.host.invalid"}, {"connection_creation_rate": 1.0}),
+        "IPv6": ({"ip": "::1"}, {"connection_creation_rate": 1.0}),
+        "negative for an address": ({"ip": "127.0.0.9"}, {"connection_creation_rate": -1.0}),
+        "unknown key": (client, {"bytes": 1.0}),
+        "unknown key, taken away": (client, {"bytes": None}),
+        "address key for a client": (client, {"connection_creation_rate": 1.0}),
+        "client key for an address": ({"ip": None}, {"producer_byte_rate": 1.0}),
+        "credentials": ({"user": "u"}, {"SCRAM-SHA-256": 1.0}),
+        "credentials of a pair": ({"user": "u", "client-id": "c"}, {"SCRAM-SHA-512": 1.0}),
+        "credentials of a client": (client, {"SCRAM-SHA-256": 1.0}),
+        "a fraction": (client, {"producer_byte_rate": 1.5}),
+        "a fraction of a connection": ({"ip": None}, {"connection_creation_rate": 0.5}),
+        "too many connections": ({"ip": None}, {"connection_creation_rate": 3e9}),
+        "infinite": (client, {"producer_byte_rate": float("inf")}),
+        "minus infinite": (client, {"producer_byte_rate": float("-inf")}),
+        "one bad of two": (client, {"producer_byte_rate": 1.0, "consumer_byte_rate": 0.1}),
+    }
+
+    async def story(talk: Talk) -> None:
+        for label, change in bad.items():
+            await talk.ask(label, "anna", alter(change), 1)
+        await talk.ask(
+            "good and bad", "anna", alter(bad["a fraction"], (client, {"request_percentage": 1.0})), 1
+        )
+        await talk.ask("only looked at", "anna", alter((client, RATES), validate_only=True), 1)
+        await talk.ask("only looked at, bad", "anna", alter(*bad.values(), validate_only=True), 0)
+        await talk.ask("what came of it", "anna", describe(("client-id", 0, "bad")), 1)
+
+    brokers.same(story)
+    assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
+
+
+def test_odd_numbers_are_stored_alike(brokers: Brokers) -> None:
+    numbers = (0.0, -0.0, 1.0, 0.001, 0.00099, 123456.75, 9999999.0, 1e7, 12345678.9, 1e21, 1e300, -3.5)
+    whole = (0.0, -1.0, -7.0, 4.9999999, 5.0000001, 2.0**40, 1e18, 1e19, float("nan"))
+
+    async def story(talk: Talk) -> None:
+        rates = {
+            **{
+                f"r{n}": {"request_percentage": value}
+                for n, value in enumerate((*numbers, float("nan"), float("inf")))
+            },
+            **{f"w{n}": {"producer_byte_rate": value} for n, value in enumerate(whole)},
+        }
+        await talk.ask("set", "anna", alter(*[({"user": name}, values) for name, values in rates.items()]), 1)
+
+    brokers.same(story)
+    assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
+
+
+def test_nodes_that_hold_nothing_any_more_are_removed_alike(brokers: Brokers) -> None:
+    gone = dict.fromkeys(RATES)
+
+    async def story(talk: Talk) -> None:
+        async def change(entity: Entity, values: Mapping[str, float | None]) -> None:
+            await talk.ask(f"{len(talk.answers)}", "bert", alter((entity, values)), 1)
+
+        for client in ("x", "y"):
+            await change({"user": "only", "client-id": client}, RATES)
+            await change({"user": "both", "client-id": client}, RATES)
+        await change({"user": "both"}, RATES)
+        await change({"user": "only", "client-id": "x"}, gone)
+        await change({"user": "both"}, gone)
+        await change({"client-id": "never"}, gone)
+        await change({"client-id": "c1"}, {"producer_byte_rate": None})
+
+    brokers.same(story)
+    assert brokers.quotas("/ottla") == brokers.quotas("/kafka")
+
+    async def the_rest(talk: Talk) -> None:
+        await talk.ask("a user's last client", "bert", alter(({"user": "only", "client-id": "y"}, gone)), 1)
+        await talk.ask("one of two", "bert", alter(({"user": "both", "client-id": "y"}, gone)), 1)
+        await talk.ask("and the other", "bert", alter(({"user": "both", "client-id": "x"}, gone)), 1)
+
+    brokers.same(the_rest)
+    ours = brokers.quotas("/ottla")
+    assert ours == brokers.quotas("/kafka")
+    assert not any("only" in path or "both" in path for path in ours)
+    assert brokers.notifications("/ottla") == brokers.notifications("/kafka")
+
+
+def produce(size: int, acks: int = 1) -> ProduceRequest:
+    batch = build_batch([Record(0, 1_700_000_000_000, b"k", b"v" * size)])
+    part = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch))
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[ProduceRequest.TopicProduceData(name="t", partition_data=[part])],
+    )
+
+
+def test_a_produce_over_the_limit_is_told_to_wait_as_long(brokers: Brokers) -> None:
+    """The first request of a client: how long it has to wait hangs on its size alone."""
+    cases = [(acks, version) for acks in (1, -1, 7) for version in (3, 8, 9, 11)]
+    names = {case: f"slow-{case[0]}-{case[1]}" for case in cases}
+    limits: list[tuple[Entity, Mapping[str, float | None]]] = [
+        ({"client-id": name}, {"producer_byte_rate": 100.0}) for name in (*names.values(), "probe")
+    ]
+
+    async def ask(port: int, client: str, request: Message, version: int) -> Any:
+        connection = await BrokerConnection.open("127.0.0.1", port, client_id=client)
+        try:
+            return await connection.request(request, version=version)
+        finally:
+            connection.close()
+
+    async def waits(port: int) -> list[int]:
+        # Quotas of users come before those of clients.
+        await ask(port, "anna", alter(*[(whom, dict.fromkeys(rates)) for whom, rates in EVERYONE]), 1)
+        await ask(port, "anna", alter(*limits), 1)
+
+        async def heard() -> bool:
+            """Changes are heard of in order, and the probe's was the last."""
+            answer: ProduceResponse = await ask(port, "probe", produce(5000), 9)
+            return answer.throttle_time_ms > 0
+
+        await until(heard)
+        answers = [await ask(port, names[case], produce(5000, case[0]), case[1]) for case in cases]
+        return [answer.throttle_time_ms for answer in answers]
+
+    theirs, mine = asyncio.run(waits(brokers.kafka)), asyncio.run(waits(brokers.ottla))
+    assert all(wait > 30_000 for wait in theirs), theirs
+    assert mine == theirs
