@@ -58,6 +58,9 @@ class Heard:
     def log_appended(self, p: Partition) -> None:
         self.news.append(("appended", p.log.log_end_offset))
 
+    def changed(self, p: Partition) -> None:
+        self.news.append(("changed", p.log.log_start_offset))
+
     def became_leader(self, p: Partition) -> None:
         self.news.append(("leader", p.leader_epoch))
 

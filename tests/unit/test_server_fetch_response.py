@@ -11,8 +11,16 @@ import pytest
 from ottla.metadata.cache import BrokerEndpoint
 from ottla.protocol import codec, frames
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import FetchResponse
-from ottla.server.handlers.fetch_response import INLINE_SLICE_MAX_BYTES, FetchedPartition, build
+from ottla.protocol.messages import FetchRequest, FetchResponse
+from ottla.server.fetch_sessions import WantedPartition
+from ottla.server.handlers.fetch_response import (
+    INLINE_SLICE_MAX_BYTES,
+    FetchedPartition,
+    begin_session,
+    build,
+    by_topic,
+    size_of,
+)
 from ottla.storage.segment import FileSlice, SegmentFile
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
@@ -22,21 +30,31 @@ def joined(parts: list[object]) -> bytes:
     return b"".join(p.to_bytes() if isinstance(p, FileSlice) else bytes(p) for p in parts)  # type: ignore[call-overload]
 
 
+ABORTED = [(2**40, 3), (9, 2**35)]
+
+
+def wanted(index: int, topic: str = "tøpic", topic_id: UUID = ID) -> WantedPartition:
+    return WantedPartition(topic, topic_id, FetchRequest.FetchPartition(partition=index))
+
+
 def expected(version: int, *, read_committed: bool, small: bytes, big: bytes) -> FetchResponse:
-    aborted: list[FetchResponse.AbortedTransaction] | None = [] if read_committed else None
+    aborted: list[FetchResponse.AbortedTransaction] | None = None
+    if read_committed:
+        row = FetchResponse.AbortedTransaction
+        aborted = [row(producer_id=producer, first_offset=offset) for producer, offset in ABORTED]
     wrong = FetchResponse.PartitionData(
         partition_index=9,
         error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
         high_watermark=-1,
-        aborted_transactions=aborted,
-        records=b"",
+        aborted_transactions=[],
+        records=None,
     )
     diverged = FetchResponse.PartitionData(
         partition_index=2,
         high_watermark=5,
         last_stable_offset=5,
         log_start_offset=0,
-        aborted_transactions=aborted,
+        aborted_transactions=None,
         records=b"",
     )
     response = FetchResponse(
@@ -65,7 +83,20 @@ def expected(version: int, *, read_committed: bool, small: bytes, big: bytes) ->
                     wrong,
                 ],
             ),
-            FetchResponse.FetchableTopicResponse(topic="" if version >= 13 else "empty", partitions=[]),
+            FetchResponse.FetchableTopicResponse(
+                topic="" if version >= 13 else "other",
+                topic_id=UUID(int=5),
+                partitions=[
+                    FetchResponse.PartitionData(
+                        partition_index=4,
+                        high_watermark=1,
+                        last_stable_offset=1,
+                        log_start_offset=1,
+                        aborted_transactions=None,
+                        records=b"",
+                    )
+                ],
+            ),
         ]
     )
     if version >= 12:
@@ -88,28 +119,25 @@ def test_packed_as_the_codec_would(version: int, read_committed: bool, tmp_path:
     small = FileSlice(file, 10, 200)
     big = [FileSlice(file, 0, INLINE_SLICE_MAX_BYTES + 1), FileSlice(file, 5, 77)]
     big_size = INLINE_SLICE_MAX_BYTES + 78
-    wrong = FetchedPartition(9, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    wrong = FetchedPartition(wanted(9), ErrorCode.NOT_LEADER_OR_FOLLOWER, size=-1, aborted=())
     diverging = (3, 2**33) if version >= 12 else None
-    diverged = FetchedPartition(2, ErrorCode.NONE, 5, 5, 0, diverging=diverging)
+    diverged = FetchedPartition(wanted(2), ErrorCode.NONE, 5, 5, 0, diverging=diverging)
+    aborted = ABORTED if read_committed else None
     if version >= 12:
         wrong.current_leader = (2, 8)
     parts = build(
         version,
         42,
-        [
-            (
-                "tøpic",
-                ID,
-                [
-                    FetchedPartition(0, ErrorCode.NONE, 7, 6, 3, [small], 200),
-                    FetchedPartition(1, ErrorCode.NONE, 2**40, 2**40, 0, big, big_size),
-                    diverged,
-                    wrong,
-                ],
-            ),
-            ("empty", UUID(int=0), []),
-        ],
-        read_committed=read_committed,
+        by_topic(
+            [
+                FetchedPartition(wanted(0), ErrorCode.NONE, 7, 6, 3, [small], 200, aborted=aborted),
+                FetchedPartition(wanted(1), ErrorCode.NONE, 2**40, 2**40, 0, big, big_size, aborted=aborted),
+                diverged,
+                wrong,
+                FetchedPartition(wanted(4, "other", UUID(int=5)), ErrorCode.NONE, 1, 1, 1),
+            ]
+        ),
+        session_id=0,
         endpoints=[BrokerEndpoint(2, "broker-2", 9092, "a"), BrokerEndpoint(3, "broker-3", 9093)],
     )
     slices = [p for p in parts if isinstance(p, FileSlice)]
@@ -121,5 +149,11 @@ def test_packed_as_the_codec_would(version: int, read_committed: bool, tmp_path:
         big=b"".join(s.to_bytes() for s in big),
     )
     assert joined(parts) == frames.encode_response(message, version, 42)  # type: ignore[arg-type]
+    body = codec.encode(message, version)
+    assert size_of(parts, version) == 4 + len(body)
+    if version >= 7:
+        begin_session(parts, version, 77)
+        message.session_id = 77
+        assert joined(parts) == frames.encode_response(message, version, 42)  # type: ignore[arg-type]
     frame = memoryview(joined(parts))[4:]  # type: ignore[arg-type]
     codec.decode(FetchResponse, version, frame, frames.response_body_offset(1, version, frame))

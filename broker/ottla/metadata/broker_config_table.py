@@ -111,7 +111,6 @@ _WITHOUT_EFFECT = """
     max.connections INT 2147483647 0
     max.connections.per.ip INT 2147483647 0
     max.connections.per.ip.overrides STRING ""
-    max.incremental.fetch.session.cache.slots INT 1000 0
     max.request.partition.size.limit INT 2000 1
     metadata.log.dir STRING -
     metadata.log.max.record.bytes.between.snapshots LONG 20971520 1
@@ -352,6 +351,13 @@ _ACTED_UPON = [
     K("socket.send.buffer.bytes", INT, "102400", "SO_SNDBUF; -1 leaves it to the system."),
     K("socket.request.max.bytes", INT, "104857600", "Largest request.", at_least(1)),
     K("fetch.max.bytes", INT, "57671680", "Largest fetch response.", at_least(1024)),
+    K(
+        "max.incremental.fetch.session.cache.slots",
+        INT,
+        "1000",
+        "Incremental fetch sessions that are kept.",
+        at_least(0),
+    ),
     K("request.timeout.ms", INT, "30000", "Time-out of requests the broker makes."),
 ]
 

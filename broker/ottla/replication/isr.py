@@ -56,6 +56,11 @@ class Follower:
         self.log_end_offset = offset
         return True
 
+    def was_idle(self, at_ms: int) -> None:
+        """Note that the follower's session was alive at `at_ms`, when there was nothing new for it."""
+        if self.log_end_offset >= 0 and at_ms > self.last_fetch_ms:
+            self.fetched(self.log_end_offset, self.log_start_offset, self.log_end_offset, at_ms)
+
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms_max
 

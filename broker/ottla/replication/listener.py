@@ -22,6 +22,9 @@ class ReplicationListener(Protocol):
     def log_appended(self, p: Partition) -> None:
         """The leader's log grew: followers may read it."""
 
+    def changed(self, p: Partition) -> None:
+        """What else an answer to a fetch depends on: the log's start, its truncation, a leader's epoch."""
+
     def became_leader(self, p: Partition) -> None:
         """This broker leads the partition from now on."""
 
@@ -38,6 +41,8 @@ class SilentListener:
     def high_watermark_advanced(self, p: Partition) -> None: ...
 
     def log_appended(self, p: Partition) -> None: ...
+
+    def changed(self, p: Partition) -> None: ...
 
     def became_leader(self, p: Partition) -> None: ...
 

@@ -24,6 +24,8 @@ from ottla.protocol.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
+from ottla.quotas.rates import Windows
+from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.alter_partition import AlterPartitionPort, AlterPartitionSender
 from ottla.replication.fetcher import Connect, Endpoint, FetchSettings, LeaderFetcher
 from ottla.replication.isr import IsrChange
@@ -81,6 +83,9 @@ class ReplicaManager:
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._endpoints: dict[int, Endpoint] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self.leader_quota = ReplicationQuota(Windows())
+        self.follower_quota = ReplicationQuota(Windows())
+        """The throttles of KIP-73, without limits until the server puts its own here."""
         self._fetch_settings = FetchSettings.of(config)
         self._lag_ms_max = config.get_int("replica.lag.time.max.ms")
         self._sender = AlterPartitionSender(broker_id, lambda: self.broker_epoch, alter_partition, clock)
@@ -242,6 +247,8 @@ class ReplicaManager:
                     partition.leader_epoch_start, partition.high_watermark, sorted(partition.isr),
                 )  # fmt: skip
                 self._listener.became_leader(partition)
+            else:
+                self._listener.changed(partition)
         elif partition.become_follower(state):
             _logger.info("%r at %d", partition, partition.log.log_end_offset)
             self._listener.became_follower(partition)

@@ -69,6 +69,7 @@ class Partition:
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self._in_sync = InSyncReplicas(broker_id, lag_ms_max, is_eligible)
         self._propose_isr = propose_isr
+        self._log_start_told = log.log_start_offset
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else f"follower of {self.leader_id}"
@@ -187,6 +188,15 @@ class Partition:
         if self.high_watermark < log.log_start_offset:
             self.high_watermark = log.log_start_offset
 
+    def log_start_checked(self) -> bool:
+        """Tell the listener if the log's start has moved (retention, DeleteRecords). To be called on the
+        event loop by whoever may have moved it; returns whether it has."""
+        if self.log.log_start_offset == self._log_start_told:
+            return False
+        self._log_start_told = self.log.log_start_offset
+        self.listener.changed(self)
+        return True
+
     def config_changed(self, config: LogConfig, now_ms: int) -> None:
         """The topic's settings are others now; a lower min.insync.replicas may commit what waits."""
         self.log.config = config
@@ -270,6 +280,7 @@ class Partition:
         else:
             up_to = self.last_stable_offset if read_committed else self.high_watermark
 
+        settled = False
         diverging: tuple[int, int] | None = None
         if last_fetched_epoch >= 0 and (last_fetched_epoch != log.latest_epoch or fetch_offset > end):
             epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
@@ -291,8 +302,16 @@ class Partition:
                     read = None
             if follower is not None and record_progress:
                 self._follower_fetched(follower, fetch_offset, follower_log_start_offset, end, now_ms)
+            # A follower outside the ISR is let in, maybe at the second asking, by its fetches.
+            settled = fetch_offset >= up_to and (follower is None or replica_id in self._in_sync.committed)
         return PartitionRead(
-            _NONE, self.high_watermark, self.last_stable_offset, log.log_start_offset, diverging, read
+            _NONE,
+            self.high_watermark,
+            self.last_stable_offset,
+            log.log_start_offset,
+            diverging,
+            read,
+            settled,
         )
 
     def _epoch_error(self, current_leader_epoch: int) -> ErrorCode:
@@ -314,6 +333,13 @@ class Partition:
             self._maybe_expand_isr(follower)
         if moved:
             self._advance_and_tell(now_ms)
+
+    def follower_was_idle(self, broker_id: int, at_ms: int) -> None:
+        """A follower that has everything polled at `at_ms`, as part of a fetch session that did not look at
+        this partition because nothing had happened to it."""
+        follower = self._in_sync.followers.get(broker_id)
+        if follower is not None:
+            follower.was_idle(at_ms)
 
     def _maybe_expand_isr(self, follower: Follower) -> None:
         """Take in a follower that has all that is committed, and has caught up with this leadership: below
@@ -416,6 +442,7 @@ class Partition:
             self.high_watermark = committed
         if leader_log_start > log.log_start_offset:
             log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
+            self.log_start_checked()
         if advanced:
             self.listener.high_watermark_advanced(self)
 
@@ -434,6 +461,7 @@ class Partition:
             _logger.warning("%r truncates to %d, below %d", self, offset, self.high_watermark)
         self.log.truncate_to(offset)
         self._clamp_high_watermark()
+        self.listener.changed(self)
 
     def start_over_at(self, offset: int) -> None:
         """Drop everything: the leader's log begins beyond the end of ours."""
@@ -441,6 +469,7 @@ class Partition:
         _logger.warning("%r starts over at %d: its end was %d", self, offset, self.log.log_end_offset)
         self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = self.log.log_end_offset
+        self.listener.changed(self)
 
     # --- offsets ------------------------------------------------------------------------------------
 

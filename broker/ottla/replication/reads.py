@@ -18,6 +18,8 @@ class PartitionRead(NamedTuple):
     log_start_offset: int
     diverging: tuple[int, int] | None
     read: LogRead | None
+    settled: bool = False
+    """The same request will be answered alike until the listener has news of the partition."""
 
 
 FAILED: Final = {

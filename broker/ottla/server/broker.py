@@ -37,6 +37,7 @@ from ottla.server import live_settings, routes
 from ottla.server.controlled_shutdown import ControlledShutdown
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher
+from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers.first_view import FIRST_VIEW_TIMEOUT_S, FirstView
 from ottla.server.listener import Endpoint, SocketServer
 from ottla.server.offsets_coordinator import make_coordinator, offsets_partitions
@@ -141,7 +142,8 @@ class Broker:
         await asyncio.to_thread(logs.load, clock(), await self._topic_configs())
         undo.push_async_callback(self._close_logs, logs)
 
-        self.purgatory = purgatory = Purgatory(loop)
+        sessions = FetchSessionCache(config.get_int("max.incremental.fetch.session.cache.slots"))
+        self.purgatory = purgatory = Purgatory(loop, sessions)
         undo.callback(purgatory.close)
         self.controller = controller = Controller(
             broker_id=self.broker_id, store=store, config=config, clock=clock, client_factory=self._connect
@@ -165,6 +167,7 @@ class Broker:
         replicas.start()
 
         self.quotas = quotas = broker_quotas(config)
+        replicas.leader_quota, replicas.follower_quota = quotas.leader, quotas.follower
 
         def topic_config_changed(topic: str, overrides: dict[str, str]) -> None:
             replicas.topic_config_changed(topic, overrides)

@@ -6,7 +6,8 @@ the broker's group log (to wait), and by replication as its ReplicationListener 
 - `ReplicationWait`: callbacks per partition in a queue; a partition's offsets are appended in order, so the
   high watermark completes from the front and a wake costs what it completes.
 - `DelayedFetch` watchers are kept per partition, followers (woken by appends) apart from consumers (woken by
-  the high watermark).
+  the high watermark). Those of a fetch session are not: the sessions know who waits for a partition, and are
+  told of its news even while nobody does.
 - Wake-ups are gathered and drained in the loop's next turn: replication calls the listener in the midst of
   an append, and one Produce request may touch many partitions.
 - Deadlines lie in buckets of `TICK_MS`, so a completed operation is forgotten at once (most complete long
@@ -20,10 +21,11 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ottla.protocol.errors import ErrorCode
+from ottla.server.fetch_sessions import FetchSessionCache
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class WatchedPartition(Protocol):
 
     def enough_replicas_for(self, offset: int) -> tuple[bool, ErrorCode]: ...
 
+    def follower_was_idle(self, broker_id: int, at_ms: int) -> None: ...
+
 
 class Delayed(Protocol):
     """Something with a deadline."""
@@ -52,8 +56,10 @@ class FetchWatcher(Delayed, Protocol):
     """A long poll: asked again about a partition on news from it, told when to give up."""
 
     done: bool
-    watched: list[PartitionKey]
     follower: bool
+
+    @property
+    def watched(self) -> Iterable[PartitionKey]: ...
 
     def news(self, key: PartitionKey) -> None:
         """Something happened at `key`: complete if there is enough to answer now."""
@@ -92,8 +98,10 @@ class ReplicationWait:
 class Purgatory:
     """Implements replication's ReplicationListener."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sessions: FetchSessionCache | None = None) -> None:
         self._loop = loop
+        self.sessions = FetchSessionCache() if sessions is None else sessions
+        self._in_sessions = self.sessions.watching
         self._produces: dict[PartitionKey, deque[ReplicationWait]] = {}
         self._followers: dict[PartitionKey, dict[FetchWatcher, None]] = {}
         self._consumers: dict[PartitionKey, dict[FetchWatcher, None]] = {}
@@ -103,6 +111,7 @@ class Purgatory:
         self._timer_bucket = 0
         self._advanced: dict[PartitionKey, WatchedPartition] = {}
         self._appended: set[PartitionKey] = set()
+        self._woken: dict[tuple[FetchWatcher, PartitionKey], None] = {}
         self._drain_scheduled = False
         # What the broker wants to hear after the waiting requests did (coordinators load and unload).
         self.on_leader: list[Callable[[str, int], None]] = []
@@ -123,6 +132,7 @@ class Purgatory:
         self._set_deadline(wait, timeout_ms)
 
     def watch_fetch(self, watcher: FetchWatcher, timeout_ms: int) -> None:
+        """A long poll of the partitions in `watched`; none for one that waits in a session."""
         table = self._followers if watcher.follower else self._consumers
         for key in watcher.watched:
             watchers = table.get(key)
@@ -153,12 +163,21 @@ class Purgatory:
         if key in self._produces or key in self._consumers:
             self._advanced[key] = p
             self._schedule_drain()
+        if key in self._in_sessions:
+            # A follower's next answer says so, but it does not wait for that.
+            self._tell_sessions(p, wake_followers=False)
 
     def log_appended(self, p: WatchedPartition) -> None:
         key = (p.topic, p.partition)
         if key in self._followers:
             self._appended.add(key)
             self._schedule_drain()
+        if key in self._in_sessions:
+            self._tell_sessions(p, consumers=False)
+
+    def changed(self, p: WatchedPartition) -> None:
+        if (p.topic, p.partition) in self._in_sessions:
+            self._tell_sessions(p)
 
     def became_leader(self, p: WatchedPartition) -> None:
         self._leadership_changed(p)
@@ -181,6 +200,17 @@ class Purgatory:
             self._advanced[key] = p
             self._appended.add(key)
             self._schedule_drain()
+        self.changed(p)
+
+    def _tell_sessions(
+        self, p: WatchedPartition, *, consumers: bool = True, wake_followers: bool = True
+    ) -> None:
+        woken = self.sessions.mark(p, consumers=consumers, wake_followers=wake_followers)
+        if woken:
+            key = (p.topic, p.partition)
+            for watcher in woken:
+                self._woken[watcher, key] = None
+            self._schedule_drain()
 
     # --- waking -------------------------------------------------------------------------------------
 
@@ -194,11 +224,14 @@ class Purgatory:
         self._drain_scheduled = False
         advanced, self._advanced = self._advanced, {}
         appended, self._appended = self._appended, set()
+        woken, self._woken = self._woken, {}
         for key, partition in advanced.items():
             self._complete_produces(key, partition)
             self._tell(self._consumers, key)
         for key in appended:
             self._tell(self._followers, key)
+        for watcher, key in woken:
+            self._tell_one(watcher, key)
 
     def _complete_produces(self, key: PartitionKey, partition: WatchedPartition) -> None:
         queue = self._produces.get(key)
@@ -221,11 +254,14 @@ class Purgatory:
         watchers = table.get(key)
         if watchers:
             for watcher in list(watchers):
-                if not watcher.done:
-                    try:
-                        watcher.news(key)
-                    except Exception:
-                        log.exception("a long poll of %s-%d failed", *key)
+                self._tell_one(watcher, key)
+
+    def _tell_one(self, watcher: FetchWatcher, key: PartitionKey) -> None:
+        if not watcher.done:
+            try:
+                watcher.news(key)
+            except Exception:
+                log.exception("a long poll of %s-%d failed", *key)
 
     def prune(self, key: PartitionKey) -> None:
         """Drop expired waits at the front (a high watermark that never moves must not keep them)."""

@@ -78,7 +78,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     throttle = ClientThrottle(rooms.quotas, clock)
     return (
         ProduceHandler(replicas, purgatory, cache, clock, throttle),
-        FetchHandler(replicas, purgatory, cache, clock, fetch_max_bytes=fetch_max_bytes),
+        FetchHandler(replicas, purgatory, cache, clock, throttle, fetch_max_bytes=fetch_max_bytes),
         OffsetsHandler(replicas),
         MetadataHandler(cache, creator, config, rooms.first_view),
         FindCoordinatorHandler(cache, creator, rooms.coordinator.partition_for),

@@ -4,33 +4,46 @@ Behaviour: a consumer or a follower reads from many partitions; the answer waits
 there, something is wrong or diverged, or `max_wait_ms` is over. Limits are Kafka's: each partition gives at
 most `partition_max_bytes`, all together at most `max_bytes` (and fetch.max.bytes), but the first batch of
 the first partition that has any goes out whole, however big (KIP-74). Epochs fence (KIP-320); a follower
-that diverged is told where (Fetch 12 and later). From version 13 topics go by id, an unknown one is
-UNKNOWN_TOPIC_ID. From version 16 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951).
-Records go from the segment's file to the socket (sendfile), small pieces through one buffer.
+that diverged is told where (Fetch 12 and later). From version 7 a session remembers what was asked, and the
+answer has only what is new (KIP-227). From version 13 topics go by id, an unknown one is UNKNOWN_TOPIC_ID.
+From version 16 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951). Partitions that
+nobody knows come last in an answer, and do not hasten it. Records go from the segment's file to the socket
+(sendfile), small pieces through one buffer.
 
 Left out on purpose: versions 0 to 3 (they want formats 0 and 1: advertised when there is down-conversion);
-fetch sessions (KIP-227: every answer has session id 0, which tells the client to send whole requests; an
-incremental one is FETCH_SESSION_ID_NOT_FOUND); a preferred read replica other than the leader; quotas.
+a preferred read replica other than the leader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from uuid import UUID
+from typing import Final, Protocol
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
-from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
+from ottla.server.connection import Part
 from ottla.server.dispatch import Request, Route
-from ottla.server.handlers.fetch_response import FetchedPartition, FetchedTopic, build
+from ottla.server.fetch_sessions import TOPIC_IDS_FROM, WantedPartition
+from ottla.server.handlers import fetch_response
+from ottla.server.handlers.fetch_read import FetchRead
+from ottla.server.handlers.fetch_response import FetchedPartition, FetchedTopic
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.purgatory import PartitionKey, Purgatory
 
-READ_COMMITTED = 1
-LEADER_HINTS_FROM = 16
-FOLLOWER_FETCH_FROM = 11
+READ_COMMITTED: Final = 1
+LEADER_HINTS_FROM: Final = 16
+
+
+class FetchQuota(Protocol):
+    """What holds consumers back (server.throttling)."""
+
+    def max_bytes(self, request: Request) -> int:
+        """More than this at once would never get through."""
+
+    def throttle_ms(self, request: Request, size: int) -> int:
+        """Count an answer of `size` bytes; positive: how long the client, answered nothing, has to wait."""
 
 
 class FetchHandler:
@@ -40,6 +53,7 @@ class FetchHandler:
         purgatory: Purgatory,
         cache: MetadataCache,
         clock: Callable[[], int],
+        quota: FetchQuota | None = None,
         *,
         fetch_max_bytes: int,
     ) -> None:
@@ -47,6 +61,7 @@ class FetchHandler:
         self.purgatory = purgatory
         self.cache = cache
         self.clock = clock
+        self.quota = quota
         self.fetch_max_bytes = fetch_max_bytes
 
     def routes(self) -> list[Route]:
@@ -54,176 +69,121 @@ class FetchHandler:
 
     def handle(self, request: Request) -> None:
         message = request.decode(FetchRequest)
-        if message.session_epoch > 0:
-            # We gave out no session: the client falls back to whole requests on this.
-            request.respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+        version = request.version
+        replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
+        context = self.purgatory.sessions.open(
+            message, version, replica_id=replica_id, name_of=self.cache.topic_name, now_ms=self.clock()
+        )
+        if isinstance(context, ErrorCode):
+            request.respond(FetchResponse(error_code=context))
             return
-        fetch = _Fetch(self, request, message)
-        fetch.read(first_time=True)
-        if message.max_wait_ms <= 0 or fetch.ready() or not fetch.watched:
-            fetch.respond()
-        else:
-            fetch.wait(message.max_wait_ms)
+        max_bytes = min(message.max_bytes, self.fetch_max_bytes)
+        if self.quota is not None and replica_id < 0:
+            max_bytes = min(max_bytes, self.quota.max_bytes(request))
+        read = FetchRead(
+            self.replicas,
+            self.cache,
+            self.clock,
+            context,
+            version=version,
+            replica_id=replica_id,
+            max_bytes=max_bytes,
+            read_committed=message.isolation_level == READ_COMMITTED,
+        )
+        _Fetch(self, request, read, message).start()
 
 
 class _Fetch:
     """One request, read once or, when it waits, again on news (a purgatory FetchWatcher)."""
 
     __slots__ = (
-        "_base_sizes",
+        "_context",
+        "_grown",
         "_handler",
-        "_max_bytes",
-        "_message",
+        "_max_wait_ms",
         "_min_bytes",
-        "_names",
-        "_replica_id",
+        "_read",
         "_request",
-        "_results",
-        "_size",
-        "_urgent",
         "bucket",
         "done",
         "follower",
         "watched",
     )
 
-    def __init__(self, handler: FetchHandler, request: Request, message: FetchRequest) -> None:
+    def __init__(
+        self, handler: FetchHandler, request: Request, read: FetchRead, message: FetchRequest
+    ) -> None:
         self._handler = handler
         self._request = request
-        self._message = message
-        version = request.version
-        self._replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
-        self._max_bytes = min(message.max_bytes, handler.fetch_max_bytes)
-        self._min_bytes = min(message.min_bytes, self._max_bytes)
-        if version >= 13:
-            topic_name = handler.cache.topic_name
-            self._names: list[str | None] = [topic_name(t.topic_id) for t in message.topics]
-        else:
-            self._names = [t.topic for t in message.topics]
-        self.watched: list[PartitionKey] = []
-        self.follower = self._replica_id >= 0
+        self._read = read
+        self._context = read.context
+        self._max_wait_ms = message.max_wait_ms
+        self._min_bytes = min(message.min_bytes, read.max_bytes)
+        self._grown = 0
+        self.follower = read.follower
+        self.watched: dict[PartitionKey, WantedPartition] = {}
         self.bucket = 0
         self.done = False
-        self._results: list[FetchedTopic] = []
-        self._size = 0
-        self._urgent = False
-        self._base_sizes: dict[PartitionKey, tuple[int, int]] | None = None
 
-    def read(self, *, first_time: bool) -> None:
-        """Read every partition as of now; `first_time` also collects what to watch."""
-        handler = self._handler
-        version = self._request.version
-        replicas = handler.replicas
-        now_ms = handler.clock()
-        read_committed = self._message.isolation_level == READ_COMMITTED
-        # A consumer of Fetch 11 and later may read from a follower it was sent to (KIP-392).
-        leader_only = self.follower or version < FOLLOWER_FETCH_FROM
-        remaining = self._max_bytes
-        min_one = True
-        self._urgent = False
-        self._size = 0
-        self._results = results = []
-        for topic, name in zip(self._message.topics, self._names, strict=True):
-            fetched: list[FetchedPartition] = []
-            results.append((topic.topic, topic.topic_id, fetched))
-            for p in topic.partitions:
-                index = p.partition
-                if name is None:
-                    fetched.append(FetchedPartition(index, ErrorCode.UNKNOWN_TOPIC_ID))
-                    self._urgent = True
-                    continue
-                replica = replicas.find(name, index)
-                if replica is None or (
-                    version >= 13 and replica.topic_id not in (None, ZERO_UUID, topic.topic_id)
-                ):
-                    fetched.append(FetchedPartition(index, self._why_not(name, index, topic.topic_id)))
-                    self._urgent = True
-                    continue
-                read = replica.read(
-                    p.fetch_offset,
-                    min(p.partition_max_bytes, remaining),
-                    replica_id=self._replica_id,
-                    current_leader_epoch=p.current_leader_epoch,
-                    last_fetched_epoch=p.last_fetched_epoch if version >= 12 else -1,
-                    read_committed=read_committed,
-                    min_one=min_one,
-                    now_ms=now_ms,
-                    record_progress=first_time,
-                    leader_only=leader_only,
-                    follower_log_start_offset=p.log_start_offset,
-                )
-                if read.error or read.diverging is not None:
-                    self._urgent = True
-                data = read.read
-                size = 0 if data is None else data.size
-                fetched.append(
-                    FetchedPartition(
-                        index,
-                        read.error,
-                        read.high_watermark,
-                        read.last_stable_offset,
-                        read.log_start_offset,
-                        None if data is None else data.slices,
-                        size,
-                        read.diverging if version >= 12 else None,
-                    )
-                )
-                if size:
-                    min_one = False
-                    remaining = max(0, remaining - size)
-                    self._size += size
-                if first_time:
-                    self.watched.append((name, index))
+    def start(self) -> None:
+        read = self._read
+        read.first()
+        nothing_to_wait_for = len(read.unknown) == len(self._context)
+        if self._max_wait_ms <= 0 or self._is_ready() or nothing_to_wait_for:
+            self._respond()
+        else:
+            self._wait()
 
-    def _why_not(self, topic: str, index: int, topic_id: UUID) -> ErrorCode:
-        known = self._handler.cache.partitions(topic)
-        if known is None or index not in known:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._request.version >= 13 and self._handler.cache.topic_id(topic) != topic_id:
-            return ErrorCode.INCONSISTENT_TOPIC_ID
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    def _is_ready(self) -> bool:
+        return self._read.urgent or self._read.size >= self._min_bytes
 
-    def ready(self) -> bool:
-        return self._urgent or self._size >= self._min_bytes
+    # --- waiting ------------------------------------------------------------------------------------
 
-    def wait(self, max_wait_ms: int) -> None:
+    def _wait(self) -> None:
+        session = self._context.session
+        if session is not None:
+            session.waiting = self
+        else:
+            for answer in self._read.answers:
+                wanted = answer.wanted
+                if wanted.topic is not None and wanted not in self._read.unknown:
+                    self.watched[wanted.topic, wanted.asked.partition] = wanted
         if self._min_bytes > 1:
-            # Most news will not be enough: remember where the logs stood, to read only when it may be.
-            self._base_sizes = {key: self._base(key) for key in self.watched}
-        self._handler.purgatory.watch_fetch(self, max_wait_ms)
+            # Most news will not be enough: remember where the logs stand, to read only when it may be.
+            for answer in self._read.answers:
+                answer.wanted.log_state = self._log_state(answer.wanted)
+        self._handler.purgatory.watch_fetch(self, self._max_wait_ms)
 
-    def _base(self, key: PartitionKey) -> tuple[int, int]:
-        """What a partition's growth is measured from: its log as it is, once all of it may be read."""
-        replica = self._handler.replicas.find(*key)
-        if replica is not None and not self.follower and replica.high_watermark < replica.log.log_end_offset:
-            # What is in the log and not committed yet counts as news when it is: anything may be enough.
-            return replica.leader_epoch, 0
-        return self._log_state(key)
-
-    def _log_state(self, key: PartitionKey) -> tuple[int, int]:
-        """(leader epoch, bytes) of a partition's log."""
-        replica = self._handler.replicas.find(*key)
-        return (-1, 0) if replica is None else (replica.leader_epoch, replica.log.size)
+    def _log_state(self, wanted: WantedPartition) -> tuple[int, int] | None:
+        """(leader epoch, bytes) of a partition's log; None if its growth says nothing."""
+        replica = self._handler.replicas.find(wanted.topic or "", wanted.asked.partition)
+        if replica is None or (not self.follower and replica.high_watermark < replica.log.log_end_offset):
+            # What is in the log and not committed yet counts as news when it is.
+            return None
+        return replica.leader_epoch, replica.log.size
 
     def news(self, key: PartitionKey) -> None:
         if self._request.abandoned:
             self._leave()
-            return
-        if self._base_sizes is not None and not self._may_be_enough(key):
-            return
-        self._read_again(due=False)
+        elif self._min_bytes <= 1 or self._may_be_enough(self._wanted(key)):
+            self._read_again(due=False)
 
-    def _may_be_enough(self, key: PartitionKey) -> bool:
-        assert self._base_sizes is not None
-        if self._log_state(key)[0] != self._base_sizes[key][0]:
+    def _wanted(self, key: PartitionKey) -> WantedPartition | None:
+        session = self._context.session
+        if session is None:
+            return self.watched[key]
+        watching = self._handler.purgatory.sessions.watching.get(key, ())
+        return next((wanted for wanted in watching if wanted.session is session), None)
+
+    def _may_be_enough(self, wanted: WantedPartition | None) -> bool:
+        if wanted is None:
             return True
-        grown = 0
-        for watched, (_, base) in self._base_sizes.items():
-            difference = self._log_state(watched)[1] - base
-            if difference < 0:
-                return True  # segments were deleted meanwhile: sizes say nothing
-            grown += difference
-        return self._size + grown >= self._min_bytes
+        before, now = wanted.log_state, self._log_state(wanted)
+        wanted.log_state = now
+        if before is None or now is None or before[0] != now[0] or now[1] < before[1]:
+            return True  # another epoch, or segments were deleted meanwhile: sizes say nothing
+        self._grown += now[1] - before[1]
+        return self._read.size + self._grown >= self._min_bytes
 
     def expire(self) -> None:
         self._leave()
@@ -233,56 +193,85 @@ class _Fetch:
     def _read_again(self, *, due: bool) -> None:
         """Answer if there is enough, or if it is time. No caller above could turn an error into an answer."""
         try:
-            self.read(first_time=False)
-            if due or self.ready():
+            self._grown = 0
+            self._read.again()
+            if due or self._is_ready():
                 self._leave()
-                self.respond()
+                self._respond()
         except Exception as e:
             self._leave()
             self._request.fail(e)
 
     def _leave(self) -> None:
         self.done = True
+        session = self._context.session
+        if session is not None and session.waiting is self:
+            session.waiting = None
         self._handler.purgatory.unwatch_fetch(self)
 
-    def respond(self) -> None:
-        request = self._request
+    # --- answering ----------------------------------------------------------------------------------
+
+    def _respond(self) -> None:
+        handler, request, context = self._handler, self._request, self._context
+        version = request.version
+        chosen = context.choose(self._read.answers)
+        topics = fetch_response.by_topic(chosen)
+        listener = request.connection.listener
         hints = LeaderHints(
-            self._handler.cache,
-            request.connection.listener,
-            enabled=self._urgent and request.version >= LEADER_HINTS_FROM,
+            handler.cache, listener, enabled=self._read.urgent and version >= LEADER_HINTS_FROM
         )
         if hints.enabled:
-            for (_, _, partitions), name in zip(self._results, self._names, strict=True):
-                for p in partitions:
-                    if p.error in HINTED_ERRORS and name is not None:
-                        p.current_leader = hints.leader_of(name, p.index)
-        request.respond_raw(
-            build(
-                request.version,
+            for answer in chosen:
+                if answer.error in HINTED_ERRORS and answer.wanted.topic is not None:
+                    answer.current_leader = hints.leader_of(answer.wanted.topic, answer.index)
+
+        def build(topics: list[FetchedTopic], throttle_ms: int = 0) -> list[Part]:
+            return fetch_response.build(
+                version,
                 request.correlation_id,
-                self._results,
-                read_committed=self._message.isolation_level == READ_COMMITTED,
+                topics,
+                error=context.error,
+                session_id=context.session_id,
+                throttle_ms=throttle_ms,
                 endpoints=hints.endpoints.values(),
             )
-        )
+
+        parts = build(topics)
+        if handler.quota is not None and not self.follower:
+            throttle_ms = handler.quota.throttle_ms(request, fetch_response.size_of(parts, version))
+            if throttle_ms > 0:
+                # Nothing was said, and the session stays as it was.
+                request.respond_raw(build([], throttle_ms))
+                return
+        context.commit(self._read.answers, handler.clock())
+        if context.begins:
+            fetch_response.begin_session(parts, version, context.session_id)
+        if self.follower and handler.replicas.leader_quota.active:
+            self._count_throttled(chosen)
+        request.respond_raw(parts)
+
+    def _count_throttled(self, answers: list[FetchedPartition]) -> None:
+        quota = self._handler.replicas.leader_quota
+        sent = [a for a in answers if a.size > 0 and quota.is_throttled(a.wanted.topic or "", a.index)]
+        quota.record(sum(answer.size for answer in sent), self._handler.clock())
 
 
 def error_response(message: FetchRequest, version: int, code: ErrorCode, detail: str | None) -> FetchResponse:
-    """As Kafka: the top-level error from version 7, and every partition of a whole request too."""
+    """As Kafka: the top-level error from version 7, and every partition of a request by names too."""
+    topics = message.topics if version < TOPIC_IDS_FROM else []
     return FetchResponse(
         error_code=code,
+        session_id=message.session_id,
         responses=[
             FetchResponse.FetchableTopicResponse(
                 topic=topic.topic,
-                topic_id=topic.topic_id,
                 partitions=[
                     FetchResponse.PartitionData(
-                        partition_index=p.partition, error_code=code, high_watermark=-1, records=b""
+                        partition_index=p.partition, error_code=code, high_watermark=-1
                     )
                     for p in topic.partitions
                 ],
             )
-            for topic in message.topics
+            for topic in topics
         ],
     )

@@ -7,13 +7,14 @@ ottla.server.handlers.fetch; tests compare the packed bytes with the codec's.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from uuid import UUID
 
 from ottla.metadata.cache import BrokerEndpoint
 from ottla.protocol.errors import ErrorCode
 from ottla.server.connection import Part
+from ottla.server.fetch_sessions import WantedPartition
 from ottla.storage.segment import FileSlice
 
 # Up to here a slice is read into the response: one sendmsg for all beats a sendfile for each.
@@ -25,14 +26,20 @@ _HEADER_FLEXIBLE = Struct(">iiBi")  # ... with the header's tagged fields before
 _SESSION = Struct(">hi")  # error code, session id
 _PARTITION = Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start offset
 _PARTITION_V4 = Struct(">ihqq")  # ... without the log start offset
+_ABORTED = Struct(">qq")  # producer id, first offset
 _DIVERGING = Struct(">BBiqB")  # tag 0: size 13, epoch, end offset, no tagged fields
 _CURRENT_LEADER = Struct(">BBiiB")  # tag 1: size 9, leader, epoch, no tagged fields
 
 
+AbortedTransactions = Sequence[tuple[int, int]]
+"""(producer id, first offset) of each."""
+
+
 class FetchedPartition:
-    """One partition's part of a response."""
+    """One partition's part of a response: what `wanted` comes to. A `size` of -1: records are null."""
 
     __slots__ = (
+        "aborted",
         "current_leader",
         "diverging",
         "error",
@@ -40,13 +47,15 @@ class FetchedPartition:
         "index",
         "last_stable_offset",
         "log_start_offset",
+        "settled",
         "size",
         "slices",
+        "wanted",
     )
 
     def __init__(
         self,
-        index: int,
+        wanted: WantedPartition,
         error: ErrorCode = ErrorCode.NONE,
         high_watermark: int = -1,
         last_stable_offset: int = -1,
@@ -54,8 +63,11 @@ class FetchedPartition:
         slices: list[FileSlice] | None = None,
         size: int = 0,
         diverging: tuple[int, int] | None = None,
+        aborted: AbortedTransactions | None = None,
+        settled: bool = False,
     ) -> None:
-        self.index = index
+        self.wanted = wanted
+        self.index = wanted.asked.partition
         self.error = error
         self.high_watermark = high_watermark
         self.last_stable_offset = last_stable_offset
@@ -63,10 +75,26 @@ class FetchedPartition:
         self.slices = slices
         self.size = size
         self.diverging = diverging
+        self.aborted = aborted
+        self.settled = settled
         self.current_leader: tuple[int, int] | None = None
 
 
 FetchedTopic = tuple[str, UUID, list[FetchedPartition]]
+
+
+def by_topic(answers: Iterable[FetchedPartition]) -> list[FetchedTopic]:
+    """Neighbours of one topic together, in the order they have (Kafka does not gather the others either)."""
+    topics: list[FetchedTopic] = []
+    last: WantedPartition | None = None
+    for answer in answers:
+        wanted = answer.wanted
+        if last is None or wanted.topic != last.topic or wanted.topic_id != last.topic_id:
+            rows: list[FetchedPartition] = []
+            topics.append((wanted.topic or "", wanted.topic_id, rows))
+            last = wanted
+        rows.append(answer)
+    return topics
 
 
 def build(
@@ -74,7 +102,6 @@ def build(
     correlation_id: int,
     topics: list[FetchedTopic],
     *,
-    read_committed: bool,
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = 0,
     throttle_ms: int = 0,
@@ -93,12 +120,8 @@ def build(
     if version >= 7:
         out += _SESSION.pack(error, session_id)
     out += _count(len(topics), flexible)
-    # No transactions yet, hence no aborted ones: an empty list where the isolation level asks for one.
-    if read_committed:
-        aborted = b"\x01" if flexible else b"\x00\x00\x00\x00"
-    else:
-        aborted = b"\x00" if flexible else b"\xff\xff\xff\xff"
-    after_offsets = aborted + (b"\xff\xff\xff\xff" if version >= 11 else b"")  # preferred read replica: none
+    preferred_replica = b"\xff\xff\xff\xff" if version >= 11 else b""  # none
+    no_list = (b"\x00" if flexible else b"\xff\xff\xff\xff") + preferred_replica
     for name, topic_id, partitions in topics:
         if version >= 13:
             out += topic_id.bytes
@@ -114,7 +137,11 @@ def build(
                 )
             else:
                 out += _PARTITION_V4.pack(p.index, p.error, p.high_watermark, p.last_stable_offset)
-            out += after_offsets
+            if p.aborted is None:
+                out += no_list
+            else:
+                _add_aborted(out, p.aborted, flexible)
+                out += preferred_replica
             out += uvarint(p.size + 1) if flexible else _I32.pack(p.size)
             if p.slices:
                 for piece in p.slices:
@@ -138,6 +165,28 @@ def build(
     total = file_bytes + sum(len(part) for part in parts if isinstance(part, bytearray))
     _I32.pack_into(first, 0, total - 4)
     return parts
+
+
+def size_of(parts: list[Part], version: int) -> int:
+    """The bytes that count for a quota: as Kafka, those of the body, and the size before it."""
+    total = sum(part.length if isinstance(part, FileSlice) else len(part) for part in parts)
+    return total - (5 if version >= 12 else 4)
+
+
+def begin_session(parts: list[Part], version: int, session_id: int) -> None:
+    """Write the session's id into a response that was built before there was one (version 7 and later)."""
+    first = parts[0]
+    assert isinstance(first, bytearray)
+    header = _HEADER_FLEXIBLE if version >= 12 else _HEADER
+    _SESSION.pack_into(first, header.size, ErrorCode.NONE, session_id)
+
+
+def _add_aborted(out: bytearray, aborted: AbortedTransactions, flexible: bool) -> None:
+    out += _count(len(aborted), flexible)
+    for producer_id, first_offset in aborted:
+        out += _ABORTED.pack(producer_id, first_offset)
+        if flexible:
+            out += b"\x00"
 
 
 def _add_tagged(out: bytearray, p: FetchedPartition) -> None:

@@ -1,0 +1,179 @@
+"""What the partitions of one Fetch have to say, as of now: the loop over them, under the request's limits.
+
+Called by ottla.server.handlers.fetch, once when the request comes and again on news while it waits. It says
+what is there and whether that is urgent; what goes out, and when, is for others to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ottla.metadata.cache import MetadataCache
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.types import ZERO_UUID
+from ottla.replication.manager import ReplicaManager
+from ottla.replication.partition import Partition
+from ottla.server.fetch_sessions import FetchContext, WantedPartition
+from ottla.server.handlers.fetch_response import FetchedPartition
+
+FOLLOWER_FETCH_FROM: Final = 11
+STORAGE_ERROR_FROM: Final = 6
+
+
+class FetchRead:
+    """The answers to one request, and what they amount to."""
+
+    __slots__ = (
+        "_cache",
+        "_clock",
+        "_read_committed",
+        "_replica_id",
+        "_replicas",
+        "_version",
+        "answers",
+        "context",
+        "follower",
+        "max_bytes",
+        "size",
+        "unknown",
+        "urgent",
+    )
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        cache: MetadataCache,
+        clock: Callable[[], int],
+        context: FetchContext,
+        *,
+        version: int,
+        replica_id: int,
+        max_bytes: int,
+        read_committed: bool,
+    ) -> None:
+        self._replicas = replicas
+        self._cache = cache
+        self._clock = clock
+        self._version = version
+        self._replica_id = replica_id
+        self._read_committed = read_committed
+        self.context = context
+        self.follower = replica_id >= 0
+        self.max_bytes = max_bytes
+        self.answers: list[FetchedPartition] = []
+        self.unknown: set[WantedPartition] = set()
+        """Those that nobody knew when the request came. They come last, and are no reason to hurry."""
+        self.size = 0
+        """Bytes of records in all."""
+        self.urgent = False
+        """There is an error, or a follower has diverged: no waiting for more."""
+
+    def first(self) -> None:
+        """Read for the first time: a follower's progress counts."""
+        unknown = self._read(record_progress=True)
+        self.unknown = {answer.wanted for answer in unknown}
+        self.answers += unknown
+
+    def again(self) -> None:
+        """Read anew what may have something to say by now."""
+        for answer in self._read(record_progress=False):
+            if answer.wanted not in self.unknown:
+                self.urgent = True
+            self.answers.append(answer)
+
+    def _read(self, *, record_progress: bool) -> list[FetchedPartition]:
+        """Set `answers`, `size` and `urgent`; return the answers for partitions that nobody knows."""
+        replicas, version, replica_id, follower = (
+            self._replicas, self._version, self._replica_id, self.follower
+        )  # fmt: skip
+        read_committed = self._read_committed
+        now_ms = self._clock()
+        # A consumer of Fetch 11 and later may read from a follower it was sent to (KIP-392).
+        leader_only = follower or version < FOLLOWER_FETCH_FROM
+        quota = replicas.leader_quota
+        throttled = follower and quota.active and quota.is_exceeded(now_ms)
+        remaining = self.max_bytes
+        min_one = True
+        unknown: list[FetchedPartition] = []
+        self.urgent = False
+        self.size = 0
+        self.answers = answers = []
+        for wanted in self.context.to_read():
+            asked = wanted.asked
+            topic = wanted.topic
+            replica = None if topic is None else replicas.find(topic, asked.partition)
+            if replica is None or not _same_topic(replica, wanted):
+                error = self._why_not(wanted, replica)
+                if error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    unknown.append(FetchedPartition(wanted, error, size=-1, aborted=()))
+                else:
+                    answers.append(FetchedPartition(wanted, error))
+                    self.urgent = True
+                continue
+            read = replica.read(
+                asked.fetch_offset,
+                min(asked.partition_max_bytes, remaining),
+                replica_id=replica_id,
+                current_leader_epoch=asked.current_leader_epoch,
+                last_fetched_epoch=asked.last_fetched_epoch,
+                read_committed=read_committed,
+                min_one=min_one,
+                now_ms=now_ms,
+                record_progress=record_progress,
+                leader_only=leader_only,
+                follower_log_start_offset=asked.log_start_offset,
+            )
+            if read.error or read.diverging is not None:
+                read = read._replace(error=self._told(read.error))
+                self.urgent = True
+            data = read.read
+            if throttled and replica_id not in replica.isr and quota.is_throttled(*replica.key):
+                data = None
+            size = 0 if data is None else data.size
+            answers.append(
+                FetchedPartition(
+                    wanted,
+                    read.error,
+                    read.high_watermark,
+                    read.last_stable_offset,
+                    read.log_start_offset,
+                    None if data is None else data.slices,
+                    size,
+                    read.diverging,
+                    () if read_committed and not read.error else None,
+                    read.settled,
+                )
+            )
+            if size:
+                min_one = False
+                remaining = max(0, remaining - size)
+                self.size += size
+        return unknown
+
+    def _why_not(self, wanted: WantedPartition, replica: Partition | None) -> ErrorCode:
+        """What is wrong with a partition that cannot be read here."""
+        topic, index = wanted.topic, wanted.asked.partition
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if index not in (self._cache.partitions(topic) or ()):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if replica is not None:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        try:
+            self._replicas.partition(topic, index)
+        except KafkaError as problem:
+            return self._told(problem.code)
+        raise AssertionError(f"{topic}-{index} was not found, and is here")
+
+    def _told(self, error: ErrorCode) -> ErrorCode:
+        """An error as the request's version knows it."""
+        if error == ErrorCode.KAFKA_STORAGE_ERROR and self._version < STORAGE_ERROR_FROM:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return error
+
+
+def _same_topic(replica: Partition, wanted: WantedPartition) -> bool:
+    """Whether the replica is of the topic that is asked for, and not of another one of its name."""
+    wanted_id = wanted.topic_id
+    return wanted_id == ZERO_UUID or replica.topic_id in (wanted_id, None, ZERO_UUID)
