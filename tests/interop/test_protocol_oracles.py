@@ -33,7 +33,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message, Struct, fields_of
 
-SAMPLES_PER_CASE = 8
+SAMPLES_PER_CASE = 6
 EXAMPLES = 200
 
 

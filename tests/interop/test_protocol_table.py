@@ -15,7 +15,7 @@ from protocol_samples import MESSAGES, case_id
 
 from ottla.protocol.api import API_TABLE, ApiKey
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.frames import REQUESTS, RESPONSES
+from ottla.protocol.frames import REQUESTS, RESPONSES, request_header_version, response_header_version
 from ottla.protocol.types import (
     HIGHEST_VERSION,
     NEVER,
@@ -152,6 +152,16 @@ def test_api_keys_and_versions(enums: list[list[str]], definitions: dict[str, An
     for key, row in API_TABLE.items():
         expected = flexible[key] if flexible[key] <= row.max_version else NEVER
         assert row.flexible_from == expected, key.name
+
+
+def test_header_versions(enums: list[list[str]]) -> None:
+    theirs = {tuple(map(int, row[1:])) for row in enums if row[0] == "header"}
+    ours = {
+        (int(key), version, request_header_version(key, version), response_header_version(key, version))
+        for key, row in API_TABLE.items()
+        for version in range(row.min_version, row.max_version + 1)
+    }
+    assert ours == theirs
 
 
 def test_messages_cover_every_api_and_its_whole_range() -> None:
