@@ -1,0 +1,147 @@
+"""Where quotas are stored and who hears of them. That answers and nodes are as Kafka's is judged in
+tests/interop/test_quotas_like_kafka.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+
+from ottla.metadata import znodes
+from ottla.metadata.client_quotas import (
+    StoredQuotas,
+    desanitize,
+    double_text,
+    quota_entity,
+    quota_listener,
+    sanitize,
+)
+from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.metadata.registration import ensure_tree
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.quotas.clients import DEFAULT, UNNAMED, QuotaEntity
+
+WAIT_S = 10.0
+
+
+class Broker:
+    """What one broker hears of quotas."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        self.store = MemoryStore(tree)
+        self.heard: dict[QuotaEntity, Mapping[str, str]] = {}
+        self._changed = asyncio.Event()
+        self.configs = DynamicConfigs(
+            self.store, lambda topic, config: None, on_quota_config=quota_listener(self._on_quota)
+        )
+        self.quotas = StoredQuotas(self.configs)
+
+    def _on_quota(self, entity: QuotaEntity, config: Mapping[str, str]) -> None:
+        self.heard[entity] = config
+        self._changed.set()
+
+    async def __aenter__(self) -> Broker:
+        await self.store.connect()
+        await ensure_tree(self.store)
+        await self.configs.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.configs.stop()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.wait_for(self._changed.wait(), WAIT_S)
+            self._changed.clear()
+
+
+def run(scenario: Callable[[MemoryTree], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(MemoryTree(lambda: 0)), 30))
+
+
+def test_quotas_are_loaded_at_start_and_followed_afterwards() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        async with Broker(tree) as writer:
+            rate = [("producer_byte_rate", 10.0)]
+            await writer.quotas.alter({"user": "a/b", "client-id": None}, rate, validate_only=False)
+            await writer.quotas.alter({"client-id": "<default>"}, rate, validate_only=False)
+            await writer.quotas.alter({"ip": None}, [("connection_creation_rate", 1.0)], validate_only=False)
+            async with Broker(tree) as reader:
+                pair, client = QuotaEntity("a/b", DEFAULT), QuotaEntity(UNNAMED, "<default>")
+                config = {"producer_byte_rate": "10"}
+                # The node of the pair's user, which holds nothing, is told of too.
+                assert reader.heard == {pair: config, client: config, QuotaEntity("a/b", UNNAMED): {}}
+                await writer.quotas.alter({"user": None}, rate, validate_only=False)
+                await reader.until(lambda: reader.heard.get(QuotaEntity(DEFAULT, UNNAMED)) == config)
+                gone: list[tuple[str, float | None]] = [("producer_byte_rate", None)]
+                await writer.quotas.alter({"client-id": "<default>"}, gone, validate_only=False)
+                await reader.until(lambda: reader.heard[client] == {})
+                assert await reader.store.children("/config/clients") == []
+
+    run(scenario)
+
+
+def test_a_broken_node_is_told_of_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        store = MemoryStore(tree)
+        await store.connect()
+        await ensure_tree(store)
+        await store.create("/config/clients/bad", b"{")
+        await store.create(
+            "/config/clients/good", znodes.encode_config({"consumer_byte_rate": "5"}), make_parents=True
+        )
+        async with Broker(tree) as broker:
+            assert broker.heard == {QuotaEntity(UNNAMED, "good"): {"consumer_byte_rate": "5"}}
+            with pytest.raises(znodes.InvalidNode):
+                await broker.quotas.describe([], strict=False)
+
+    run(scenario)
+    assert "clients/bad" in caplog.text
+
+
+def test_credentials_of_a_user_outlive_its_quotas() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        async with Broker(tree) as broker:
+            await broker.configs.alter_entity("users", "anna", {"SCRAM-SHA-256": "salt"})
+            anna = {"user": "anna"}
+            await broker.quotas.alter(anna, [("producer_byte_rate", 1.0)], validate_only=False)
+            assert await broker.quotas.describe([], strict=False) == [(anna, {"producer_byte_rate": 1.0})]
+            await broker.quotas.alter(anna, [("producer_byte_rate", None)], validate_only=False)
+            assert await broker.configs.entity_config("users", "anna") == {"SCRAM-SHA-256": "salt"}
+            assert await broker.quotas.describe([], strict=False) == []
+
+    run(scenario)
+
+
+def test_a_setting_that_nobody_knows_keeps_its_node_from_being_changed() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        async with Broker(tree) as broker:
+            await broker.configs.alter_entity("clients", "c", {"from.the.future": "1"})
+            with pytest.raises(KafkaError) as refused:
+                await broker.quotas.alter(
+                    {"client-id": "c"}, [("producer_byte_rate", 1.0)], validate_only=False
+                )
+            assert refused.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    run(scenario)
+
+
+def test_names_of_nodes_are_encoded_and_back() -> None:
+    for name in ("plain", "a b", "CN=x,O=y", "*+~%/", "ö", "<default>", None):
+        assert desanitize(sanitize(name)) == name
+    assert sanitize(None) == "<default>"
+    assert sanitize("a *~") == "a%20%2A%7E"
+
+
+def test_paths_that_name_no_entity_are_refused() -> None:
+    for entity_type, path in (("clients", "a/b"), ("users", "a/b"), ("users", "a/topics/b"), ("ips", "a")):
+        with pytest.raises(ValueError, match="neither a user nor a client"):
+            quota_entity(entity_type, path)
+
+
+def test_numbers_are_written_as_java_writes_them() -> None:
+    written = {0.0: "0.0", 12.5: "12.5", 1e6: "1000000.0", 1e7: "1.0E7", 1.25e-4: "1.25E-4", -2e20: "-2.0E20"}
+    assert {value: double_text(value) for value in written} == written
