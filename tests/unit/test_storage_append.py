@@ -160,7 +160,7 @@ class TestIdempotence:
             append(log, "v", producer=(7, 0, sequence))
         log.close(NOW_MS)
         again = open_log(tmp_path)
-        assert again.append_as_leader(batch("v", producer=(7, 0, 1)), leader_epoch=0, now_ms=NOW_MS).duplicate
+        assert again.append_as_leader(batch("v", producer=(7, 0, 2)), leader_epoch=0, now_ms=NOW_MS).duplicate
         assert refused(again, batch("v", producer=(7, 0, 4))) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert append(again, "v", producer=(7, 0, 3)) == 3
 

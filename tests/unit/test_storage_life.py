@@ -46,6 +46,43 @@ class TestRolling:
         append(log, "c", timestamp=-1, now_ms=NOW_MS + 101)
         assert log.segment_count == 2
 
+    def test_by_time_at_random_moments_ahead_of_it(self, tmp_path: Path) -> None:
+        """segment.jitter.ms spreads the rolls of logs that were made at once."""
+        config = LogConfig(segment_ms=10_000, segment_jitter_ms=4000)
+        ages = set()
+        for number in range(20):
+            log = open_log(tmp_path / str(number), config)
+            for segment in range(3):
+                start = NOW_MS + segment * 20_000
+                append(log, "first", timestamp=start)
+                count = log.segment_count
+                ages.add(next(ms for ms in range(5900, 10_002, 50) if _rolls(log, count, start + ms)))
+                log.roll(NOW_MS)
+        assert min(ages) > 6000
+        assert max(ages) <= 10_050
+        assert len(ages) > 2
+
+    def test_a_compacted_logs_in_time_to_be_compacted(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LogConfig(cleanup_policy="compact", max_compaction_lag_ms=50))
+        append(log, "a", timestamp=NOW_MS)
+        append(log, "b", timestamp=NOW_MS + 51)
+        assert log.segment_count == 2
+
+    def test_a_preallocated_file_is_cut_to_what_it_holds(self, tmp_path: Path) -> None:
+        config = LogConfig(segment_bytes=1000, preallocate=True)
+        log = filled(tmp_path, 40, config)
+        *sealed, active = sorted((tmp_path / "events-0").glob("*.log"))
+        assert len(sealed) > 1
+        assert max(path.stat().st_size for path in sealed) < 1000
+        assert active.stat().st_size == 1000
+        assert log.size < 1000 * log.segment_count
+        everything = [f"value {number}" for number in range(40)]
+        assert values(open_log(tmp_path, config, clean=False)) == everything
+        log = open_log(tmp_path, config)
+        log.close(NOW_MS)
+        assert active.stat().st_size < 1000
+        assert values(open_log(tmp_path, config)) == everything
+
     def test_when_the_index_is_full(self, tmp_path: Path) -> None:
         log = filled(tmp_path, config=LogConfig(index_interval_bytes=1, segment_index_bytes=8 * 6))
         assert log.segment_count > 5
@@ -63,6 +100,11 @@ class TestRolling:
         log = open_log(tmp_path)
         log.roll(NOW_MS)
         assert log.segment_count == 1
+
+
+def _rolls(log: Log, count: int, timestamp: int) -> bool:
+    append(log, "v", timestamp=timestamp)
+    return log.segment_count > count
 
 
 class TestTruncation:
@@ -83,6 +125,13 @@ class TestTruncation:
         log.truncate_to(4)
         assert values(log) == ["a", "b", "c"]
         assert log.log_end_offset == 4
+
+    def test_an_epoch_that_left_nothing_is_forgotten_even_if_nothing_is_cut(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, "a", epoch=1)
+        log.assign_epoch_start(5, 1)
+        assert not log.truncate_to(3)
+        assert log.latest_epoch == 1
 
     def test_the_recovery_point_comes_along(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
@@ -144,29 +193,6 @@ class TestRetention:
         log.maybe_increment_log_start_offset(30)
         assert log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50) > 0
         assert log.log_start_offset == 30
-
-    def test_the_files_of_a_topic_made_again_meanwhile_are_spared(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Unlinking takes time, and goes on in a thread while the topic is deleted and made again."""
-        log = filled(tmp_path)
-        log.config = LogConfig(retention_ms=1000)
-        successors: list[Log] = []
-        unlink = Path.unlink
-
-        def topic_is_made_again_first(path: Path, missing_ok: bool = False) -> None:
-            if not successors:
-                log.retire()
-                successors.append(open_log(tmp_path))
-                append(successors[0], "new")
-            unlink(path, missing_ok=missing_ok)
-
-        monkeypatch.setattr(Path, "unlink", topic_is_made_again_first)
-        assert log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50) > 0
-        monkeypatch.undo()
-        [successor] = successors
-        successor.close()
-        assert values(open_log(tmp_path)) == ["new"]
 
     def test_an_empty_active_segment_stays(self) -> None:
         facts = [SegmentFacts(0, 10, 0), SegmentFacts(5, 0, 0)]
@@ -249,6 +275,13 @@ class TestDurability:
         assert 0 < log.recovery_point < 50
         log.flush()
         assert log.recovery_point == 50
+
+    def test_flush_messages_counts_what_a_follower_appends(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LogConfig(flush_messages=3))
+        log.append_as_follower(batch("a", "b"), now_ms=NOW_MS)
+        assert log.recovery_point == 0
+        log.append_as_follower(batch("c", base_offset=2), now_ms=NOW_MS)
+        assert log.recovery_point == 3
 
     def test_flush_messages_flushes_at_once(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, LogConfig(flush_messages=2))

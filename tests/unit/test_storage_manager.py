@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from pathlib import Path
 
@@ -131,8 +132,14 @@ def test_deleting_removes_a_log_and_what_was_noted_of_it(tmp_path: Path) -> None
     logs.delete("never", 0)
     assert logs.get("events", 0) is None
     assert not (tmp_path / "events-0").exists()
-    logs.write_checkpoints()
+    logs.tend(NOW_MS)
+    logs.tend(NOW_MS + 59_999)
+    assert list(tmp_path.glob("events-0*-delete"))
+    assert logs.has_chores(NOW_MS + 60_000)
+    logs.tend(NOW_MS + 60_000)
     assert not list(tmp_path.glob("events-0*"))
+    assert not logs.has_chores(NOW_MS + 60_000)
+    logs.write_checkpoints()
     assert list(read_offsets(tmp_path / "recovery-point-offset-checkpoint")) == [("events", 1)]
 
 
@@ -161,7 +168,9 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
     doomed = tmp_path / f"events-0.{uuid.uuid4().hex}-delete"
     doomed.mkdir()
     (doomed / "00000000000000000000.log").write_bytes(b"")
-    assert manager(tmp_path).logs() == {}
+    logs = manager(tmp_path, file_delete_delay_ms="0")
+    assert logs.logs() == {}
+    logs.tend(NOW_MS)
     assert not doomed.exists()
 
 
@@ -192,6 +201,82 @@ def test_flush_ms_is_kept(tmp_path: Path) -> None:
     assert log.recovery_point == 1
     logs.flush_due(NOW_MS + 1000)
     assert log.recovery_point == 2
+
+
+def test_flush_ms_counts_from_the_start(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = logs.get_or_create("events", 0, LogConfig(flush_ms=1000), NOW_MS)
+    append(log, "a")
+    logs.flush_due(NOW_MS + 999)
+    assert log.recovery_point == 0
+    logs.flush_due(NOW_MS + 1000)
+    assert log.recovery_point == 1
+
+
+def test_the_files_of_deleted_segments_go_after_their_delay(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    config = LogConfig(segment_bytes=200, retention_ms=10, file_delete_delay_ms=500)
+    log = logs.get_or_create("events", 0, config)
+    for number in range(5):
+        append(log, f"{number}" * 20, timestamp=NOW_MS)
+    logs.tend(NOW_MS)
+    assert log.recovery_point == 4, "what is sealed is soon flushed"
+    assert logs.cleanup(NOW_MS + 11, {("events", 0): 5}) == 3
+    log.truncate_fully_and_start_at(3)
+    doomed = sorted((tmp_path / "events-0").glob("*.log.deleted"))
+    assert len(doomed) == 4
+    logs.tend(NOW_MS)
+    assert not logs.has_chores(NOW_MS + 499)
+    logs.tend(NOW_MS + 499)
+    assert all(path.exists() for path in doomed)
+    logs.tend(NOW_MS + 500)
+    assert not list((tmp_path / "events-0").glob("*.deleted"))
+    assert not logs.has_chores(NOW_MS + 10**9)
+
+
+def test_a_recovery_point_that_a_truncation_lowered_is_written_down_soon(tmp_path: Path) -> None:
+    """Else what is written there next would be trusted unseen after a crash."""
+    logs = manager(tmp_path)
+    log = logs.get_or_create("events", 0, LogConfig())
+    append(log, "a", "b", "c")
+    append(log, "d")
+    log.flush()
+    logs.write_checkpoints()
+    log.truncate_to(3)
+    assert logs.has_chores(NOW_MS)
+    logs.tend(NOW_MS)
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {("events", 0): 3}
+
+
+def test_only_log_starts_that_the_files_do_not_show_are_checkpointed(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    for partition in range(2):
+        append(logs.get_or_create("events", partition, LogConfig()), "a", "b")
+    log = logs.get("events", 1)
+    assert log is not None
+    log.maybe_increment_log_start_offset(1)
+    logs.write_start_offsets()
+    assert read_offsets(tmp_path / "log-start-offset-checkpoint") == {("events", 1): 1}
+
+
+def test_a_log_that_fails_in_upkeep_leaves_the_others_their_turn(tmp_path: Path) -> None:
+    logs = manager(tmp_path, retention_ms="10", flush_ms="5")
+    for partition in range(3):
+        append(logs.get_or_create("events", partition, logs.config_for({})), "a", timestamp=NOW_MS)
+    first, last = logs.get("events", 0), logs.get("events", 2)
+    assert first is not None
+    assert last is not None
+    shutil.rmtree(first.directory)
+    first.directory.write_text("no folder any more")
+    assert logs.cleanup(NOW_MS + 11, {("events", partition): 1 for partition in range(3)}) == 2
+    append(last, "b")
+    logs.flush_due(NOW_MS + 11)
+    assert last.recovery_point == 2
+    append(last, "c")
+    last.roll(NOW_MS)
+    logs.write_checkpoints()
+    assert last.recovery_point == 3
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint")[("events", 2)] == 3
 
 
 @pytest.mark.parametrize("text", ["1\n0\n", "0\n2\nevents 0 5\n", "0\nx\n", "0\n1\nevents 0\n"])

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from storage_logs import NOW_MS, append, batch, contents, open_log, values
+from storage_logs import NOW_MS, append, contents, open_log, values
 from test_records_legacy import message
 
 from ottla.protocol.errors import KafkaError
-from ottla.storage.loading import OldFormat, UnfinishedSwap
+from ottla.storage.loading import OldFormat
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 
@@ -232,7 +232,53 @@ def test_what_this_version_cannot_open_is_refused_and_left_alone(tmp_path: Path)
     with pytest.raises(OldFormat, match="format v1"):
         open_log(tmp_path, clean=False)
     assert old.read_bytes() == message(1, 0, b"k", b"v") * 5
-    old.write_bytes(batch("a"))
-    (directory / "00000000000000000000.log.swap").write_bytes(b"")
-    with pytest.raises(UnfinishedSwap, match="swap"):
-        open_log(tmp_path)
+
+
+def compacted_segment(directory: Path) -> bytes:
+    """What compaction makes of `filled`'s first two segments: one, from offset 0."""
+    log = open_log(directory, LogConfig())
+    append(log, "only", "these")
+    log.close(NOW_MS)
+    return segment_files(directory)[0].read_bytes()
+
+
+def filled_with_swap(directory: Path) -> tuple[Log, Path, list[Path]]:
+    log = open_log(directory / "origin", SMALL)
+    for number in range(50):
+        append(log, f"value {number}")
+    log.close(NOW_MS)
+    swap = directory / "origin" / "events-0" / "00000000000000000000.log.swap"
+    swap.write_bytes(compacted_segment(directory / "other"))
+    swap.with_name("00000000000000000000.index.swap").write_bytes(b"")
+    return log, swap, segment_files(directory / "origin")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_swap_of_compacted_segments_is_finished(tmp_path: Path, clean: bool) -> None:
+    _, swap, paths = filled_with_swap(tmp_path)
+    log = open_log(tmp_path / "origin", SMALL, clean=clean, recovery_point=50)
+    next_base = int(paths[1].stem)
+    assert contents(log)[:3] == [(0, "only"), (1, "these"), (next_base, f"value {next_base}")]
+    assert log.log_end_offset == 50
+    assert not swap.exists()
+
+
+def test_one_that_was_not_ready_is_undone(tmp_path: Path) -> None:
+    _, swap, _ = filled_with_swap(tmp_path)
+    swap.with_name("00000000000000000000.log.cleaned").write_bytes(b"")
+    assert values(open_log(tmp_path / "origin", SMALL)) == [f"value {number}" for number in range(50)]
+    assert not list(swap.parent.glob("*.swap"))
+    assert not list(swap.parent.glob("*.cleaned"))
+
+
+@pytest.mark.parametrize("text", ["", "7\n0\n", "0\n9\n0 0\n", "garbage"])
+def test_a_damaged_epoch_checkpoint_is_learnt_anew(tmp_path: Path, text: str) -> None:
+    log = open_log(tmp_path)
+    append(log, "a", epoch=2)
+    append(log, "b", epoch=5)
+    log.close(NOW_MS)
+    path = tmp_path / "events-0" / "leader-epoch-checkpoint"
+    good = path.read_text()
+    path.write_text(text)
+    assert open_log(tmp_path).latest_epoch == 5
+    assert path.read_text() == good

@@ -126,7 +126,6 @@ _WITHOUT_EFFECT = """
     metrics.sample.window.ms LONG 30000 1
     num.io.threads INT 8 1
     num.network.threads INT 3 1
-    num.recovery.threads.per.data.dir INT 1 1
     num.replica.alter.log.dirs.threads INT -
     num.replica.fetchers INT 1
     offsets.commit.required.acks SHORT -1
@@ -231,6 +230,7 @@ _ACTED_UPON = [
         "Dirty share that starts compaction.",
         between(0, 1),
     ),
+    K("num.recovery.threads.per.data.dir", INT, "1", "Threads that open a directory's logs.", at_least(1)),
     K("log.flush.interval.messages", LONG, LONG_MAX, "Messages between forced fsyncs.", at_least(1)),
     K("log.flush.interval.ms", LONG, None, "Milliseconds between forced fsyncs."),
     K("log.flush.scheduler.interval.ms", LONG, LONG_MAX, "How often fsync is looked at."),

@@ -51,6 +51,7 @@ class Upkeep:
         self._high_watermarks = Every(config.get_int("replica.high.watermark.checkpoint.interval.ms"))
         self._flushes = Every(config.get_int("log.flush.scheduler.interval.ms"))
         self._checkpoints = Every(config.get_int("log.flush.offset.checkpoint.interval.ms"))
+        self._start_offsets = Every(config.get_int("log.flush.start.offset.checkpoint.interval.ms"))
         self._retention = Every(config.get_int("log.retention.check.interval.ms"))
 
     def checkpointed(self, key: PartitionKey) -> int:
@@ -62,7 +63,14 @@ class Upkeep:
 
     def start(self, now_ms: int) -> None:
         self._checkpointed = dict(self._logs.read_high_watermarks())
-        for every in (self._shrink, self._high_watermarks, self._flushes, self._checkpoints, self._retention):
+        for every in (
+            self._shrink,
+            self._high_watermarks,
+            self._flushes,
+            self._checkpoints,
+            self._start_offsets,
+            self._retention,
+        ):
             every.start(now_ms)
 
     def tick(self, now_ms: int) -> None:
@@ -72,12 +80,16 @@ class Upkeep:
         if self._working is not None:
             return
         jobs: list[Callable[[], object]] = []
+        if self._logs.has_chores(now_ms):
+            jobs.append(partial(self._logs.tend, now_ms))
         if self._high_watermarks.is_due(now_ms):
             jobs.append(partial(self._logs.write_high_watermarks, self._snapshot()))
         if self._flushes.is_due(now_ms):
             jobs.append(partial(self._logs.flush_due, now_ms))
         if self._checkpoints.is_due(now_ms):
             jobs.append(self._logs.write_checkpoints)
+        if self._start_offsets.is_due(now_ms):
+            jobs.append(self._logs.write_start_offsets)
         if self._retention.is_due(now_ms):
             jobs.append(partial(self._logs.cleanup, now_ms, self._snapshot()))
         if jobs:

@@ -45,7 +45,7 @@ from ottla.server.purgatory import Purgatory
 from ottla.server.routes import Rooms
 from ottla.server.throttling import broker_quotas
 from ottla.storage.directories import LogDirProblem
-from ottla.storage.loading import OldFormat, UnfinishedSwap
+from ottla.storage.loading import OldFormat
 from ottla.storage.manager import LogManager
 
 log = logging.getLogger("ottla.broker")
@@ -109,7 +109,7 @@ class Broker:
             await self._start()
         except StoreError as e:
             raise StartupError(f"the metadata store: {e}") from e
-        except (LogDirProblem, UnfinishedSwap, OldFormat, AlreadyRegistered) as e:
+        except (LogDirProblem, OldFormat, AlreadyRegistered) as e:
             raise StartupError(str(e)) from e
         except OSError as e:
             raise StartupError(e.strerror or str(e)) from e
@@ -137,6 +137,7 @@ class Broker:
             self.broker_id,
             self.cache.cluster_id,
             topic_defaults(config),
+            recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         )
         await asyncio.to_thread(logs.load, clock(), await self._topic_configs())

@@ -25,6 +25,18 @@ def write_atomically(path: Path, text: str, *, sync: bool = True) -> None:
         sync_directory(path.parent)
 
 
+def sync_file_if_any(path: Path) -> None:
+    """Make a file's content durable, unless it is gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_directory(directory: Path) -> None:
     """Make creations, renames and removals in `directory` durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -6,10 +6,13 @@ entry is dropped in its favour, for the new entry comes from the present leader.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from pathlib import Path
 
-from ottla.storage.checkpoints import read_entries, write_entries
+from ottla.storage.checkpoints import MalformedCheckpoint, read_entries, write_entries
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_FILE = "leader-epoch-checkpoint"
 UNDEFINED = -1
@@ -20,7 +23,11 @@ class LeaderEpochCheckpoint:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / CHECKPOINT_FILE
-        entries = read_entries(self._path, _parse_entry)
+        try:
+            entries = read_entries(self._path, _parse_entry)
+        except MalformedCheckpoint as problem:
+            logger.warning("%s; the epochs will be learnt from the log", problem)
+            entries = []
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
 

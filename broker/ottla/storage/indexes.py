@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -100,6 +101,11 @@ class _Index:
         """Forget all entries, in memory and in the file."""
         self._keep(0)
 
+    @classmethod
+    def _unpack(cls, data: bytes) -> tuple[array[int], array[int]]:
+        """The two columns. By whole arrays, for the index of a large segment has 260,000 entries."""
+        raise NotImplementedError
+
     def _pack(self, entries: Iterable[tuple[int, int]]) -> bytes:
         pack = self.ENTRY.pack
         return b"".join(pack(first, second) for first, second in entries)
@@ -108,10 +114,7 @@ class _Index:
         if not self._unloaded:
             return
         data = self.path.read_bytes()
-        usable = len(data) - len(data) % self.ENTRY.size
-        columns = list(self.ENTRY.iter_unpack(data[:usable]))
-        self._first = array(self.FIRST_TYPE, [first for first, _ in columns])
-        self._second = array("i", [second for _, second in columns])
+        self._first, self._second = self._unpack(data[: len(data) - len(data) % self.ENTRY.size])
         self._unloaded = 0
         self._written = len(self._first)
 
@@ -129,6 +132,11 @@ class OffsetIndex(_Index):
 
     ENTRY = struct.Struct(">ii")
     FIRST_TYPE = "i"
+
+    @classmethod
+    def _unpack(cls, data: bytes) -> tuple[array[int], array[int]]:
+        words = _big_endian("i", data)
+        return words[0::2], words[1::2]
 
     @property
     def is_full(self) -> bool:
@@ -149,6 +157,12 @@ class OffsetIndex(_Index):
         at = bisect_right(self._first, offset - self.base_offset) - 1
         return self._second[at] if at >= 0 else 0
 
+    def offset_behind(self, position: int) -> int | None:
+        """The offset of the first entry at or behind `position`, None when there is none."""
+        self._load()
+        at = bisect_left(self._second, position)
+        return self.base_offset + self._first[at] if at < len(self._second) else None
+
     def truncate_to(self, offset: int) -> None:
         """Drop entries at or beyond `offset`."""
         self._load()
@@ -160,6 +174,18 @@ class TimeIndex(_Index):
 
     ENTRY = struct.Struct(">qi")
     FIRST_TYPE = "q"
+
+    @classmethod
+    def _unpack(cls, data: bytes) -> tuple[array[int], array[int]]:
+        # Three words an entry, the first two a timestamp: put together again as native int64.
+        words = _big_endian("i", data)
+        timestamps = array("i", bytes(len(words) // 3 * 8))
+        low, high = (0, 1) if sys.byteorder == "little" else (1, 0)
+        timestamps[high::2] = words[0::3]
+        timestamps[low::2] = words[1::3]
+        first = array("q")
+        first.frombytes(timestamps.tobytes())
+        return first, words[2::3]
 
     @property
     def is_full(self) -> bool:
@@ -195,3 +221,11 @@ class TimeIndex(_Index):
         """Drop entries at or beyond `offset`."""
         self._load()
         self._keep(bisect_left(self._second, offset - self.base_offset))
+
+
+def _big_endian(kind: str, data: bytes) -> array[int]:
+    numbers = array(kind)
+    numbers.frombytes(data)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers

@@ -3,10 +3,11 @@
 Called by `Log.open`. After a clean shutdown the files are taken at their word, checked lightly.
 After a crash every segment from the one that holds the recovery point on is verified: batches one
 after another, CRC-32C included; the first that fails ends the log, whatever follows it is removed,
-and the indexes are made anew. So also for a segment whose index is missing or cannot be right.
+and the indexes are made anew, that of aborted transactions with the help of what producers did before.
+So also for a segment whose index is missing or cannot be right.
 
-Invariant on return: at least one segment, ordered by base offset, the last of which ends in a whole
-batch.
+Invariants on return: at least one segment, ordered by base offset, the last of which ends in a whole
+batch; the history knows the producers of all batches.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from ottla.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
+from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.indexes import CorruptIndex
 from ottla.storage.log_config import LogConfig
+from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -35,15 +38,12 @@ from ottla.storage.segment import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
+    scan_headers,
 )
 
 logger = logging.getLogger(__name__)
 
 _READ_CHUNK_BYTES = 1024 * 1024
-
-
-class UnfinishedSwap(Exception):
-    """Compaction's swap files of a crashed broker, which this version cannot finish."""
 
 
 class OldFormat(Exception):
@@ -53,32 +53,39 @@ class OldFormat(Exception):
 def load_segments(
     directory: Path,
     config: LogConfig,
+    history: ProducerHistory,
+    epochs: LeaderEpochCheckpoint,
     *,
     recovery_point: int,
     log_start_offset: int,
     clean_shutdown: bool,
     now_ms: int,
 ) -> tuple[list[Segment], int]:
-    """The segments, recovered as needed, and the log end offset.
-
-    Raises OSError, UnfinishedSwap when a crash interrupted the swap of compacted segments, and
-    OldFormat.
-    """
+    """The segments, recovered as needed, and the log end offset. Raises OSError, and OldFormat."""
+    _finish_swaps(directory)
     _remove_leftovers(directory)
     bases = sorted(int(path.stem) for path in directory.glob(f"*{LOG_SUFFIX}") if path.stem.isdigit())
     segments: list[Segment] = []
     end_offset = log_start_offset
+    history_is_whole = False
     for at, base_offset in enumerate(bases):
         segment = open_segment(directory, base_offset, config, now_ms)
         is_last = at == len(bases) - 1
         next_base = bases[at + 1] if not is_last else None
         suspect = not clean_shutdown and (next_base is None or next_base > recovery_point)
+        trusted_end = None if suspect else _attach(segment, is_last=is_last)
         intact = True
-        if suspect or not _attach(segment, is_last=is_last):
+        if trusted_end is None:
             logger.info("verifying %s", segment.file.path)
-            intact, end_offset = recover(segment)
-        elif is_last:
-            intact, end_offset = _find_end(segment)
+            if not history_is_whole:
+                history.rebuild(segments, log_start_offset, base_offset, sync=True)
+            intact, end_offset = recover(segment, history, epochs)
+            # So that this segment need not be read again, whatever becomes of the next.
+            history.take_snapshot(end_offset, log_start_offset, sync=True)
+            history_is_whole = True
+        else:
+            end_offset = trusted_end
+            history_is_whole = False
         segments.append(segment)
         if not intact:
             for damaged in bases[at + 1 :]:
@@ -96,38 +103,71 @@ def load_segments(
             segment.remove_files()
         segments = []
         end_offset = log_start_offset
+        epochs.clear()
+        history.clear()
     if not segments:
-        segments = [open_segment(directory, end_offset, config, now_ms)]
+        segments = [new_segment(directory, end_offset, config, now_ms)]
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    history.snapshots.remove_strays({segment.base_offset for segment in segments})
+    if history_is_whole:
+        history.snapshots.keep_within(log_start_offset, end_offset)
+    else:
+        history.rebuild(segments, log_start_offset, end_offset, sync=True)
+    if not epochs.entries():
+        _learn_epochs(segments, epochs)
     return segments, end_offset
 
 
 def open_segment(directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-    """The segment that begins at `base_offset`, its file made if there is none."""
+    """The existing segment that begins at `base_offset`."""
+    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=0)
+
+
+def new_segment(directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+    """A new, empty segment that begins at `base_offset`."""
+    preallocate_bytes = config.segment_bytes if config.preallocate else 0
+    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=preallocate_bytes)
+
+
+def _segment(
+    directory: Path, base_offset: int, config: LogConfig, now_ms: int, *, preallocate_bytes: int
+) -> Segment:
+    # Spread by the segment's name, not by chance: as even, and the same after a restart.
+    jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
+    name = f"{directory.name}/{base_offset}".encode()
     return Segment(
         directory,
         base_offset,
         index_interval_bytes=config.index_interval_bytes,
         index_max_bytes=config.segment_index_bytes,
         now_ms=now_ms,
+        roll_jitter_ms=crc32c(name) % jitter_ms_max if jitter_ms_max > 0 else 0,
+        preallocate_bytes=preallocate_bytes,
     )
 
 
-def recover(segment: Segment) -> tuple[bool, int]:
+def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheckpoint) -> tuple[bool, int]:
     """Verify every batch, rebuild the indexes, cut the file after the last good batch.
 
-    Returns whether nothing had to be cut, and the offset after the last batch.
+    The history must be that of all earlier segments, and comes to that of this one, too; epochs that the
+    checkpoint misses are noted. Returns whether nothing had to be cut, and the offset after the last batch.
     """
     size_found = segment.size
     segment.offset_index.reset()
     segment.time_index.reset()
+    segment.txn_index.reset()
     segment.size = 0
     end_offset = segment.base_offset
-    for header in _verified_batches(segment, size_found):
+    for header, batch in _verified_batches(segment, size_found):
         if header.base_offset < end_offset:
             logger.warning("%s: offset %d after %d", segment.file.path, header.base_offset, end_offset - 1)
             break
         segment.note_batch(header.size, header.base_offset, header.last_offset, header.max_timestamp)
         end_offset = header.next_offset
+        if header.producer_id >= 0:
+            history.note(header, batch, segment)
+        if header.partition_leader_epoch > _latest(epochs):
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
     intact = segment.size == size_found
     if not intact:
         logger.warning(
@@ -142,8 +182,8 @@ def recover(segment: Segment) -> tuple[bool, int]:
     return intact, end_offset
 
 
-def _verified_batches(segment: Segment, end: int) -> Iterator[BatchHeader]:
-    """Headers of the batches from the start on whose checksums match, until one does not."""
+def _verified_batches(segment: Segment, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Headers and bytes of the batches from the start on whose checksums match, until one does not."""
     position = 0
     chunk = b""
     at = 0
@@ -163,53 +203,104 @@ def _verified_batches(segment: Segment, end: int) -> Iterator[BatchHeader]:
             return
         if at + size > len(chunk):
             chunk, at = os.pread(segment.fd, max(size, _READ_CHUNK_BYTES), position), 0
-        if len(chunk) - at < size or crc32c(memoryview(chunk)[at + CRC_START : at + size]) != header.crc:
+        batch = memoryview(chunk)[at : at + size]
+        if len(batch) < size or crc32c(batch[CRC_START:]) != header.crc:
             return
-        yield header
+        yield header, batch
         position += size
         at += size
 
 
-def _attach(segment: Segment, *, is_last: bool) -> bool:
-    """Take over the segment's indexes as they are; False when they must be rebuilt."""
+def _attach(segment: Segment, *, is_last: bool) -> int | None:
+    """Take over the segment's indexes as they are; None when it must be verified, and they be rebuilt.
+
+    Returns where the segment ends, if it is the last; any number otherwise.
+    """
     try:
         last_position = segment.offset_index.attach()
         last_time = segment.time_index.attach()
+        segment.txn_index.check()
     except CorruptIndex as problem:
         logger.warning("rebuilding an index: %s", problem)
-        return False
+        return None
     if last_position is not None and last_position[1] >= segment.size:
         logger.warning("rebuilding %s: it points beyond the log's end", segment.offset_index.path)
-        return False
+        return None
     segment.index_full = segment.offset_index.is_full or segment.time_index.is_full
     if last_time is not None:
         segment.max_timestamp = last_time[0]
         segment.max_timestamp_offset = segment.base_offset + last_time[1]
-    if is_last:
-        segment.load_timestamps()
-    return True
+    if not is_last:
+        return segment.base_offset
+    segment.load_timestamps()
+    return _end_of(segment)
 
 
-def _find_end(segment: Segment) -> tuple[bool, int]:
-    """The offset after the last batch, from the last index entry on; verifies all if that fails."""
+def _end_of(segment: Segment) -> int | None:
+    """The offset after the last batch, from the last index entry on; None if the file ends in a part."""
     end_offset = segment.base_offset
     position = segment.offset_index.lookup(2**31 - 1 + segment.base_offset)
     for at, header in segment.headers(position):
         end_offset = header.next_offset
         position = at + header.size
-    if position != segment.size:
-        logger.warning("%s does not end in a whole batch", segment.file.path)
-        return recover(segment)
-    return True, end_offset
+    if position == segment.size:
+        return end_offset
+    logger.warning("%s does not end in a whole batch", segment.file.path)
+    return None
+
+
+def _learn_epochs(segments: list[Segment], epochs: LeaderEpochCheckpoint) -> None:
+    """The checkpoint is empty, or was lost: the headers have it all."""
+    for segment in segments:
+        for _, header in segment.headers():
+            if header.partition_leader_epoch > _latest(epochs):
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+
+
+def _latest(epochs: LeaderEpochCheckpoint) -> int:
+    return -1 if epochs.latest is None else epochs.latest
+
+
+def _finish_swaps(directory: Path) -> None:
+    """A crash came while compacted segments took the place of others: finish it, as Kafka does.
+
+    `.swap` files are complete: what they replace goes, then they get its names. Not so when `.cleaned`
+    files of lower offsets are there: then not all of a segment's parts were ready, and nothing is replaced.
+    """
+    swaps = [path for path in directory.glob("*.swap") if _offset_of(path) is not None]
+    cleaned = [offset for path in directory.glob("*.cleaned") if (offset := _offset_of(path)) is not None]
+    if not swaps:
+        return
+    logger.warning("%s: finishing an interrupted swap of compacted segments", directory)
+    for path in [path for path in swaps if cleaned and (_offset_of(path) or 0) >= min(cleaned)]:
+        swaps.remove(path)
+        path.unlink()
+    replaced = [_span(path) for path in swaps if path.name.endswith(f"{LOG_SUFFIX}.swap")]
+    if replaced:
+        first, end = min(start for start, _ in replaced), max(end for _, end in replaced)
+        for path in directory.iterdir():
+            offset = _offset_of(path)
+            if path.suffix != ".swap" and offset is not None and first <= offset < end:
+                path.unlink()
+    for path in swaps:
+        path.rename(path.with_suffix(""))
+
+
+def _offset_of(path: Path) -> int | None:
+    digits = path.name.partition(".")[0]
+    return int(digits) if digits.isdigit() else None
+
+
+def _span(path: Path) -> tuple[int, int]:
+    """The offsets from the base of a segment's file to its end."""
+    base = end = _offset_of(path) or 0
+    with path.open("rb") as file:
+        for _, header in scan_headers(file.fileno(), 0, os.fstat(file.fileno()).st_size):
+            end = header.next_offset
+    return base, end
 
 
 def _remove_leftovers(directory: Path) -> None:
-    swaps = sorted(path.name for path in directory.glob("*.swap"))
-    if swaps:
-        raise UnfinishedSwap(
-            f"{directory} holds {', '.join(swaps)}: a broker died while it swapped compacted segments in. "
-            "Start Apache Kafka on it once to finish that, or remove this replica's directory."
-        )
     for path in directory.iterdir():
         orphan = path.suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX) and not (
             path.with_suffix(LOG_SUFFIX).exists()

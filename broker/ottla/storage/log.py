@@ -35,10 +35,13 @@ from ottla.protocol.records import (
     parse_control_record,
 )
 from ottla.storage import batch_rules
+from ottla.storage.chores import Chores
 from ottla.storage.durable import sync_directory
+from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.loading import load_segments
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_state import LogState
+from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.segment import HEAD, Segment
 
 _NOT_FROM_CLIENTS = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
@@ -69,18 +72,23 @@ class Log(LogState):
         log_start_offset: int = 0,
         clean_shutdown: bool = False,
         now_ms: int = 0,
+        chores: Chores | None = None,
     ) -> Log:
         """Open or make the log in `directory`; after a crash, verify and cut its tail.
 
-        Raises OSError, and `loading.UnfinishedSwap` or `loading.OldFormat` for what only another
-        version can open.
+        Files that go are left to `chores`; without, to the next opening. Raises OSError, and
+        `loading.OldFormat` for what only another version can open.
         """
         if not directory.exists():
             directory.mkdir(parents=True)
             sync_directory(directory.parent)
+        history = ProducerHistory(directory)
+        epochs = LeaderEpochCheckpoint(directory)
         segments, end_offset = load_segments(
             directory,
             config,
+            history,
+            epochs,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             clean_shutdown=clean_shutdown,
@@ -90,13 +98,17 @@ class Log(LogState):
             directory,
             config,
             segments,
+            history,
+            epochs,
+            chores or Chores(),
             log_start_offset=max(log_start_offset, segments[0].base_offset),
             log_end_offset=end_offset,
             recovery_point=end_offset if clean_shutdown else min(max(recovery_point, 0), end_offset),
+            last_flush_ms=now_ms,
         )
-        log._epochs.truncate_from_end(end_offset)
-        log._epochs.truncate_from_start(log.log_start_offset)
-        log._replay()
+        epochs.truncate_from_end(end_offset)
+        epochs.truncate_from_start(log.log_start_offset)
+        log.latest_epoch = epochs.latest
         return log
 
     # --- appending -------------------------------------------------------------------------------
@@ -172,7 +184,7 @@ class Log(LogState):
             )
             if (
                 segment.size + size > self._segment_bytes
-                or since_ms > self._segment_ms
+                or since_ms > self._roll_ms
                 or last_offset - segment.base_offset > INT32_MAX
                 or segment.index_full
             ):
@@ -194,7 +206,8 @@ class Log(LogState):
             if producer_id < 0:
                 pass
             elif attributes & CONTROL_FLAG:
-                self._note_producer(BatchHeader(*BATCH_HEADER.unpack_from(view)), view, first_offset)
+                header = BatchHeader(*BATCH_HEADER.unpack_from(view))._replace(base_offset=first_offset)
+                self._note_marker(header, view, segment)
             else:
                 self.producers.record_data(
                     producer_id,
@@ -206,8 +219,7 @@ class Log(LogState):
                     max_timestamp,
                     bool(attributes & TRANSACTIONAL_FLAG),
                 )
-        self._unflushed_messages += delta + 1
-        if self._unflushed_messages >= self._flush_messages:
+        if last_offset - self.recovery_point >= self._flush_messages - 1:
             self.flush()
         return AppendInfo(
             first_offset, last_offset, max_timestamp, log_append_time, self.log_start_offset, False
@@ -231,6 +243,8 @@ class Log(LogState):
                 self._append_batches(view, batches, now_ms)
             except OSError as problem:
                 raise self._storage_error("append to", problem) from problem
+        if self.log_end_offset - self.recovery_point >= self._flush_messages:
+            self.flush()
         first, last = batches[0][1], batches[-1][1]
         return AppendInfo(
             first.base_offset,
@@ -266,7 +280,7 @@ class Log(LogState):
                 segment.note_batch(header.size, header.base_offset, header.last_offset, header.max_timestamp)
                 self.log_end_offset = header.last_offset + 1
                 if header.producer_id >= 0:
-                    self._note_producer(header, view[pos : pos + header.size], header.base_offset)
+                    self._history.note(header, view[pos : pos + header.size], segment)
             at = stop
 
     def _must_roll(
@@ -278,7 +292,7 @@ class Log(LogState):
             since_ms = now_ms - segment.created_ms
         return segment.size > 0 and (
             segment.size + size > self._segment_bytes
-            or since_ms > self._segment_ms
+            or since_ms > self._roll_ms
             or last_offset - segment.base_offset > INT32_MAX
             or segment.index_full
         )
@@ -301,6 +315,12 @@ class Log(LogState):
         return self._active
 
     # --- producers -------------------------------------------------------------------------------
+
+    def _note_marker(self, header: BatchHeader, batch: memoryview, segment: Segment) -> None:
+        try:
+            self._history.note(header, batch, segment)
+        except OSError as problem:
+            raise self._storage_error("append to the transaction index of", problem) from problem
 
     def _check_producer(
         self,

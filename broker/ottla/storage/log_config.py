@@ -69,6 +69,13 @@ class LogConfig:
         return "compact" in self._policies
 
     @property
+    def max_segment_ms(self) -> int:
+        """The age at which a segment is rolled; a compacted log's must be, to be compacted in time."""
+        if self.compacts and self.max_compaction_lag_ms > 0:
+            return min(self.max_compaction_lag_ms, self.segment_ms)
+        return self.segment_ms
+
+    @property
     def timestamp_type(self) -> TimestampType:
         if self.message_timestamp_type == "LogAppendTime":
             return TimestampType.LOG_APPEND_TIME

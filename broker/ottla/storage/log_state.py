@@ -3,9 +3,9 @@
 Reading, leader epochs, truncation, rolling, retention, flushing, closing and deletion. `log.Log`
 adds the rules of appending, and is what other rooms use.
 
-Threads: appends, reads and truncations come from the broker's event loop; flushing, retention and
-deletion from upkeep threads. Writers hold `_lock` (never across an fsync); readers take the tuple of
-segments as it is at that moment, which is replaced, never changed.
+Threads: appends, reads and truncations come from the broker's event loop; flushing and retention from
+the upkeep thread, which also does what logs leave as `chores`. Writers hold `_lock` (never across an
+fsync); readers take the tuple of segments as it is at that moment, which is replaced, never changed.
 
 Invariants: `log_start_offset <= log_end_offset`; the last segment is the active one and alone is
 appended to; a producer's state is changed only after its batch is in the file, an epoch's start is
@@ -20,19 +20,21 @@ import shutil
 import threading
 import uuid
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.records import BatchHeader, decode_batch, parse_control_record
 from ottla.storage import batch_rules, lookups
+from ottla.storage.chores import Chores
 from ottla.storage.directories import DELETE_SUFFIX, read_topic_id, write_topic_id
-from ottla.storage.durable import sync_directory
+from ottla.storage.durable import sync_directory, sync_file_if_any
 from ottla.storage.epochs import LeaderEpochCheckpoint
-from ottla.storage.loading import open_segment
+from ottla.storage.loading import new_segment
 from ottla.storage.log_config import LogConfig
-from ottla.storage.producers import ProducerState
+from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.retention import SegmentFacts, deletable_segments
 from ottla.storage.segment import LogRead, Segment
+from ottla.storage.txn_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -45,27 +47,35 @@ class LogState:
         directory: Path,
         config: LogConfig,
         segments: list[Segment],
+        history: ProducerHistory,
+        epochs: LeaderEpochCheckpoint,
+        chores: Chores,
         *,
         log_start_offset: int,
         log_end_offset: int,
         recovery_point: int,
+        last_flush_ms: int,
     ) -> None:
         self.directory = directory
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
         """All before it is on disk for certain."""
-        self.producers = ProducerState()
-        self.config = config
+        self.producers = history.state
         self.closed = False
-        self._epochs = LeaderEpochCheckpoint(directory)
-        self.latest_epoch = self._epochs.latest
+        self.last_flush_ms = last_flush_ms
+        """When flush.ms last had this log flushed, or it was opened; kept by the log manager."""
+        self._history = history
+        self._epochs = epochs
+        self._chores = chores
+        self.latest_epoch = epochs.latest
         self._topic_id = read_topic_id(directory)
         self._lock = threading.RLock()
         self._flush_lock = threading.Lock()
         self._truncations = 0
-        self._unflushed_messages = 0
+        self._config = config
         self._set_segments(segments)
+        self.config = config
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -79,7 +89,7 @@ class LogState:
         self._config = config
         self._max_message_bytes = config.max_message_bytes
         self._segment_bytes = config.segment_bytes
-        self._segment_ms = config.segment_ms
+        self._roll_ms = config.max_segment_ms - self._active.roll_jitter_ms
         self._flush_messages = config.flush_messages
         self._is_plain = not batch_rules.needs_rewrite_or_records(config)
 
@@ -97,6 +107,11 @@ class LogState:
     def topic_id(self, topic_id: uuid.UUID) -> None:
         write_topic_id(self.directory, topic_id)
         self._topic_id = topic_id
+
+    @property
+    def first_segment_offset(self) -> int:
+        """Where the first segment begins; the log itself may begin later."""
+        return self._segments[0].base_offset
 
     @property
     def segment_count(self) -> int:
@@ -167,43 +182,6 @@ class LogState:
 
     # --- producers -------------------------------------------------------------------------------
 
-    def _note_producer(self, header: BatchHeader, batch: memoryview | bytes, first_offset: int) -> None:
-        last_offset = first_offset + header.last_offset_delta
-        if header.is_control:
-            self.producers.record_marker(
-                header.producer_id,
-                header.producer_epoch,
-                parse_control_record(decode_batch(batch)[0]),
-                last_offset,
-                header.max_timestamp,
-            )
-            return
-        self.producers.record_data(
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            header.last_sequence,
-            first_offset,
-            last_offset,
-            header.max_timestamp,
-            header.is_transactional,
-        )
-
-    def _replay(self) -> None:
-        """Learn producers, and epochs that the checkpoint misses, from the headers of the whole log.
-
-        Snapshots of the producer state would let this begin later; they come with a later issue.
-        """
-        self.producers.clear()
-        for segment in self._segments:
-            for position, header in segment.headers():
-                if header.producer_id >= 0:
-                    batch = segment.read_batch(position) if header.is_control else b""
-                    self._note_producer(header, batch, header.base_offset)
-                if header.partition_leader_epoch > (-1 if self.latest_epoch is None else self.latest_epoch):
-                    self.assign_epoch_start(header.partition_leader_epoch, header.base_offset)
-        self.latest_epoch = self._epochs.latest
-
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers silent for that long (producer.id.expiration.ms); how many."""
         with self._lock:
@@ -212,7 +190,33 @@ class LogState:
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to where read_committed consumers may read (KIP-98)."""
         unstable = self.producers.first_unstable_offset(high_watermark)
-        return high_watermark if unstable is None else min(unstable, high_watermark)
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return max(unstable, self.log_start_offset)
+
+    def aborted_transactions(self, fetch_offset: int, read: LogRead | None) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that a read_committed reader of `read`,
+        found for `fetch_offset`, has to skip; as Kafka's, it may name some that begin beyond."""
+        if read is None or not read.slices:
+            return []
+        piece = read.slices[-1]
+        segments = self._segments
+        at = max(bisect_right(segments, fetch_offset, key=_base_offset) - 1, 0)
+        while segments[at].file is not piece.file and at < len(segments) - 1:
+            at += 1
+        upper_bound = segments[at].offset_index.offset_behind(piece.position + piece.length)
+        if upper_bound is None:
+            is_last = at == len(segments) - 1
+            upper_bound = self.log_end_offset if is_last else segments[at + 1].base_offset
+        return [
+            (aborted.producer_id, aborted.first_offset)
+            for aborted in collect_aborted(segments[at:], fetch_offset, upper_bound)
+        ]
+
+    def collect_aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        """Those that reach into [fetch_offset, upper_bound)."""
+        at = max(bisect_right(self._segments, fetch_offset, key=_base_offset) - 1, 0)
+        return collect_aborted(self._segments[at:], fetch_offset, upper_bound)
 
     # --- leader epochs ---------------------------------------------------------------------------
 
@@ -243,7 +247,8 @@ class LogState:
             if offset < 0:
                 raise ValueError(f"cannot truncate to {offset}")
             if offset >= self.log_end_offset:
-                self._epochs.truncate_from_end(offset)
+                # Also a leader's epoch that begins here, and left nothing in the log.
+                self._epochs.truncate_from_end(self.log_end_offset)
                 self.latest_epoch = self._epochs.latest
                 return False
             if offset < self._segments[0].base_offset:
@@ -251,29 +256,42 @@ class LogState:
                 return True
             self._truncations += 1
             kept = [segment for segment in self._segments if segment.base_offset <= offset]
-            dropped = self._segments[len(kept) :]
-            for segment in reversed(dropped):
-                segment.remove_files()
+            self._bury(self._segments[len(kept) :])
             kept[-1].truncate_to(offset)
             self._set_segments(kept)
             self.log_end_offset = offset
             self.log_start_offset = min(self.log_start_offset, offset)
-            self.recovery_point = min(self.recovery_point, offset)
+            self._lower_recovery_point(offset)
             self._epochs.truncate_from_end(offset)
-            self._replay()
+            self.latest_epoch = self._epochs.latest
+            self._history.forget_tail(kept, self.log_start_offset, offset)
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and go on, empty, at `offset`."""
         with self._lock:
             self._truncations += 1
-            for segment in reversed(self._segments):
-                segment.remove_files()
-            self._set_segments([open_segment(self.directory, offset, self._config, 0)])
-            self.log_end_offset = self.log_start_offset = self.recovery_point = offset
+            self._bury(self._segments)
+            self._set_segments([new_segment(self.directory, offset, self._config, 0)])
+            self.log_end_offset = self.log_start_offset = offset
+            self._lower_recovery_point(offset)
             self._epochs.clear()
             self.latest_epoch = None
-            self.producers.clear()
+            self._history.clear()
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        if offset < self.recovery_point:
+            self._chores.checkpoint_soon()
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def _bury(self, segments: Sequence[Segment]) -> None:
+        """Rename the segments' files, which are to be removed after file.delete.delay.ms.
+
+        At once, under the lock: once it is released the topic may be deleted and made again, and the old
+        names be those of another log's files. The newest goes first, so that a crash leaves no gap."""
+        for segment in reversed(segments):
+            self._history.snapshots.forget(segment.base_offset)
+            self._chores.bury(segment.set_aside(), self._config.file_delete_delay_ms)
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> None:
         """Seal the active segment and begin a new one, unless it is empty. No fsync."""
@@ -282,8 +300,10 @@ class LogState:
                 return
             self._active.seal()
             offset = max(self.log_end_offset, base_offset or 0)
-            segment = open_segment(self.directory, offset, self._config, now_ms)
+            segment = new_segment(self.directory, offset, self._config, now_ms)
+            self._history.take_snapshot(offset, self.log_start_offset, sync=False)
             self._set_segments([*self._segments, segment])
+            self._chores.flush_soon(self.flush_sealed)
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Hide what lies before `offset` (DeleteRecords, retention); segments go at the next upkeep."""
@@ -296,7 +316,7 @@ class LogState:
             return True
 
     def delete_old_segments(self, *, now_ms: int, high_watermark: int) -> int:
-        """Apply retention; how many segments went. Blocking: for an upkeep thread."""
+        """Apply retention; how many segments went. Their files follow after file.delete.delay.ms."""
         with self._lock:
             if self.closed:
                 return 0
@@ -317,14 +337,16 @@ class LogState:
             self._set_segments(list(self._segments[count:]))
             self.maybe_increment_log_start_offset(self._segments[0].base_offset)
             self.recovery_point = max(self.recovery_point, self.log_start_offset)
-            # Renamed under the lock: once it is released the topic may be deleted and made again, and the
-            # old names be those of another log's files.
-            doomed = [path for segment in segments[:count] for path in segment.set_aside()]
-        for path in doomed:
-            path.unlink(missing_ok=True)
+            # The oldest first: after a crash the log begins later, and has no gap.
+            for segment in segments[:count]:
+                self._bury([segment])
         return count
 
     # --- durability and end ----------------------------------------------------------------------
+
+    def flush_sealed(self) -> None:
+        """fsync all but the active segment. Blocking."""
+        self.flush(include_active=False)
 
     def flush(self, *, include_active: bool = True) -> None:
         """fsync what was appended since the recovery point, and move that. Blocking."""
@@ -346,8 +368,10 @@ class LogState:
                 ]
                 for segment in dirty:
                     segment.write_indexes()
-                self._unflushed_messages = 0
+                snapshots = self._history.snapshots.unsynced()
             try:
+                for path in snapshots:
+                    sync_file_if_any(path)
                 for segment in dirty:
                     segment.sync()
                 sync_directory(self.directory)
@@ -366,6 +390,7 @@ class LogState:
         with self._lock:
             self._active.seal()
         self.flush()
+        self._history.take_snapshot(self.log_end_offset, self.log_start_offset, sync=True)
         for index in (self._active.offset_index, self._active.time_index):
             index.flush()
         self.closed = True
@@ -398,6 +423,7 @@ class LogState:
         assert segments
         self._segments = tuple(segments)
         self._active = segments[-1]
+        self._roll_ms = self._config.max_segment_ms - self._active.roll_jitter_ms
 
     def _storage_error(self, action: str, problem: OSError) -> KafkaError:
         logger.error("cannot %s %s: %s", action, self.directory, problem)
@@ -409,3 +435,16 @@ class LogState:
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
+
+
+def collect_aborted(
+    segments: Sequence[Segment], fetch_offset: int, upper_bound: int
+) -> list[AbortedTransaction]:
+    """A transaction is in the index of the segment that its marker fell into, maybe a later one."""
+    found: list[AbortedTransaction] = []
+    for segment in segments:
+        aborted, is_complete = segment.txn_index.collect(fetch_offset, upper_bound)
+        found += aborted
+        if is_complete:
+            break
+    return found

@@ -2,8 +2,9 @@
 
 Owned by the broker; used by replication to find and make logs. It loads them at start (recovering
 what a crash left), keeps the checkpoint files, applies retention, and closes everything in order.
-Nothing in here runs by itself: the shell calls `write_checkpoints`, `flush_due` and `cleanup` from
-its own timers, in threads, for they block.
+Nothing in here runs by itself: the shell calls `tend`, `flush_due`, `cleanup` and those that write
+checkpoints from its own timers, in a thread, for they block. One log that fails in any of them keeps
+none of the others from its turn.
 
 Invariants: a partition lives in one log directory; a directory's checkpoint files name only its own
 partitions; `.kafka_cleanshutdown` exists only while nobody has the logs open.
@@ -14,9 +15,11 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from ottla.storage.checkpoints import (
     LOG_START_FILE,
@@ -27,6 +30,7 @@ from ottla.storage.checkpoints import (
     read_offsets,
     write_offsets,
 )
+from ottla.storage.chores import Chores
 from ottla.storage.directories import (
     DELETE_SUFFIX,
     DirectoryLock,
@@ -41,6 +45,8 @@ from ottla.storage.log import Log
 from ottla.storage.log_config import INT64_MAX, LogConfig
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """producer.id.expiration.ms"""
@@ -71,10 +77,8 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._stale: set[TopicPartition] = set()
         """Partitions without a log that checkpoint files on disk may still name."""
-        self._doomed: list[Path] = []
-        """Directories of deleted logs, to be removed."""
+        self._chores = Chores()
         self._locks: list[DirectoryLock] = []
-        self._last_flush_ms: dict[TopicPartition, int] = {}
         self._mutex = threading.Lock()
         self._checkpoint_mutex = threading.Lock()
 
@@ -127,6 +131,7 @@ class LogManager:
                     log_start_offset=0,
                     clean_shutdown=True,
                     now_ms=now_ms,
+                    chores=self._chores,
                 )
                 self._logs[(topic, partition)] = log
             return log
@@ -134,8 +139,8 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> None:
         """Make the log go away; nothing happens when there is none.
 
-        Quick enough for the event loop: the directory is only renamed, and its files are removed at
-        the next `write_checkpoints`. Raises OSError.
+        Quick enough for the event loop: the directory is only renamed, and removed by `tend` after the
+        broker's log.segment.delete.delay.ms. Raises OSError.
         """
         with self._mutex:
             log = self._logs.pop((topic, partition), None)
@@ -144,27 +149,19 @@ class LogManager:
             self._stale.add((topic, partition))
             doomed = log.retire()
             if doomed is not None:
-                self._doomed.append(doomed)
+                self._chores.bury([doomed], self._delete_delay_ms)
 
     def _forget_stale(self, key: TopicPartition) -> None:
         """Before a log comes back under the name of a deleted one: what the checkpoint files say of
         that must not be applied to this after a crash."""
         for log_dir in self.log_dirs:
-            self._write_log_checkpoints(log_dir)
+            self._write_recovery_points(log_dir)
+            self._write_start_offsets(log_dir)
             with self._checkpoint_mutex:
                 high_watermarks = _read_or_set_aside(log_dir / REPLICATION_FILE)
                 if high_watermarks.pop(key, None) is not None:
                     write_offsets(log_dir / REPLICATION_FILE, high_watermarks)
         self._stale.discard(key)
-
-    def _purge(self) -> None:
-        """Remove the files of deleted logs. Blocking."""
-        with self._mutex:
-            doomed, self._doomed = self._doomed, []
-        for log_dir in {path.parent for path in doomed}:
-            sync_directory(log_dir)
-        for path in doomed:
-            shutil.rmtree(path, ignore_errors=True)
 
     # --- checkpoints -----------------------------------------------------------------------------
 
@@ -187,21 +184,30 @@ class LogManager:
                 write_offsets(log_dir / REPLICATION_FILE, offsets)
 
     def write_checkpoints(self) -> None:
-        """Flush sealed segments, checkpoint recovery points and log start offsets, and remove the
-        files of deleted logs. Blocking."""
-        self._purge()
+        """Flush sealed segments, and checkpoint recovery points. Blocking."""
         for log in self.logs().values():
-            log.flush(include_active=False)
+            _attempt(log.flush_sealed)
         for log_dir in self.log_dirs:
-            self._write_log_checkpoints(log_dir)
+            self._write_recovery_points(log_dir)
 
-    def _write_log_checkpoints(self, log_dir: Path) -> None:
-        logs = {key: log for key, log in self.logs().items() if log.directory.parent == log_dir}
+    def write_start_offsets(self) -> None:
+        """Checkpoint the log start offsets that the files do not show. Blocking."""
+        for log_dir in self.log_dirs:
+            self._write_start_offsets(log_dir)
+
+    def _write_recovery_points(self, log_dir: Path) -> None:
         with self._checkpoint_mutex:
-            write_offsets(
-                log_dir / RECOVERY_POINT_FILE, {key: log.recovery_point for key, log in logs.items()}
-            )
-            write_offsets(log_dir / LOG_START_FILE, {key: log.log_start_offset for key, log in logs.items()})
+            points = {key: log.recovery_point for key, log in self._in(log_dir).items()}
+            _attempt(partial(write_offsets, log_dir / RECOVERY_POINT_FILE, points))
+
+    def _write_start_offsets(self, log_dir: Path) -> None:
+        with self._checkpoint_mutex:
+            starts = {
+                key: log.log_start_offset
+                for key, log in self._in(log_dir).items()
+                if log.log_start_offset > log.first_segment_offset
+            }
+            _attempt(partial(write_offsets, log_dir / LOG_START_FILE, starts))
 
     # --- upkeep ----------------------------------------------------------------------------------
 
@@ -212,19 +218,33 @@ class LogManager:
         """
         deleted = 0
         for key, log in self.logs().items():
-            log.expire_producers(now_ms, self.producer_id_expiration_ms)
+            _attempt(partial(log.expire_producers, now_ms, self.producer_id_expiration_ms))
             if key in high_watermarks:
-                deleted += log.delete_old_segments(now_ms=now_ms, high_watermark=high_watermarks[key])
+                retain = partial(log.delete_old_segments, now_ms=now_ms, high_watermark=high_watermarks[key])
+                deleted += _attempt(retain) or 0
         return deleted
 
     def flush_due(self, now_ms: int) -> None:
-        """Flush the logs whose flush.ms has passed since the last time. Blocking."""
-        for key, log in self.logs().items():
-            if log.config.flush_ms == INT64_MAX:
-                continue
-            if now_ms - self._last_flush_ms.get(key, 0) >= log.config.flush_ms:
-                self._last_flush_ms[key] = now_ms
-                log.flush()
+        """Flush the logs that were not flushed for their flush.ms. Blocking."""
+        for log in self.logs().values():
+            if log.config.flush_ms != INT64_MAX and now_ms - log.last_flush_ms >= log.config.flush_ms:
+                log.last_flush_ms = now_ms
+                _attempt(log.flush)
+
+    def has_chores(self, now_ms: int) -> bool:
+        """Whether there is something for `tend` to do; cheap."""
+        return self._chores.any_due(now_ms)
+
+    def tend(self, now_ms: int) -> None:
+        """Do what logs have left to do: remove what was deleted (file.delete.delay.ms ago), flush what was
+        sealed, write down recovery points that fell. Blocking."""
+        if self._chores.take_checkpoint():
+            for log_dir in self.log_dirs:
+                self._write_recovery_points(log_dir)
+        for flush in self._chores.take_flushes():
+            _attempt(flush)
+        for path in self._chores.take_due(now_ms):
+            _attempt(partial(_remove, path))
 
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
         """Close every log, checkpoint, mark the directories clean, release them. Blocking.
@@ -240,13 +260,14 @@ class LogManager:
                     "closing %s-%d failed; its directory will be verified at the next start", *key
                 )
                 dirty.add(log.directory.parent)
-        self._purge()
-        for log_dir in self.log_dirs:
-            if self._locks:
-                self._write_log_checkpoints(log_dir)
+        try:
+            for log_dir in self.log_dirs if self._locks else []:
+                self._write_recovery_points(log_dir)
+                self._write_start_offsets(log_dir)
                 if log_dir not in dirty:
                     mark_clean_shutdown(log_dir, broker_epoch)
-        self._release_locks()
+        finally:
+            self._release_locks()
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -259,7 +280,7 @@ class LogManager:
         found: list[tuple[TopicPartition, Path]] = []
         for path in sorted(path for path in log_dir.iterdir() if path.is_dir()):
             if path.name.endswith(DELETE_SUFFIX):
-                shutil.rmtree(path, ignore_errors=True)
+                self._chores.bury([path], self._delete_delay_ms)
                 continue
             key = parse_partition_directory(path.name)
             if key is None:
@@ -278,7 +299,9 @@ class LogManager:
                 log_start_offset=start_offsets.get(key, 0),
                 clean_shutdown=clean,
                 now_ms=now_ms,
+                chores=self._chores,
             )
+            log.expire_producers(now_ms, self.producer_id_expiration_ms)
             return key, log
 
         with ThreadPoolExecutor(self._recovery_threads) as pool:
@@ -286,6 +309,14 @@ class LogManager:
         named = {*recovery_points, *start_offsets, *_read_or_set_aside(log_dir / REPLICATION_FILE)}
         self._stale |= named - {key for key, _ in found}
         logger.info("%s: %d logs, last shutdown %s", log_dir, len(found), "clean" if clean else "not clean")
+
+    @property
+    def _delete_delay_ms(self) -> int:
+        """Kafka delays the removal of whole logs by the broker's setting, not the topic's."""
+        return self.config_for({}).file_delete_delay_ms
+
+    def _in(self, log_dir: Path) -> dict[TopicPartition, Log]:
+        return {key: log for key, log in self.logs().items() if log.directory.parent == log_dir}
 
     def _count_in(self, log_dir: Path) -> int:
         return sum(1 for log in self._logs.values() if log.directory.parent == log_dir)
@@ -303,3 +334,21 @@ def _read_or_set_aside(path: Path) -> dict[TopicPartition, int]:
     except MalformedCheckpoint as problem:
         logger.warning("ignoring a checkpoint: %s", problem)
         return {}
+
+
+def _attempt(job: Callable[[], Result]) -> Result | None:
+    """What `job` returns; None if it failed, which is logged, and must not end the round."""
+    try:
+        return job()
+    except Exception:
+        logger.exception("upkeep of a log failed")
+        return None
+
+
+def _remove(path: Path) -> None:
+    """Unlink a file, or a whole folder once its new name is certain to last."""
+    if path.is_dir():
+        sync_directory(path.parent)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

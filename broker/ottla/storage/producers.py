@@ -1,8 +1,7 @@
 """What a log knows of the producers that wrote to it (KIP-98, KIP-185): idempotence and transactions.
 
-Owned by `Log`, which asks before an append and records after it, and replays batch headers when a
-log is opened or truncated. In memory only for now: a `.snapshot` of it per segment, to spare the
-replay, has its place in `dump`/`load` once it is needed.
+Asked by `Log` before an append, told after it; `producer_history` fills it when a log is opened or
+truncated, out of snapshots and batch headers.
 
 Per producer id: its epoch, the last five batches (within which a retry is recognised), and where its
 open transaction began. Invariants: `_ongoing` is in the order of first offsets, because transactions
@@ -15,10 +14,11 @@ deleted by retention); a known one continues at last + 1, or at 0 under a newer 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.records import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, ControlRecord
+from ottla.protocol.records import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, ControlRecord, ControlType
 
 BATCHES_KEPT = 5
 
@@ -50,14 +50,6 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
-class CompletedTransaction(NamedTuple):
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    """The marker's offset."""
-    aborted: bool
-
-
 class ProducerState:
     """All producers of one log."""
 
@@ -65,8 +57,9 @@ class ProducerState:
         self._entries: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}
         """Producer id to first offset, of open transactions."""
-        self._unreplicated: deque[CompletedTransaction] = deque()
-        """Complete, but their marker is not known to be below the high watermark."""
+        self._unreplicated: deque[tuple[int, int]] = deque()
+        """(first offset, marker's offset) of those that are complete, but whose marker is not known to be
+        below the high watermark."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -77,6 +70,25 @@ class ProducerState:
     def entries(self) -> dict[int, ProducerEntry]:
         """A copy of producer id to entry (for DescribeProducers)."""
         return dict(self._entries)
+
+    def all(self) -> Mapping[int, ProducerEntry]:
+        """Producer id to entry, not a copy (for a snapshot)."""
+        return self._entries
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries and not self._unreplicated
+
+    def load(self, entries: Mapping[int, ProducerEntry]) -> None:
+        """Begin with a snapshot's entries, which become this state's own."""
+        self.clear()
+        self._entries.update(entries)
+        started = sorted(
+            (entry.transaction_start, producer_id)
+            for producer_id, entry in entries.items()
+            if entry.transaction_start is not None
+        )
+        self._ongoing.update((producer_id, start) for start, producer_id in started)
 
     def clear(self) -> None:
         self._entries.clear()
@@ -182,8 +194,8 @@ class ProducerState:
 
     def record_marker(
         self, producer_id: int, epoch: int, marker: ControlRecord, offset: int, timestamp: int
-    ) -> CompletedTransaction | None:
-        """A marker is in the log; the transaction that it ends, None for an empty one."""
+    ) -> None:
+        """A marker is in the log, and ends the producer's transaction if it has one open."""
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry()
@@ -192,13 +204,10 @@ class ProducerState:
             entry.batches.clear()
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = timestamp
-        first_offset, entry.transaction_start = entry.transaction_start, None
-        self._ongoing.pop(producer_id, None)
-        if first_offset is None:
-            return None
-        completed = CompletedTransaction(producer_id, first_offset, offset, marker.type == 0)
-        self._unreplicated.append(completed)
-        return completed
+        if entry.transaction_start is not None:
+            del self._ongoing[producer_id]
+            self._unreplicated.append((entry.transaction_start, offset))
+            entry.transaction_start = None
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -206,15 +215,23 @@ class ProducerState:
         """The first offset of a transaction that is open, or whose marker is not below the high
         watermark; None when there is none. The last stable offset is this, or the high watermark."""
         unreplicated = self._unreplicated
-        if unreplicated:
-            # Markers are in log order, so that the replicated ones are at the front.
-            while unreplicated and unreplicated[0].last_offset < high_watermark:
-                unreplicated.popleft()
-        first = next(iter(self._ongoing.values()), None)
-        for completed in unreplicated:
-            if first is None or completed.first_offset < first:
-                first = completed.first_offset
-        return first
+        # Markers are in log order, so that the replicated ones are at the front.
+        while unreplicated and unreplicated[0][1] < high_watermark:
+            unreplicated.popleft()
+        if not unreplicated:
+            return next(iter(self._ongoing.values()), None) if self._ongoing else None
+        first = min(start for start, _ in unreplicated)
+        return min(first, next(iter(self._ongoing.values()), first))
+
+    def aborted_by(self, producer_id: int, marker: ControlRecord) -> int | None:
+        """Where the transaction began that `marker`, about to be recorded, aborts; None without one."""
+        if marker.type != ControlType.ABORT:
+            return None
+        return self._ongoing.get(producer_id)
+
+    def first_open_besides(self, producer_id: int) -> int | None:
+        """Where the oldest open transaction of another producer begins."""
+        return next((start for other, start in self._ongoing.items() if other != producer_id), None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers silent for `expiration_ms` (producer.id.expiration.ms); how many."""

@@ -1,8 +1,9 @@
-"""One segment of a log: the `.log` file with its two indexes, and ranges of it for readers.
+"""One segment of a log: the `.log` file with its three indexes, and ranges of it for readers.
 
 Owned by `Log` (which serialises writers); `FileSlice`s travel up to the server, which sends them
-with sendfile. Invariants: `size` is the number of bytes that hold whole batches; a slice keeps its
-file's descriptor open, so that it stays readable after the segment is deleted.
+with sendfile. Invariants: `size` is the number of bytes that hold whole batches (a preallocated file is
+longer until it is sealed); a slice keeps its file's descriptor open, so that it stays readable after the
+segment is deleted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ottla.protocol.records import (
     BatchHeader,
 )
 from ottla.storage.indexes import OffsetIndex, TimeIndex
+from ottla.storage.txn_index import TransactionIndex
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -88,6 +90,7 @@ class Segment:
         "_bytes_since_index",
         "_index_interval_bytes",
         "_older",
+        "_preallocated",
         "_recent",
         "base_offset",
         "created_ms",
@@ -98,8 +101,10 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "offset_index",
+        "roll_jitter_ms",
         "size",
         "time_index",
+        "txn_index",
     )
 
     def __init__(
@@ -110,7 +115,11 @@ class Segment:
         index_interval_bytes: int,
         index_max_bytes: int,
         now_ms: int,
+        roll_jitter_ms: int = 0,
+        preallocate_bytes: int = 0,
     ) -> None:
+        """Opens the files, or makes them, then with `preallocate_bytes` taken (preallocate). Its age counts
+        as `roll_jitter_ms` more than it is (segment.jitter.ms)."""
         name = segment_name(base_offset)
         self.file = SegmentFile(directory / (name + LOG_SUFFIX))
         self.fd = self.file.fd
@@ -118,6 +127,11 @@ class Segment:
         self.size = os.fstat(self.fd).st_size
         self.offset_index = OffsetIndex(directory / (name + INDEX_SUFFIX), base_offset, index_max_bytes)
         self.time_index = TimeIndex(directory / (name + TIME_INDEX_SUFFIX), base_offset, index_max_bytes)
+        self.txn_index = TransactionIndex(directory / (name + TXN_INDEX_SUFFIX), base_offset)
+        self._preallocated = preallocate_bytes > 0 and self.size == 0
+        if self._preallocated:
+            os.ftruncate(self.fd, preallocate_bytes)
+        self.roll_jitter_ms = roll_jitter_ms
         self.created_ms = now_ms
         self.first_timestamp = -1
         """The first batch's highest timestamp, from which rolling by time counts; -1 for none."""
@@ -240,9 +254,11 @@ class Segment:
         position = self.position_of(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
         self._recent.clear()
         self._older = {}
         os.ftruncate(self.fd, position)
+        self._preallocated = False
         self.size = position
         self._bytes_since_index = 0
         self.index_full = False
@@ -264,11 +280,14 @@ class Segment:
                 self.max_timestamp_offset = header.last_offset
 
     def seal(self) -> None:
-        """No more appends: note the highest timestamp, bring the index files up to date."""
+        """No more appends: note the highest timestamp, bring the files to what they hold."""
         if self.max_timestamp >= 0:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset, sealing=True)
         self._recent.clear()
         self._older = {}
+        if self._preallocated:
+            os.ftruncate(self.fd, self.size)
+            self._preallocated = False
         self.write_indexes()
 
     def write_indexes(self) -> None:
@@ -280,6 +299,7 @@ class Segment:
         os.fsync(self.fd)
         self.offset_index.flush()
         self.time_index.flush()
+        self.txn_index.sync()
 
     def largest_timestamp(self) -> int:
         """The highest timestamp, or the file's time of change when the records have none."""
@@ -291,8 +311,9 @@ class Segment:
         """Rename the files, so that nobody opens them any more and their names are free; returns what is
         to be unlinked, which takes its time. Readers that hold slices go on reading. The log goes last, so
         that a crash in between leaves a log whose indexes are rebuilt, and not indexes without a log."""
-        # For a reader that found this segment a moment ago: the index is read when first needed.
+        # For a reader that found this segment a moment ago: indexes are read when first needed.
         self.offset_index.lookup(self.base_offset)
+        self.txn_index.load()
         aside: list[Path] = []
         for path in self._paths():
             doomed = path.with_name(path.name + DELETED_SUFFIX)
@@ -311,7 +332,7 @@ class Segment:
         return [
             self.offset_index.path,
             self.time_index.path,
-            log.with_suffix(TXN_INDEX_SUFFIX),
+            self.txn_index.path,
             log.with_suffix(SNAPSHOT_SUFFIX),
             log,
         ]

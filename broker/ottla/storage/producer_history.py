@@ -1,0 +1,110 @@
+"""What a log knows of its producers, across restarts and truncations: state, snapshots, replay.
+
+Owned by `Log`; `loading` feeds it while it recovers segments. `state` is what appends are checked against
+and recorded in. It is rebuilt from the newest snapshot at or before the wanted offset and the headers of
+the batches after that: after a clean shutdown none, after a truncation at most those of the segment that
+the log now ends in, for every roll leaves a snapshot.
+
+Invariant: an aborted transaction is in its segment's index before its end is noted here, so that the last
+stable offset never passes an abort that readers cannot be told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ottla.protocol.records import BatchHeader, decode_batch, parse_control_record
+from ottla.storage.producers import ProducerState
+from ottla.storage.segment import Segment
+from ottla.storage.snapshots import SnapshotFiles
+from ottla.storage.txn_index import AbortedTransaction
+
+_SEGMENTS_SNAPSHOT = 2
+"""A replay leaves snapshots where this many of the last segments begin: truncations end there."""
+
+
+class ProducerHistory:
+    """See the module."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = ProducerState()
+        self.snapshots = SnapshotFiles(directory)
+
+    def note(self, header: BatchHeader, batch: memoryview | bytes, segment: Segment | None) -> None:
+        """A producer's batch is in the log; `batch` is read of markers only. An aborted transaction goes
+        into the index of `segment`, unless that is None, for it is there already. Raises OSError."""
+        state = self.state
+        if not header.is_control:
+            state.record_data(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp,
+                header.is_transactional,
+            )
+            return
+        if not header.record_count:
+            return  # compaction removed the marker, and with it the whole transaction
+        marker = parse_control_record(decode_batch(batch)[0])
+        offset = header.last_offset
+        if segment is not None:
+            first_offset = state.aborted_by(header.producer_id, marker)
+            if first_offset is not None:
+                next_open = state.first_open_besides(header.producer_id)
+                stable = offset + 1 if next_open is None else next_open
+                segment.txn_index.append(AbortedTransaction(header.producer_id, first_offset, offset, stable))
+        state.record_marker(header.producer_id, header.producer_epoch, marker, offset, header.max_timestamp)
+
+    def take_snapshot(self, offset: int, log_start_offset: int, *, sync: bool) -> None:
+        """Write down the state before `offset`, unless that was done or there is nothing before it."""
+        latest = self.snapshots.latest
+        if offset > (log_start_offset if latest is None else latest):
+            self.snapshots.write(offset, self.state.all(), sync=sync)
+
+    def clear(self) -> None:
+        """Forget all producers, and remove the snapshots."""
+        self.state.clear()
+        for offset in list(self.snapshots.offsets):
+            self.snapshots.remove(offset)
+
+    def rebuild(
+        self, segments: Sequence[Segment], log_start_offset: int, end_offset: int, *, sync: bool
+    ) -> None:
+        """Make the state that of all batches before `end_offset`; later snapshots are removed, and one is
+        left there."""
+        self.snapshots.keep_within(log_start_offset, end_offset)
+        self.state.clear()
+        found = self.snapshots.load_newest()
+        at = log_start_offset
+        if found is not None:
+            at, producers = found
+            self.state.load(producers)
+        for index, segment in enumerate(segments):
+            next_base = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
+            if next_base <= at or segment.base_offset >= end_offset:
+                continue
+            start = max(segment.base_offset, at, log_start_offset)
+            if index >= len(segments) - _SEGMENTS_SNAPSHOT:
+                self.take_snapshot(start, log_start_offset, sync=sync)
+            self._replay(segment, start, end_offset)
+        self.take_snapshot(end_offset, log_start_offset, sync=sync)
+
+    def forget_tail(self, segments: Sequence[Segment], log_start_offset: int, end_offset: int) -> None:
+        """The log was truncated to `end_offset`. Not synced: this runs on the event loop."""
+        if self.state.is_empty:
+            # It was empty with the tail, so it is without; the headers need not be read.
+            self.snapshots.keep_within(log_start_offset, end_offset)
+        else:
+            self.rebuild(segments, log_start_offset, end_offset, sync=False)
+
+    def _replay(self, segment: Segment, start: int, end_offset: int) -> None:
+        for position, header in segment.headers(segment.position_of(start)):
+            if header.base_offset >= end_offset:
+                return
+            if header.producer_id >= 0:
+                batch = segment.read_batch(position) if header.is_control else b""
+                self.note(header, batch, None)
