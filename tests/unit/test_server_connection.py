@@ -22,13 +22,17 @@ def framed(body: bytes) -> bytes:
 class Harness:
     """A server side whose requests the test answers, and the client's end of the pair."""
 
-    def __init__(self, kind: int = socket.SOCK_STREAM) -> None:
+    def __init__(self, kind: int = socket.SOCK_STREAM, queued_max_bytes: int = -1) -> None:
         self.loop = asyncio.get_running_loop()
         self.requests: list[bytes] = []
         self.arrived = asyncio.Event()
         self.echo = False
         self.server = SocketServer(
-            loop=self.loop, on_frame=self.on_frame, max_request_bytes=1_000_000, idle_max_ms=60_000
+            loop=self.loop,
+            on_frame=self.on_frame,
+            max_request_bytes=1_000_000,
+            idle_max_ms=60_000,
+            queued_max_bytes=queued_max_bytes,
         )
         ours, self.client = socket.socketpair(type=kind)
         ours.setblocking(False)
@@ -234,16 +238,85 @@ def test_a_size_that_cannot_be_closes_the_connection(run: asyncio.Runner) -> Non
     run.run(story())
 
 
-def test_a_client_that_leaves_is_forgotten_and_late_answers_dropped(run: asyncio.Runner) -> None:
+def test_a_client_that_leaves_between_requests_is_forgotten(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        h.client.close()
+        await h.turns(20)
+        assert h.connection.closed
+        assert not h.server.connections
+
+    run.run(story())
+
+
+def test_a_client_that_has_closed_its_half_has_all_its_answers(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"slow") + framed(b"two") + framed(b"cut off")[:6])
+        await h.request(1)
+        h.client.shutdown(socket.SHUT_WR)
+        await h.turns(20)
+        assert not h.connection.closed
+        h.echo = True
+        h.connection.respond((framed(b"slow"),))
+        assert await h.receive(15) == framed(b"slow") + framed(b"two")
+        assert await h.closed_by_server()
+        assert h.requests == [b"slow", b"two"]
+
+    run.run(story())
+
+
+def test_a_client_that_left_meanwhile_is_forgotten_with_its_answer(run: asyncio.Runner) -> None:
     async def story() -> None:
         h = Harness()
         await h.send(framed(b"slow"))
         await h.request(1)
         h.client.close()
         await h.turns(20)
+        h.connection.respond((framed(b"too late"),))
         assert h.connection.closed
         assert not h.server.connections
-        h.connection.respond((framed(b"too late"),))
+        h.connection.respond((framed(b"later still"),))
+
+    run.run(story())
+
+
+def test_a_request_that_waits_detached_keeps_no_buffer(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(b"long poll"))
+        await h.request(1)
+        h.connection.detach()
+        assert h.server.buffers.lent_bytes == 0
+        await h.send(framed(b"next"))
+        await h.turns()
+        assert h.requests == [b"long poll"]
+        h.connection.respond((framed(b"data"),))
+        await h.request(2)
+
+    run.run(story())
+
+
+def test_over_queued_max_request_bytes_clients_are_not_read_until_others_were_answered(
+    run: asyncio.Runner,
+) -> None:
+    async def story() -> None:
+        h = Harness(queued_max_bytes=1000)
+        await h.send(framed(b"a" * 2000))
+        await h.request(1)
+        ours, client = socket.socketpair()
+        ours.setblocking(False)
+        client.setblocking(False)
+        h.server.adopt(ours, "PLAINTEXT", ("10.0.0.8", 1))
+        await h.loop.sock_sendall(client, framed(b"second"))
+        await h.turns(20)
+        assert len(h.requests) == 1
+        assert h.server.buffers.lent_bytes == 65_536, "not a byte of the second is read"
+        h.echo = True
+        h.connection.respond((framed(b"done"),))
+        await h.request(2)
+        assert await asyncio.wait_for(h.loop.sock_recv(client, 100), 5) == framed(b"second")
+        client.close()
 
     run.run(story())
 

@@ -38,6 +38,8 @@ class FakeConnection:
     def skip_response(self) -> None:
         self.answers.append(b"")
 
+    def detach(self) -> None: ...
+
     def mute(self, duration_ms: int) -> None: ...
 
     def close(self, reason: str = "") -> None:

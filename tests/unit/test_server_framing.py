@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from ottla.server.buffers import (
+    FREE_BYTES_MAX,
+    PLENTY_BYTES,
+    POOLED_BYTES_MAX,
+    BufferPool,
+    RequestMemory,
+)
 from ottla.server.framing import SMALL_FRAMES_BEFORE_SHRINK, FrameBuffer, InvalidFrameSize
+
+BASE = 8192
 
 
 def framed(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
+
+
+def make(max_frame: int = 1_000_000, memory: RequestMemory | None = None) -> tuple[FrameBuffer, BufferPool]:
+    pool = BufferPool(base_bytes=BASE, kept_bytes_max=0)
+    return FrameBuffer(max_frame, pool, memory), pool
 
 
 def feed(buffer: FrameBuffer, data: bytes) -> None:
@@ -22,6 +38,21 @@ def feed(buffer: FrameBuffer, data: bytes) -> None:
         data = data[count:]
 
 
+def receive_one(buffer: FrameBuffer, body: bytes) -> None:
+    """A whole frame, looked for after every receive."""
+    data = framed(body)
+    received = None
+    while received is None:
+        space = buffer.space()
+        count = min(len(space), len(data))
+        space[:count] = data[:count]
+        buffer.received(count)
+        data = data[count:]
+        received = next_body(buffer)
+    assert received == body
+    assert not data
+
+
 def next_body(buffer: FrameBuffer) -> bytes | None:
     frame = buffer.next_frame()
     if frame is None:
@@ -32,7 +63,7 @@ def next_body(buffer: FrameBuffer) -> bytes | None:
 
 
 def test_a_frame_comes_out_when_its_last_byte_has_come() -> None:
-    buffer = FrameBuffer(1000, base_bytes=8192)
+    buffer, _ = make()
     data = framed(b"hello")
     for i in range(len(data) - 1):
         feed(buffer, data[i : i + 1])
@@ -43,7 +74,7 @@ def test_a_frame_comes_out_when_its_last_byte_has_come() -> None:
 
 
 def test_pipelined_frames_come_one_at_a_time() -> None:
-    buffer = FrameBuffer(1000, base_bytes=8192)
+    buffer, _ = make()
     feed(buffer, framed(b"one") + framed(b"") + framed(b"three"))
     first = buffer.next_frame()
     assert first is not None
@@ -56,7 +87,7 @@ def test_pipelined_frames_come_one_at_a_time() -> None:
 
 
 def test_what_is_received_behind_a_frame_that_is_out_leaves_it_alone() -> None:
-    buffer = FrameBuffer(10_000, base_bytes=8192)
+    buffer, _ = make()
     feed(buffer, framed(b"x" * 5000))
     frame = buffer.next_frame()
     assert frame is not None
@@ -71,41 +102,261 @@ def test_what_is_received_behind_a_frame_that_is_out_leaves_it_alone() -> None:
     assert next_body(buffer) == b"y" * 6000
 
 
-def test_the_buffer_grows_for_a_big_frame_and_shrinks_after_many_small_ones() -> None:
-    buffer = FrameBuffer(1_000_000, base_bytes=8192)
-    feed(buffer, framed(b"b" * 300_000))
-    assert next_body(buffer) == b"b" * 300_000
-    assert buffer.capacity >= 300_004
-    for i in range(SMALL_FRAMES_BEFORE_SHRINK):
-        assert buffer.capacity > 8192, i
-        feed(buffer, framed(b"small"))
-        assert next_body(buffer) == b"small"
-    assert buffer.capacity == 8192
-
-
 def test_a_frame_that_began_at_the_end_of_the_buffer_is_moved_whole() -> None:
-    buffer = FrameBuffer(10_000, base_bytes=8192)
+    buffer, _ = make()
     feed(buffer, framed(b"a" * 6000) + framed(b"c" * 7000)[:100])
     assert next_body(buffer) == b"a" * 6000
+    assert buffer.next_frame() is None
     feed(buffer, framed(b"c" * 7000)[100:])
     assert next_body(buffer) == b"c" * 7000
-    assert buffer.capacity == 8192
+    assert buffer.capacity == 0
 
 
-def test_shrinking_keeps_what_was_received() -> None:
-    buffer = FrameBuffer(1_000_000, base_bytes=8192)
-    feed(buffer, framed(b"b" * 300_000) + framed(b"next")[:6])
-    assert next_body(buffer) == b"b" * 300_000
-    buffer.shrink()
-    assert buffer.capacity == 8192
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_buffer_only_while_bytes_are_in_it_or_referred_to() -> None:
+    buffer, pool = make()
+    assert pool.lent_bytes == 0
+    feed(buffer, framed(b"one"))
+    assert pool.lent_bytes == BASE
+    frame = buffer.next_frame()
+    assert frame is not None
+    assert pool.lent_bytes == BASE
+    buffer.detach()
+    assert pool.lent_bytes == 0, "one that waits without need of its bytes has none"
+    feed(buffer, framed(b"two"))
+    assert buffer.next_frame() is None, "the first one waits still"
+    buffer.release()
+    assert next_body(buffer) == b"two"
+    assert pool.lent_bytes == 0
+
+
+def test_while_little_is_in_use_a_buffer_is_kept_from_one_frame_to_the_next() -> None:
+    pool = BufferPool(base_bytes=BASE, kept_bytes_max=BASE)
+    first, second = FrameBuffer(1000, pool), FrameBuffer(1000, pool)
+    feed(first, framed(b"one"))
+    assert next_body(first) == b"one"
+    assert pool.lent_bytes == BASE
+    feed(second, framed(b"two"))
+    assert next_body(second) == b"two"
+    assert pool.lent_bytes == BASE, "the second one's went back"
+    first.compact()
+    assert pool.lent_bytes == 0
+
+
+def test_a_read_that_brings_nothing_leaves_no_buffer_behind() -> None:
+    buffer, pool = make()
+    buffer.space()
+    buffer.received(0)
+    assert pool.lent_bytes == 0
+
+
+def test_a_buffer_grows_when_bytes_have_filled_it_and_not_on_the_word_of_a_size() -> None:
+    buffer, pool = make(max_frame=200_000_000)
+    data = framed(b"b" * (3 << 20))
+    data = (100_000_000).to_bytes(4, "big") + data[4:]
+    feed(buffer, data[:5])
+    assert buffer.next_frame() is None
+    feed(buffer, data[5:4000])
+    assert buffer.capacity == BASE
+    feed(buffer, data[4000:20_000])
+    assert buffer.capacity == 1 << 20
+    feed(buffer, data[20_000:])
+    assert buffer.capacity == 100_000_004
+    buffer.close()
+    assert pool.lent_bytes == 0
+
+
+def test_a_big_buffer_goes_with_its_request() -> None:
+    buffer, pool = make(max_frame=10_000_000)
+    body = bytes(range(256)) * 20_000
+    feed(buffer, framed(body)[:8192])
+    assert buffer.next_frame() is None
+    feed(buffer, framed(body)[8192:])
+    assert buffer.capacity > POOLED_BYTES_MAX
+    frame = buffer.next_frame()
+    assert frame is not None
+    assert len(buffer.space()) == 0, "the next request does not gather behind it"
+    assert bytes(frame) == body
+    buffer.release()
+    assert pool.lent_bytes == 0
+    assert pool.free_bytes <= 2 << 20
+
+
+def test_the_next_buffer_has_the_size_of_the_last_frames_until_they_are_small_again() -> None:
+    buffer, _ = make()
+    receive_one(buffer, b"b" * 100_000)
+    for i in range(SMALL_FRAMES_BEFORE_SHRINK):
+        feed(buffer, framed(b"small"))
+        assert buffer.capacity == 131_072, i
+        assert next_body(buffer) == b"small"
+    feed(buffer, framed(b"small"))
+    assert buffer.capacity == BASE
+
+
+def test_when_much_is_in_use_nobody_has_more_than_its_bytes_need() -> None:
+    buffer, pool = make()
+    receive_one(buffer, b"b" * 100_000)
+    pool.take(PLENTY_BYTES)
+    feed(buffer, b"\0")
+    assert buffer.capacity == BASE
+
+
+def test_compacting_keeps_what_was_received_and_gives_the_buffer_back() -> None:
+    buffer, pool = make()
+    feed(buffer, framed(b"whole") + framed(b"next")[:6])
+    assert next_body(buffer) == b"whole"
+    buffer.compact()
+    assert pool.lent_bytes == 0
+    assert buffer.buffered == 6
+    assert buffer.next_frame() is None
     feed(buffer, framed(b"next")[6:])
     assert next_body(buffer) == b"next"
+    assert pool.lent_bytes == 0
+
+
+def test_whole_frames_survive_compacting_behind_one_that_waits() -> None:
+    buffer, _ = make()
+    feed(buffer, framed(b"waits"))
+    assert buffer.next_frame() is not None
+    buffer.detach()
+    feed(buffer, framed(b"one") + framed(b"two"))
+    buffer.compact()
+    buffer.release()
+    assert next_body(buffer) == b"one"
+    assert next_body(buffer) == b"two"
+
+
+def test_compacting_leaves_a_frame_that_is_out_alone() -> None:
+    buffer, _ = make()
+    feed(buffer, framed(b"out"))
+    frame = buffer.next_frame()
+    buffer.compact()
+    assert frame is not None
+    assert bytes(frame) == b"out"
+    assert buffer.capacity == BASE
+
+
+def test_what_is_free_is_kept_up_to_a_bound() -> None:
+    pool = BufferPool()
+    views = [pool.take(POOLED_BYTES_MAX) for _ in range(20)]
+    for view in views:
+        pool.give(view)
+    assert pool.lent_bytes == 0
+    assert pool.free_bytes == FREE_BYTES_MAX
+    again = pool.take(POOLED_BYTES_MAX)
+    assert any(again is view for view in views)
+
+
+def test_a_frame_that_is_out_stays_readable_when_the_connection_closes() -> None:
+    buffer, pool = make()
+    feed(buffer, framed(b"late"))
+    frame = buffer.next_frame()
+    buffer.close()
+    assert pool.lent_bytes == 0
+    feed(FrameBuffer(1000, pool), b"other")
+    assert frame is not None
+    assert bytes(frame) == b"late"
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
 def test_a_size_out_of_bounds_is_refused_before_any_room_is_made(size: int) -> None:
-    buffer = FrameBuffer(1000, base_bytes=8192)
+    buffer, _ = make(max_frame=1000)
     feed(buffer, size.to_bytes(4, "big", signed=True))
     with pytest.raises(InvalidFrameSize):
         buffer.next_frame()
-    assert buffer.capacity == 8192
+    assert buffer.capacity == BASE
+
+
+# --- queued.max.request.bytes ------------------------------------------------------------------------
+
+
+class Turns:
+    """A loop's `call_soon`, whose turns the test takes."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.due.append(callback)
+
+    def take(self) -> None:
+        due, self.due = self.due, []
+        for callback in due:
+            callback()
+
+
+def test_requests_are_let_in_while_any_memory_is_left_and_then_wait_for_answers() -> None:
+    turns = Turns()
+    memory = RequestMemory(1000, turns.call_soon)
+    pool = BufferPool(base_bytes=BASE)
+    first, second, third = (FrameBuffer(1_000_000, pool, memory) for _ in range(3))
+    feed(first, framed(b"a" * 996))
+    feed(second, framed(b"b" * 5000))
+    assert first.next_frame() is not None
+    assert memory.available == 0
+    assert second.next_frame() is None
+    assert second.starved
+    memory.wait(lambda: None)
+    first.release()
+    turns.take()
+    assert memory.available == 1000
+    frame = second.next_frame()
+    assert frame is not None, "bigger than all there is, but the first one in"
+    assert not second.starved
+    assert memory.available == 1000 - 5004
+    feed(third, framed(b"c"))
+    assert third.next_frame() is None
+    second.release()
+    assert next_body(third) == b"c"
+    assert memory.available == 1000
+
+
+def test_a_frame_that_has_begun_has_its_memory_whoever_comes_meanwhile() -> None:
+    memory = RequestMemory(1000, Turns().call_soon)
+    pool = BufferPool(base_bytes=BASE)
+    slow, other = FrameBuffer(10_000, pool, memory), FrameBuffer(10_000, pool, memory)
+    feed(slow, framed(b"s" * 2000)[:4])
+    assert slow.next_frame() is None
+    assert slow.reserved == 2004
+    feed(other, framed(b"o"))
+    assert other.next_frame() is None
+    assert other.starved
+    feed(slow, framed(b"s" * 2000)[4:])
+    assert next_body(slow) == b"s" * 2000
+    assert next_body(other) == b"o"
+
+
+def test_who_waits_for_memory_is_let_in_in_turn_and_after_whoever_gave_it_back() -> None:
+    turns = Turns()
+    memory = RequestMemory(100, turns.call_soon)
+    assert memory.reserve(100)
+    let_in: list[str] = []
+
+    def wants(name: str) -> Callable[[], None]:
+        def wake() -> None:
+            if memory.reserve(60):
+                let_in.append(name)
+
+        return wake
+
+    for name in ("first", "second", "third"):
+        memory.wait(wants(name))
+    memory.release(100)
+    assert let_in == []
+    turns.take()
+    assert let_in == ["first", "second"], "the second overdraws, the third waits"
+    memory.release(60)
+    turns.take()
+    assert let_in == ["first", "second", "third"]
+
+
+def test_a_connection_that_closes_gives_its_memory_to_others() -> None:
+    memory = RequestMemory(100, Turns().call_soon)
+    buffer = FrameBuffer(1000, BufferPool(base_bytes=BASE), memory)
+    feed(buffer, (500).to_bytes(4, "big"))
+    assert buffer.next_frame() is None
+    assert memory.available == 100 - 504
+    buffer.close()
+    assert memory.available == 100

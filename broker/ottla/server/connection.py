@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ottla.server.buffers import BufferPool, RequestMemory
 from ottla.server.framing import FrameBuffer, InvalidFrameSize
 from ottla.storage.segment import FileSlice
 
@@ -58,6 +59,10 @@ class Connection(Protocol):
     def skip_response(self) -> None:
         """The current request gets no answer (Produce with acks=0)."""
 
+    def detach(self) -> None:
+        """Nobody needs the frame of the current request any more, which is yet to be answered: it may wait
+        long, and need not keep a buffer for that."""
+
     def mute(self, duration_ms: int) -> None:
         """Throttle (KIP-219): take no further request for that long from now. To be called before the current
         request is answered (the answer may bring on the next one); answers go out at once all the same. A
@@ -72,16 +77,19 @@ FrameHandler = Callable[["Connection", memoryview], None]
 class PlaintextConnection:
     __slots__ = (
         "_buffer",
+        "_ended",
         "_fd",
         "_in_loop",
         "_last_active",
         "_loop",
+        "_memory",
         "_muted",
         "_on_closed",
         "_on_frame",
         "_out",
         "_reading",
         "_sock",
+        "_waits_for_memory",
         "_writing",
         "closed",
         "listener",
@@ -97,6 +105,8 @@ class PlaintextConnection:
         listener: str,
         peer: tuple[str, int],
         max_request_bytes: int,
+        buffers: BufferPool,
+        memory: RequestMemory | None,
         on_frame: FrameHandler,
         on_closed: Callable[[PlaintextConnection], None],
     ) -> None:
@@ -106,7 +116,8 @@ class PlaintextConnection:
         self._sock = sock
         self._fd = sock.fileno()
         self._loop = loop
-        self._buffer = FrameBuffer(max_request_bytes)
+        self._buffer = FrameBuffer(max_request_bytes, buffers, memory)
+        self._memory = memory
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._out: deque[Part] = deque()
@@ -114,6 +125,8 @@ class PlaintextConnection:
         self._in_loop = False  # _serve is on the stack: answers given now are picked up by it
         self._writing = False
         self._reading = True
+        self._ended = False  # nothing more will come
+        self._waits_for_memory = False
         self._muted: asyncio.TimerHandle | None = None
         loop.add_reader(self._fd, self._readable)
 
@@ -125,22 +138,30 @@ class PlaintextConnection:
     def _readable(self) -> None:
         # While a request is out, what comes may gather behind it; once that room is full, or while answers
         # wait for the client to read them, or while muted, reading stops until `_serve` gets on.
-        space = None if self._out or self._muted is not None else self._buffer.space()
-        if not space:
+        if self._out or self._muted is not None:
             self._stop_reading()
             return
+        buffer = self._buffer
+        if self._memory is not None and self._memory.available <= 0 and not buffer.reserved:
+            self._await_memory()
+            return
         try:
+            space = buffer.space()
+            if not space:
+                self._stop_reading()
+                return
             count = self._sock.recv_into(space)
         except (BlockingIOError, InterruptedError):
+            buffer.received(0)
             return
-        except OSError as e:
-            self.close(str(e))
+        except (OSError, MemoryError) as e:
+            self.close(str(e) or "no memory")
             return
+        buffer.received(count)
         if count == 0:
-            self.close()
+            self._client_sends_no_more()
             return
         self._last_active = self._loop.time()
-        self._buffer.received(count)
         self._serve()
 
     def _serve(self) -> None:
@@ -164,14 +185,48 @@ class PlaintextConnection:
             self.close(str(e), level=logging.WARNING)
         finally:
             self._in_loop = False
-        if not (self._reading or self.closed or self._buffer.busy or self._out or self._muted is not None):
-            self._reading = True
-            self._loop.add_reader(self._fd, self._readable)
+        if self._buffer.starved:
+            self._await_memory()
+        if not self._reading:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self.closed or self._buffer.busy or self._out or self._muted is not None or self._waits_for_memory:
+            return
+        if self._ended:
+            self.close()
+            return
+        self._reading = True
+        self._loop.add_reader(self._fd, self._readable)
 
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._fd)
+
+    def _client_sends_no_more(self) -> None:
+        """It may have closed its half only, and wait for answers, which it gets, as from Kafka: whether it
+        is there to read them only sending will tell."""
+        self._ended = True
+        self._stop_reading()
+        self._resume_reading()
+
+    def _await_memory(self) -> None:
+        """queued.max.request.bytes is used up: no more of this client until others were answered."""
+        self._stop_reading()
+        if not self._waits_for_memory and not self.closed:
+            assert self._memory is not None
+            self._waits_for_memory = True
+            self._memory.wait(self._memory_is_back)
+
+    def _memory_is_back(self) -> None:
+        self._waits_for_memory = False
+        if not self.closed and not self._out:
+            self._serve()
+
+    def detach(self) -> None:
+        if not self.closed:
+            self._buffer.detach()
 
     def mute(self, duration_ms: int) -> None:
         if self.closed or duration_ms <= 0:
@@ -293,9 +348,9 @@ class PlaintextConnection:
         while muted."""
         return 0.0 if self._buffer.busy or self._muted is not None else now - self._last_active
 
-    def trim(self) -> None:
-        """Give back a receive buffer that grew (for connections that fell quiet)."""
-        self._buffer.shrink()
+    def compact(self) -> None:
+        """Keep no more memory than what was received (for when many buffers are in use)."""
+        self._buffer.compact()
 
     def close(self, reason: str = "", level: int = logging.DEBUG) -> None:
         if self.closed:
@@ -314,5 +369,6 @@ class PlaintextConnection:
             self._muted.cancel()
             self._muted = None
         self._out.clear()
+        self._buffer.close()
         self._sock.close()
         self._on_closed(self)

@@ -40,7 +40,16 @@ OnError = Callable[[Any, int, ErrorCode, "str | None"], Message]
 class Route:
     """One API: the versions served, who handles it, how it reports an error."""
 
-    __slots__ = ("api_key", "handle", "is_async", "max_version", "min_version", "on_error", "request_class")
+    __slots__ = (
+        "api_key",
+        "handle",
+        "is_async",
+        "keeps_frame",
+        "max_version",
+        "min_version",
+        "on_error",
+        "request_class",
+    )
 
     def __init__(
         self,
@@ -59,6 +68,8 @@ class Route:
         self.handle = handle
         self.on_error = on_error
         self.is_async = inspect.iscoroutinefunction(handle)
+        self.keeps_frame = self.api_key == ApiKey.PRODUCE
+        """What is decoded refers to the frame's bytes: only records do."""
 
 
 class Request:
@@ -103,6 +114,12 @@ class Request:
     def abandoned(self) -> bool:
         """The client is gone: nobody will read an answer."""
         return self.connection.closed
+
+    def detach(self) -> None:
+        """Keep no bytes of the client's while this waits; nothing of what was decoded may refer to them."""
+        if self._message is not None and self._frame is not None:
+            self._frame = None
+            self.connection.detach()
 
     def respond(self, message: Message) -> None:
         data = frames.encode_response(message, self.version, self.correlation_id)
@@ -177,6 +194,12 @@ class Dispatcher:
         if not route.min_version <= header.api_version <= route.max_version:
             self._refuse_version(request)
         elif route.is_async:
+            try:
+                request.decode(route.request_class)
+            except MalformedMessage as e:
+                request.fail(e)
+                return
+            request.detach()
             task = self._loop.create_task(self._run(request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -185,6 +208,8 @@ class Dispatcher:
                 route.handle(request)
             except Exception as e:
                 request.fail(e)
+            if not request.answered and not route.keeps_frame:
+                request.detach()
 
     async def _run(self, request: Request) -> None:
         try:

@@ -5,9 +5,14 @@ memoryview of the buffer itself, and a record batch inside it stays such a view 
 the log, so the buffer's bytes may not move while a request is being worked on. Hence the rules:
 
 - `next_frame` hands out one frame; until `release` no byte before the free space is touched: `space`
-  gives only what is free behind the data (later pipelined frames gather there), perhaps nothing.
+  gives only what is free behind the data (later pipelined frames gather there), perhaps nothing. Whoever
+  waits long without need of the frame's bytes says so (`detach`).
 - Between frames the unread rest may move to the front, or into a bigger buffer when the frame that has
-  begun needs one. A buffer that grew goes back to its base size after a run of frames that did not need it.
+  begun needs one: not before the bytes that are there fill the one at hand, whatever size was announced.
+- The memory is the pool's: it is taken when bytes come, and given back when there are none left, unless the
+  pool has plenty.
+- With a bound on all requests (`RequestMemory`) a frame is let in once its size is known; `starved` says
+  that it was not, and that the connection has to wait.
 
 Called by ottla.server.connection; the shape (`space`, `received`) is also that of
 `asyncio.BufferedProtocol`, for the TLS transport to come. No I/O here.
@@ -17,10 +22,13 @@ from __future__ import annotations
 
 from struct import Struct
 
+from ottla.server.buffers import PLENTY_BYTES, POOLED_BYTES_MAX, BufferPool, RequestMemory
+
 _SIZE = Struct(">i")
-BASE_BYTES = 64 * 1024
 MIN_SPACE_BYTES = 4096
 SMALL_FRAMES_BEFORE_SHRINK = 256
+FIRST_GROWTH_BYTES = 1 << 20
+"""What a buffer for a frame above `POOLED_BYTES_MAX` grows to first."""
 
 
 class InvalidFrameSize(Exception):
@@ -33,99 +41,182 @@ class InvalidFrameSize(Exception):
 
 
 class FrameBuffer:
-    __slots__ = ("_base", "_busy", "_end", "_max_frame", "_need", "_small_frames", "_start", "_view")
+    __slots__ = (
+        "_end",
+        "_max_frame",
+        "_memory",
+        "_need",
+        "_pinned",
+        "_pool",
+        "_rest",
+        "_small_frames",
+        "_start",
+        "_usual",
+        "_view",
+        "busy",
+        "reserved",
+        "starved",
+    )
 
-    def __init__(self, max_frame_bytes: int, base_bytes: int = BASE_BYTES) -> None:
+    def __init__(self, max_frame_bytes: int, pool: BufferPool, memory: RequestMemory | None = None) -> None:
         self._max_frame = max_frame_bytes
-        self._base = base_bytes
-        self._view = memoryview(bytearray(base_bytes))
+        self._pool = pool
+        self._memory = memory
+        self._view: memoryview | None = None
+        self._rest: bytes = b""  # unread bytes while there is no buffer (see `compact`)
         self._start = 0  # first byte not handed out yet
         self._end = 0  # first free byte
         self._need = 0  # bytes (size included) of the frame that has begun, once known
-        self._busy = False  # a frame is out
+        self._pinned = False  # a request refers to bytes of the buffer
+        self._usual = pool.base_bytes  # what the bigger ones of the last frames needed
         self._small_frames = 0
-
-    @property
-    def busy(self) -> bool:
-        return self._busy
+        self.busy = False
+        """A frame is out."""
+        self.reserved = 0
+        """What of the memory of all requests is this connection's."""
+        self.starved = False
+        """The frame that has begun was not let in, for want of memory."""
 
     @property
     def capacity(self) -> int:
-        return len(self._view)
+        """Bytes of the buffer at hand; 0 while there is none."""
+        return 0 if self._view is None else len(self._view)
 
     @property
     def buffered(self) -> int:
-        return self._end - self._start
+        return len(self._rest) + self._end - self._start
 
     def space(self) -> memoryview:
-        """Where the next bytes go; empty only while a frame is out and the buffer is full behind it."""
-        if not self._busy:
-            start, end, capacity = self._start, self._end, len(self._view)
-            if start == end:
-                self._start = self._end = 0
-                if self._need <= capacity:
-                    return self._view
-                start = end = 0
-            if max(self._need, end - start + MIN_SPACE_BYTES) > capacity - start:
-                self._make_room()
-        return self._view[self._end :]
+        """Where the next bytes go; empty only while a frame is out and the buffer is full behind it. Call
+        `received` afterwards, also with 0."""
+        view = self._view
+        if view is None:
+            view = self._take()
+        elif not self._pinned:
+            room = len(view) - self._end
+            if room < MIN_SPACE_BYTES or (self._start and self._need > room + self._end - self._start):
+                view = self._make_room(view)
+        return view[self._end :]
 
     def received(self, count: int) -> None:
         self._end += count
-        assert self._end <= len(self._view)
+        if not count:
+            self.compact()
 
     def next_frame(self) -> memoryview | None:
         """The next whole frame without its size, or None. Raises InvalidFrameSize."""
+        if self._rest and not self.busy:
+            self._take()
         start = self._start
         available = self._end - start
-        if self._busy or available < 4:
+        if available < 4 or self.busy:
             return None
-        (size,) = _SIZE.unpack_from(self._view, start)
+        view = self._view
+        assert view is not None
+        (size,) = _SIZE.unpack_from(view, start)
         if size < 0 or size > self._max_frame:
             raise InvalidFrameSize(size, self._max_frame)
         need = size + 4
+        if self._memory is not None and not self.reserved:
+            self.starved = not self._memory.reserve(need)
+            if self.starved:
+                return None
+            self.reserved = need
         if available < need:
             self._need = need
             return None
         self._need = 0
-        self._busy = True
+        self.busy = self._pinned = True
         self._start = start + need
-        self._small_frames = self._small_frames + 1 if need <= self._base else 0
-        return self._view[start + 4 : start + need]
+        if need > self._pool.base_bytes:
+            self._small_frames = 0
+            if need > self._usual:
+                self._usual = min(need, POOLED_BYTES_MAX)
+        else:
+            self._small_frames += 1
+        return view[start + 4 : start + need]
+
+    def detach(self) -> None:
+        """Nobody refers to the bytes of the frame that is out any more; it is not answered yet."""
+        self._pinned = False
+        if self._start == self._end and self._view is not None:
+            self._give_back()
 
     def release(self) -> None:
         """The frame handed out is done with: its bytes may be overwritten from now on."""
-        self._busy = False
-        if len(self._view) > self._base and self._small_frames >= SMALL_FRAMES_BEFORE_SHRINK:
-            self.shrink()
+        self.busy = self._pinned = False
+        if self.reserved:
+            assert self._memory is not None
+            self._memory.release(self.reserved)
+            self.reserved = 0
+        if self._start == self._end and self._view is not None:
+            pool = self._pool
+            if pool.lent_bytes <= pool.kept_bytes_max and self._small_frames < SMALL_FRAMES_BEFORE_SHRINK:
+                self._start = self._end = 0
+            else:
+                if self._small_frames >= SMALL_FRAMES_BEFORE_SHRINK:
+                    self._small_frames = 0
+                    self._usual = pool.base_bytes
+                self._give_back()
 
-    def shrink(self) -> None:
-        """Give a grown buffer back if what it holds fits the base size (also called on idle connections)."""
-        pending = self._end - self._start
-        if (
-            self._busy
-            or len(self._view) <= self._base
-            or max(pending + MIN_SPACE_BYTES, self._need) > self._base
-        ):
-            return
-        self._move_to(memoryview(bytearray(self._base)))
+    def compact(self) -> None:
+        """Keep no more memory than what was received and not handed out (for when many buffers are out)."""
+        view = self._view
+        if view is not None and not self._pinned and (self._end - self._start) * 2 < len(view):
+            self._rest = bytes(view[self._start : self._end])
+            self._give_back()
 
-    def _make_room(self) -> None:
-        pending = self._end - self._start
-        wanted = max(self._need, pending + MIN_SPACE_BYTES)
-        if wanted <= len(self._view):
+    def close(self) -> None:
+        """Give everything back; a frame that is out stays readable."""
+        if self._view is not None:
+            if self._pinned:
+                self._pool.write_off(self._view)
+                self._view = None
+            else:
+                self._give_back()
+        self._rest = b""
+        if self.reserved:
+            assert self._memory is not None
+            self._memory.release(self.reserved)
+            self.reserved = 0
+
+    def _take(self) -> memoryview:
+        rest, pool = self._rest, self._pool
+        size = self._usual if pool.lent_bytes < PLENTY_BYTES else pool.base_bytes
+        self._view = view = pool.take(max(size, len(rest) + MIN_SPACE_BYTES) if rest else size)
+        if rest:
+            self._end = len(rest)
+            view[: self._end] = rest
+            self._rest = b""
+        return view
+
+    def _give_back(self) -> None:
+        assert self._view is not None
+        self._pool.give(self._view)
+        self._view = None
+        self._start = self._end = 0
+
+    def _make_room(self, view: memoryview) -> memoryview:
+        """There is little left behind the data, or the frame that has begun does not fit there."""
+        start, capacity = self._start, len(view)
+        pending = self._end - start
+        if start and (self._need <= capacity or pending + MIN_SPACE_BYTES <= capacity):
             # Overlapping slices of one buffer are copied as memmove does.
-            self._view[:pending] = self._view[self._start : self._end]
+            view[:pending] = view[start : self._end]
             self._start, self._end = 0, pending
-        else:
-            # The size is known, so take it at once (the system zeroes it lazily); a power of two, so that
-            # the next frame, a little bigger, finds room.
-            wanted = max(wanted, min(1 << (wanted - 1).bit_length(), self._max_frame + 4))
-            self._move_to(memoryview(bytearray(max(wanted, self._base))))
+        elif self._need > capacity:
+            if self._need > POOLED_BYTES_MAX and capacity < FIRST_GROWTH_BYTES:
+                view = self._pool.take(FIRST_GROWTH_BYTES)
+            else:
+                view = self._pool.take(self._need)
+            self._move_to(view)
+        return view
 
     def _move_to(self, view: memoryview) -> None:
+        old = self._view
+        assert old is not None
         pending = self._end - self._start
-        view[:pending] = self._view[self._start : self._end]
+        view[:pending] = old[self._start : self._end]
+        self._pool.give(old)
         self._view = view
         self._start, self._end = 0, pending
-        self._small_frames = 0

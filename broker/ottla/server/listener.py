@@ -14,13 +14,15 @@ import logging
 import socket
 from typing import NamedTuple
 
+from ottla.server.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPool, RequestMemory
 from ottla.server.connection import FrameHandler, PlaintextConnection
 
 log = logging.getLogger(__name__)
 
 ACCEPTS_PER_EVENT = 64
 ACCEPT_RETRY_S = 1.0
-TRIM_IDLE_S = 30.0
+COMPACT_S = 30.0
+"""How long those that fell quiet may keep their buffers while others have none."""
 
 
 class Endpoint(NamedTuple):
@@ -42,7 +44,9 @@ class SocketServer:
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
         backlog: int = 50,
+        queued_max_bytes: int = -1,
     ) -> None:
+        """`queued_max_bytes` is queued.max.request.bytes, -1 for no bound."""
         self._loop = loop
         self._on_frame = on_frame
         self._max_request_bytes = max_request_bytes
@@ -50,6 +54,9 @@ class SocketServer:
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
         self._backlog = backlog
+        self.buffers = BufferPool()
+        self._compacted = 0.0
+        self.memory = None if queued_max_bytes <= 0 else RequestMemory(queued_max_bytes, loop.call_soon)
         self._listening: dict[str, socket.socket] = {}
         self._accepting: set[str] = set()
         self.connections: set[PlaintextConnection] = set()
@@ -134,6 +141,8 @@ class SocketServer:
             listener=listener,
             peer=(host.removeprefix("::ffff:"), port),
             max_request_bytes=self._max_request_bytes,
+            buffers=self.buffers,
+            memory=self.memory,
             on_frame=self._on_frame,
             on_closed=self.connections.discard,
         )
@@ -141,14 +150,17 @@ class SocketServer:
         return connection
 
     def tick(self) -> None:
-        """Close connections idle for `connections.max.idle.ms`; trim the buffers of quiet ones."""
+        """Close connections idle for `connections.max.idle.ms`; gather in buffers that are hardly used."""
         now = self._loop.time()
         for connection in list(self.connections):
             idle_s = connection.idle_for(now)
             if 0 < self._idle_max_s <= idle_s:
                 connection.close("idle for connections.max.idle.ms", level=logging.INFO)
-            elif idle_s >= TRIM_IDLE_S:
-                connection.trim()
+        lent = self.buffers.lent_bytes
+        if lent >= PLENTY_BYTES or (lent > KEPT_BYTES_MAX and now - self._compacted >= COMPACT_S):
+            self._compacted = now
+            for connection in self.connections:
+                connection.compact()
 
     def stop_accepting(self) -> None:
         for listener, sock in self._listening.items():
