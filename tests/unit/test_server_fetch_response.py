@@ -47,7 +47,7 @@ def expected(version: int, *, read_committed: bool, small: bytes, big: bytes) ->
         error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
         high_watermark=-1,
         aborted_transactions=[],
-        records=None,
+        records=b"",
     )
     diverged = FetchResponse.PartitionData(
         partition_index=2,
@@ -119,7 +119,7 @@ def test_packed_as_the_codec_would(version: int, read_committed: bool, tmp_path:
     small = FileSlice(file, 10, 200)
     big = [FileSlice(file, 0, INLINE_SLICE_MAX_BYTES + 1), FileSlice(file, 5, 77)]
     big_size = INLINE_SLICE_MAX_BYTES + 78
-    wrong = FetchedPartition(wanted(9), ErrorCode.NOT_LEADER_OR_FOLLOWER, size=-1, aborted=())
+    wrong = FetchedPartition(wanted(9), ErrorCode.NOT_LEADER_OR_FOLLOWER, aborted=())
     diverging = (3, 2**33) if version >= 12 else None
     diverged = FetchedPartition(wanted(2), ErrorCode.NONE, 5, 5, 0, diverging=diverging)
     aborted = ABORTED if read_committed else None

@@ -102,7 +102,7 @@ class WantedPartition:
     def has_news(self, answer: Answer) -> bool:
         """Whether an incremental answer has to name this partition."""
         return (
-            answer.size > 0
+            answer.size != 0
             or answer.high_watermark != self.high_watermark
             or answer.log_start_offset != self.log_start_offset
             or answer.error is not ErrorCode.NONE
@@ -236,7 +236,7 @@ class IncrementalFetch:
             return
         session = self.session
         for answer in answers:
-            if answer.size > 0:
+            if answer.size:
                 session.to_the_end(answer.wanted)
             session.said(answer)
 

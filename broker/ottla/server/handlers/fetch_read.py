@@ -106,7 +106,7 @@ class FetchRead:
             if replica is None or not _same_topic(replica, wanted):
                 error = self._why_not(wanted, replica)
                 if error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    unknown.append(FetchedPartition(wanted, error, size=-1, aborted=()))
+                    unknown.append(FetchedPartition(wanted, error, aborted=()))
                 else:
                     answers.append(FetchedPartition(wanted, error))
                     self.urgent = True

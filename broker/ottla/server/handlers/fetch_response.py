@@ -36,7 +36,7 @@ AbortedTransactions = Sequence[tuple[int, int]]
 
 
 class FetchedPartition:
-    """One partition's part of a response: what `wanted` comes to. A `size` of -1: records are null."""
+    """One partition's part of a response: what `wanted` comes to."""
 
     __slots__ = (
         "aborted",

@@ -1,0 +1,430 @@
+"""The same fetch sessions with Apache Kafka 3.9.1 and with Ottla: every answer is the same, to its order.
+
+One broker of each kind; raw requests. Session ids and topic ids, which brokers make up, go by names here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from group_talk import kafka_and_ottla
+from judges import needs_kafka_jars
+
+from ottla.client.connection import BrokerConnection
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    FetchRequest,
+    FetchResponse,
+    MetadataRequest,
+    ProduceRequest,
+)
+from ottla.protocol.records import Record, build_batch
+from ottla.protocol.types import ZERO_UUID
+
+SLOTS = 64
+SETTINGS = {
+    "max.incremental.fetch.session.cache.slots": str(SLOTS),
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+}
+NOBODYS = UUID(int=0xABCDEF)
+pytestmark = pytest.mark.timeout(150)
+
+Where = tuple[str, int]
+
+
+class Story:
+    """What one broker is asked, and what it answers."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._connections: dict[str, BrokerConnection] = {}
+        self._ids: dict[str, UUID] = {}
+        self._topics: dict[UUID, str] = {ZERO_UUID: ""}
+        self._sessions: dict[str, int] = {}
+        self.answers: dict[str, object] = {}
+
+    async def send(self, message: Any, version: int | None = None, client: str = "anna") -> Any:
+        if client not in self._connections:
+            self._connections[client] = await BrokerConnection.open("127.0.0.1", self._port, client_id=client)
+        return await self._connections[client].request(message, version=version)
+
+    async def close(self) -> None:
+        for session_id in self._sessions.values():
+            await self.send(FetchRequest(session_id=session_id, session_epoch=-1), 16, "closer")
+        for connection in self._connections.values():
+            connection.close()
+
+    async def make(self, topic: str, partitions: int = 3) -> None:
+        new = CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
+        while True:
+            answer = await self.send(CreateTopicsRequest(topics=[new], timeout_ms=10_000), 7)
+            if answer.topics[0].error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                break
+            await asyncio.sleep(0.05)  # the one of this name is on its way out
+        assert answer.topics[0].error_code == 0, answer
+        asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)])
+        while True:
+            [row] = (await self.send(asked, 12)).topics
+            leaders = [p.leader_id for p in row.partitions]
+            if len(leaders) == partitions and min(leaders) >= 0 and row.topic_id != self._ids.get(topic):
+                break
+            await asyncio.sleep(0.02)
+        self._ids[topic] = row.topic_id
+        self._topics[row.topic_id] = topic
+
+    async def drop(self, topic: str) -> None:
+        state = DeleteTopicsRequest.DeleteTopicState(name=topic)
+        answer = await self.send(DeleteTopicsRequest(topics=[state], timeout_ms=10_000), 6)
+        assert answer.responses[0].error_code == 0, answer
+        asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)])
+        while True:
+            if (await self.send(asked, 12)).topics[0].error_code:
+                break
+            await asyncio.sleep(0.02)
+
+    async def produce(self, topic: str, partition: int, *values: str, client: str = "paul") -> None:
+        batch = build_batch([Record(i, 1000, None, value.encode()) for i, value in enumerate(values)])
+        data = ProduceRequest.PartitionProduceData(index=partition, records=batch)
+        row = ProduceRequest.TopicProduceData(name=topic, partition_data=[data])
+        answer = await self.send(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[row]), 9, client)
+        assert answer.responses[0].partition_responses[0].error_code == 0, answer
+
+    async def fetch(
+        self,
+        label: str,
+        session: str | int = 0,
+        epoch: int = 0,
+        want: Mapping[Where, int] | Iterable[tuple[Where, int]] = (),
+        forget: Iterable[Where] = (),
+        *,
+        version: int = 16,
+        replica: int = -1,
+        wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        leader_epoch: int = -1,
+        committed: bool = False,
+        client: str = "anna",
+    ) -> None:
+        """Fetch, and note the answer. `session` is an id, or a name that is given to the id first seen."""
+        pairs = list(want.items()) if isinstance(want, Mapping) else list(want)
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=int(committed),
+            session_id=self._sessions.get(session, 0) if isinstance(session, str) else session,
+            session_epoch=epoch,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic=topic,
+                    topic_id=self._id(topic),
+                    partitions=[
+                        FetchRequest.FetchPartition(
+                            partition=partition,
+                            fetch_offset=offset,
+                            current_leader_epoch=leader_epoch,
+                            partition_max_bytes=1 << 20,
+                        )
+                    ],
+                )
+                for (topic, partition), offset in pairs
+            ],
+            forgotten_topics_data=[
+                FetchRequest.ForgottenTopic(topic=topic, topic_id=self._id(topic), partitions=[partition])
+                for topic, partition in forget
+            ],
+        )
+        if version >= 15:
+            request.replica_state = FetchRequest.ReplicaState(replica_id=replica, replica_epoch=-1)
+        else:
+            request.replica_id = replica
+        began = time.monotonic()
+        answer: FetchResponse = await self.send(request, version, client)
+        waited = time.monotonic() - began > 0.8 * wait_ms / 1000 if wait_ms else False
+        if answer.session_id and isinstance(session, str):
+            self._sessions[session] = answer.session_id
+        assert label not in self.answers, label
+        self.answers[label] = {
+            "error": ErrorCode(answer.error_code).name,
+            "session": self._session_name(answer.session_id),
+            "waited": waited,
+            "partitions": [self._row(topic, row) for topic in answer.responses for row in topic.partitions],
+            "topics": len(answer.responses),
+        }
+
+    def _id(self, topic: str) -> UUID:
+        return self._ids.get(topic, NOBODYS)
+
+    def _session_name(self, session_id: int) -> str | int:
+        names = [name for name, known in self._sessions.items() if known == session_id]
+        return names[-1] if names and session_id else session_id
+
+    def _row(self, topic: FetchResponse.FetchableTopicResponse, row: FetchResponse.PartitionData) -> object:
+        return (
+            topic.topic or self._topics.get(topic.topic_id, "nobody's"),
+            row.partition_index,
+            ErrorCode(row.error_code).name,
+            ("hw", row.high_watermark, "lso", row.last_stable_offset, "start", row.log_start_offset),
+            ("aborted", row.aborted_transactions, "replica", row.preferred_read_replica),
+            ("diverging", row.diverging_epoch.epoch, row.diverging_epoch.end_offset),
+            ("leader", row.current_leader.leader_id, row.current_leader.leader_epoch),
+            None if row.records is None else len(row.records),
+        )
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    needs_kafka_jars()
+    directory: Path = tmp_path_factory.mktemp("fetches")
+    with kafka_and_ottla(directory, SETTINGS) as by_name:
+        yield by_name
+
+
+def same(ports: dict[str, int], tell: Callable[[Story], Coroutine[Any, Any, None]]) -> dict[str, Any]:
+    """Tell the story to both; the answers, which are the same."""
+
+    async def told(port: int) -> dict[str, object]:
+        story = Story(port)
+        try:
+            async with asyncio.timeout(60):
+                await tell(story)
+        finally:
+            await story.close()
+        return story.answers
+
+    async def both() -> list[dict[str, object]]:
+        return list(await asyncio.gather(*[told(port) for port in ports.values()]))
+
+    kafka, ours = asyncio.run(both())
+    assert kafka, "nothing was asked"
+    differing = [label for label in kafka if ours[label] != kafka[label]]
+    assert not differing, "\n".join(
+        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours[label]}" for label in differing
+    )
+    return kafka
+
+
+@pytest.mark.parametrize("version", [7, 11, 12, 13, 15, 17])
+def test_a_session_from_beginning_to_end(ports: dict[str, int], version: int) -> None:
+    topic = f"life{version}"
+
+    async def tell(story: Story) -> None:
+        v: dict[str, Any] = {"version": version}
+        await story.make(topic)
+        a, b, c = [(topic, n) for n in range(3)]
+        await story.produce(topic, 1, "one", "two")
+        await story.fetch("a full fetch", "s", 0, {a: 0, b: 0, c: 0}, **v)
+        await story.fetch("the same data again", "s", 1, **v)
+        await story.fetch("nothing beyond", "s", 2, {b: 2}, **v)
+        await story.fetch("nothing new", "s", 3, **v)
+        await story.produce(topic, 2, "three")
+        await story.fetch("what came", "s", 4, **v)
+        await story.fetch("no more", "s", 5, {c: 1}, **v)
+        await story.produce(topic, 0, "four")
+        await story.fetch("forgotten, and news of it", "s", 6, forget=[a], **v)
+        await story.fetch("taken up again", "s", 7, {a: 0}, **v)
+        await story.fetch("wanted and forgotten at once", "s", 8, {a: 1}, forget=[a], **v)
+        await story.fetch("forgotten twice", "s", 9, forget=[a, (topic, 9)], **v)
+        await story.fetch("all forgotten", "s", 10, forget=[b, c], **v)
+        await story.fetch("and so ended", "s", 11, **v)
+
+    told = same(ports, tell)
+    assert [row[1] for row in told["what came"]["partitions"]] == [2]
+    assert told["nothing new"]["partitions"] == []
+    assert told["all forgotten"]["session"] == 0
+
+
+def test_versions_before_sessions(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("early")
+        await story.produce("early", 0, "one")
+        for version in (4, 5, 6):
+            await story.fetch(f"v{version}", 0, -1, {("early", 0): 0, ("early", 1): 0}, version=version)
+
+    same(ports, tell)
+
+
+def test_epochs_and_ids_that_are_wrong(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("epochs")
+        want = {("epochs", 0): 0, ("epochs", 1): 0}
+        for version in (12, 16):
+            v: dict[str, Any] = {"version": version}
+            s = f"s{version}"
+            await story.fetch(f"{s} unknown id", 12345, 1, **v)
+            await story.fetch(f"{s} no id", 0, 7, want, **v)
+            await story.fetch(f"{s} begins", s, 0, want, **v)
+            await story.fetch(f"{s} too late", s, 3, **v)
+            await story.fetch(f"{s} goes on", s, 1, **v)
+            await story.fetch(f"{s} again", s, 1, **v)
+            await story.fetch(f"{s} a strange epoch", s, -2, **v)
+            await story.fetch(f"{s} still there", s, 2, **v)
+            other = 12 if version >= 13 else 13
+            await story.fetch(f"{s} in version {other}", s, 3, version=other)
+            await story.fetch(f"{s} after the wrong version", s, 3, **v)
+            await story.fetch(f"{s} ends", s, -1, want, **v)
+            await story.fetch(f"{s} has ended", s, 4, **v)
+            await story.fetch(f"{s} begins a second time", f"{s}-2", 0, want, **v)
+            await story.fetch(f"{s} begins over it", f"{s}-2", 0, {("epochs", 2): 0}, **v)
+            await story.fetch(f"{s} begins with nothing", f"{s}-3", 0, **v)
+            await story.fetch(f"{s} and is empty", f"{s}-3", 1, **v)
+            await story.fetch(f"{s} no session", 0, -1, want, **v)
+            await story.fetch(f"{s} the last ends", f"{s}-2", -1, **v)
+
+    told = same(ports, tell)
+    assert told["s12 again"]["error"] == "INVALID_FETCH_SESSION_EPOCH"
+    assert told["s16 in version 12"]["error"] == "FETCH_SESSION_TOPIC_ID_ERROR"
+
+
+def test_errors_are_said_until_they_are_gone(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("wrong")
+        await story.produce("wrong", 0, "one")
+        for version in (11, 16):
+            v: dict[str, Any] = {"version": version}
+            s = f"s{version}"
+            want = {("none", 0): 0, ("wrong", 7): 0, ("wrong", 0): 99, ("wrong", 1): 0, ("wrong", 2): -5}
+            await story.fetch(f"{s} full", s, 0, want, **v)
+            await story.fetch(f"{s} said again", s, 1, **v)
+            await story.fetch(f"{s} set right", s, 2, {("wrong", 0): 0, ("wrong", 2): 0}, **v)
+            await story.fetch(f"{s} what is left", s, 3, {("wrong", 0): 1}, **v)
+            await story.fetch(f"{s} epoch ahead", s, 4, {("wrong", 0): 1}, leader_epoch=5, **v)
+            await story.fetch(f"{s} still ahead", s, 5, **v)
+            await story.fetch(f"{s} epoch right", s, 6, {("wrong", 0): 1}, leader_epoch=0, **v)
+            await story.fetch(f"{s} nothing", s, 7, forget=[("none", 0), ("wrong", 7)], **v)
+            await story.fetch(f"{s} end", s, -1, **v)
+            await story.fetch(f"{s} only the unknown", 0, -1, {("none", 0): 0}, wait_ms=5000, **v)
+
+    same(ports, tell)
+
+
+def test_each_has_its_turn(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("turns", 4)
+        for partition in range(4):
+            await story.produce("turns", partition, "x" * 100)
+        want = {("turns", n): 0 for n in (2, 0, 3, 1)}
+        for epoch in range(6):
+            await story.fetch(f"room for one {epoch}", "s", epoch, want if epoch == 0 else {}, max_bytes=1)
+        await story.fetch("room for two", "s", 6, max_bytes=350)
+        await story.fetch("room for all", "s", 7)
+        await story.fetch("end", "s", -1)
+
+    told = same(ports, tell)
+    first = [told[f"room for one {n}"]["partitions"][0][1] for n in range(5)]
+    assert len(set(first)) > 2, "not always the same one first"
+
+
+def test_a_session_that_waits(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("waits")
+        want = {("waits", n): 0 for n in range(3)}
+        await story.fetch("begins", "s", 0, want)
+        await story.fetch("in vain", "s", 1, wait_ms=300)
+        fetch = asyncio.create_task(story.fetch("woken", "s", 2, wait_ms=20_000, client="bert"))
+        await asyncio.sleep(0.1)
+        await story.produce("waits", 1, "one")
+        await fetch
+        await story.fetch("no hurry for the unknown", "s", 3, {("none", 0): 0, ("waits", 1): 1}, wait_ms=300)
+        much = story.fetch("much", "s", 4, wait_ms=20_000, min_bytes=220, client="bert")
+        fetch = asyncio.create_task(much)
+        await asyncio.sleep(0.1)
+        await story.produce("waits", 0, "x" * 20)
+        await story.produce("waits", 2, "y" * 20)
+        await story.produce("waits", 0, "z" * 20)
+        await fetch
+        begun = {("waits", 0): 2, ("waits", 2): 1}
+        fetch = asyncio.create_task(story.fetch("overtaken", "s", 5, begun, wait_ms=600, client="bert"))
+        await asyncio.sleep(0.2)
+        await story.fetch("overtakes", "s", 6, client="carl")
+        await fetch
+        await story.fetch("end", "s", -1)
+
+    told = same(ports, tell)
+    assert told["woken"]["waited"] is False
+    assert told["no hurry for the unknown"]["waited"] is True
+    assert told["overtaken"]["error"] == "INVALID_FETCH_SESSION_EPOCH"
+
+
+def test_a_topic_that_is_deleted_and_made_again(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("stays", 1)
+        for version in (12, 16):
+            v: dict[str, Any] = {"version": version}
+            topic = f"phoenix{version}"
+            await story.make(topic, 1)
+            await story.produce(topic, 0, "one")
+            await story.fetch(f"v{version} before", f"s{version}", 0, {(topic, 0): 1, ("stays", 0): 0}, **v)
+            await story.fetch(f"v{version} nothing", f"s{version}", 1, **v)
+            await story.drop(topic)
+            await story.fetch(f"v{version} deleted", f"s{version}", 2, **v)
+            await story.make(topic, 1)
+            await story.fetch(f"v{version} made again", f"s{version}", 3, **v)
+            await story.fetch(f"v{version} taken up", f"s{version}", 4, {(topic, 0): 0}, **v)
+            await story.produce(topic, 0, "two", "three")
+            await story.fetch(f"v{version} news", f"s{version}", 5, **v)
+            await story.fetch(f"v{version} end", f"s{version}", -1, **v)
+
+    same(ports, tell)
+
+
+def test_read_committed(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("committed")
+        await story.produce("committed", 0, "one")
+        want = {("committed", 0): 0, ("committed", 1): 0, ("committed", 2): 9, ("none", 0): 0}
+        for version in (4, 11, 16):
+            await story.fetch(f"v{version}", f"s{version}", 0 if version > 6 else -1, want,
+                              committed=True, version=version)  # fmt: skip
+            await story.fetch(f"v{version} end", f"s{version}", -1, version=version)
+
+    same(ports, tell)
+
+
+def test_the_same_partition_twice(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("twice")
+        await story.produce("twice", 0, "one", "two")
+        pairs = [(("twice", 0), 9), (("twice", 1), 0), (("twice", 0), 2)]
+        await story.fetch("full", "s", 0, pairs)
+        await story.fetch("incremental", "s", 1, [(("twice", 0), 9), (("twice", 0), 0)])
+        await story.fetch("end", "s", -1)
+
+    same(ports, tell)
+
+
+def test_a_full_cache(ports: dict[str, int]) -> None:
+    """Kafka has eight shards: what goes is only the same in number, and if all are of one size."""
+
+    async def tell(story: Story) -> None:
+        await story.make("full")
+        want = {("full", 0): 0}
+        for n in range(SLOTS):
+            await story.fetch(f"consumer {n}", f"s{n}", 0, want)
+        await story.fetch("one too many", "late", 0, {("full", 0): 0, ("full", 1): 0})
+        await story.fetch("a follower", "f0", 0, want, replica=7)
+        await story.fetch("another", "f1", 0, want, replica=8)
+        gone = 0
+        for n in range(SLOTS):
+            await story.fetch(f"consumer {n} goes on", f"s{n}", 1)
+            answer: Any = story.answers.pop(f"consumer {n} goes on")
+            gone += answer["error"] == "FETCH_SESSION_ID_NOT_FOUND"
+            await story.fetch(f"consumer {n} ends", f"s{n}", -1)
+        story.answers["evicted"] = gone
+        for n in range(2):
+            await story.fetch(f"follower {n} goes on", f"f{n}", 1, replica=7 + n)
+            await story.fetch(f"follower {n} ends", f"f{n}", -1, replica=7 + n)
+
+    told = same(ports, tell)
+    assert told["one too many"]["session"] == 0
+    assert told["evicted"] == 2
