@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.protocol.batch_rewrites import with_log_append_time
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import (
@@ -21,7 +22,6 @@ from ottla.protocol.records import (
     parse_batch_header,
     parse_control_record,
     verify_crc,
-    with_log_append_time,
 )
 
 maybe_bytes = st.none() | st.binary(max_size=300)

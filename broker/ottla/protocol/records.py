@@ -227,15 +227,15 @@ def _decode_body(data: bytes, header: BatchHeader) -> list[Record]:
     records = []
     pos = 0
     for _ in range(header.record_count):
-        length, pos = _read_varint(data, pos)
+        length, pos = read_varint(data, pos)
         end = pos + length
         if length < 0 or end > len(data):
             raise ValueError(f"a record of {length} bytes at {pos} of {len(data)}")
-        timestamp_delta, pos = _read_varint(data, pos + 1)  # one byte of attributes, unused
-        offset_delta, pos = _read_varint(data, pos)
+        timestamp_delta, pos = read_varint(data, pos + 1)  # one byte of attributes, unused
+        offset_delta, pos = read_varint(data, pos)
         key, pos = _read_bytes(data, pos, end)
         value, pos = _read_bytes(data, pos, end)
-        count, pos = _read_varint(data, pos)
+        count, pos = read_varint(data, pos)
         headers: list[tuple[str, bytes | None]] = []
         if count:
             if not 0 < count <= end - pos:
@@ -245,7 +245,7 @@ def _decode_body(data: bytes, header: BatchHeader) -> list[Record]:
                 if name is None:
                     raise ValueError("a header without a key")
                 header_value, pos = _read_bytes(data, pos, end)
-                headers.append((name.decode(), header_value))
+                headers.append((name.decode(errors="replace"), header_value))
         if pos != end:
             raise ValueError(f"a record that ends at {pos}, not at {end}")
         timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
@@ -255,7 +255,7 @@ def _decode_body(data: bytes, header: BatchHeader) -> list[Record]:
     return records
 
 
-def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
+def read_varint(data: bytes, pos: int) -> tuple[int, int]:
     """A zigzag varint (or varlong) at `pos`, and the position after it."""
     byte = data[pos]
     pos += 1
@@ -275,7 +275,7 @@ def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
-    length, pos = _read_varint(data, pos)
+    length, pos = read_varint(data, pos)
     if length < 0:
         if length != -1:
             raise ValueError(f"length {length} at {pos}")
@@ -384,19 +384,6 @@ def parse_control_record(record: Record) -> ControlRecord:
         raise KafkaError(ErrorCode.INVALID_RECORD, "an end-of-transaction marker needs a coordinator epoch")
     _, coordinator_epoch = struct.unpack_from(">hi", record.value)
     return ControlRecord(control_type, coordinator_epoch)
-
-
-def with_log_append_time(batch: Buffer, now_ms: int) -> bytearray:
-    """A copy of the batch marked LogAppendTime at `now_ms`, with its checksum made anew.
-
-    The slow path of message.timestamp.type=LogAppendTime: header only, whatever the compression.
-    """
-    copy = bytearray(batch)
-    (attributes,) = struct.unpack_from(">h", copy, CRC_START)
-    struct.pack_into(">h", copy, CRC_START, attributes | LOG_APPEND_TIME_FLAG)
-    struct.pack_into(">q", copy, 35, now_ms)
-    struct.pack_into(">I", copy, 17, crc32c(memoryview(copy)[CRC_START:]))
-    return copy
 
 
 def _append_record(body: bytearray, record: Record, offset_delta: int, timestamp_delta: int) -> None:

@@ -1,26 +1,45 @@
 """What a batch must satisfy before it is appended, and the named slow paths of an append.
 
-Called by `Log`'s appends. `check_client_batch` looks at header fields only. The rest decode
-records, and are reached only where a topic's configuration or an old client asks for it:
+Called by `Log`'s appends, and by the produce handler for what depends on the request's version. On the fast
+path a batch is its header and an opaque rest: length, checksum, and `check_client_batch`. Whatever leads off
+it is a `SlowPath`, and `slow_paths` says which conditions do:
 
-* upconversion of message formats v0 and v1 (`legacy_records`);
-* recompression (compression.type other than `producer`);
-* LogAppendTime (header only, but the checksum is made anew);
-* keys on compacted topics, and limits on timestamps.
+* OLD_FORMAT: message sets of formats 0 and 1 are converted (Produce 0 to 2);
+* KEYS: every record of a compacted topic needs a key;
+* TIMESTAMPS: the topic limits its records' timestamps (message.timestamp.before/after.max.ms, KIP-937);
+* LOG_APPEND_TIME: the topic's records get the broker's time (header only, but the checksum is made anew);
+* MARKED: a client says LogAppendTime, which is for brokers to say (header, or a refusal);
+* RECOMPRESSION: compression.type names another codec than the batch has.
+
+All but LOG_APPEND_TIME look at the records, and find there what Kafka's LogValidator finds on each append:
+lengths and counts that lie, record by record what the topic does not take (`record_checks`), a highest
+timestamp that is not the header's (it is put right). On the fast path these stay unfound: that is the price
+of not decompressing what clients compressed.
 """
 
 from __future__ import annotations
 
+from enum import Flag, auto
+from typing import Final
+
 from crc32c import crc32c
 
+from ottla.protocol.batch_rewrites import with_codec, with_create_time, with_log_append_time
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.legacy_records import upconvert
+from ottla.protocol.legacy_records import (
+    MAGIC_POSITION,
+    Message,
+    codec_of_message,
+    iter_messages,
+    open_message,
+)
 from ottla.protocol.records import (
     BATCH_HEADER,
     CODEC_MASK,
     CONTROL_FLAG,
     CRC_START,
+    DELETE_HORIZON_FLAG,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     MAGIC_V2,
@@ -29,32 +48,89 @@ from ottla.protocol.records import (
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
+    Record,
     TimestampType,
     build_batch,
     decode_batch,
     parse_batch_header,
-    with_log_append_time,
 )
-from ottla.storage.log_config import INT64_MAX, LogConfig
+from ottla.storage import record_checks
+from ottla.storage.log_config import LogConfig
+from ottla.storage.record_checks import Inside, RecordsRefused
 
-_MAGIC_POSITION = 16
 _LEGACY_ENTRY_MIN_BYTES = LOG_OVERHEAD + 14
 
 
-def single_batch(view: memoryview) -> memoryview:
-    """The one v2 batch that a producer may send per partition; old formats are converted to one.
+class SlowPath(Flag):
+    """Why an append is more than a look at the header. See the module."""
 
-    Raises KafkaError: INVALID_RECORD when there is none, or more than one (KIP-98),
-    CORRUPT_MESSAGE when its length cannot be right.
+    NONE = 0
+    OLD_FORMAT = auto()
+    KEYS = auto()
+    TIMESTAMPS = auto()
+    LOG_APPEND_TIME = auto()
+    MARKED = auto()
+    RECOMPRESSION = auto()
+
+
+_LOOKS_INSIDE: Final = SlowPath.KEYS | SlowPath.TIMESTAMPS | SlowPath.MARKED | SlowPath.RECOMPRESSION
+
+
+def topic_paths(config: LogConfig) -> SlowPath:
+    """The slow paths that a topic's settings may lead to; with none, `prepare` has nothing to do."""
+    paths = SlowPath.NONE
+    if config.compacts:
+        paths |= SlowPath.KEYS
+    if record_checks.limits_timestamps(config):
+        paths |= SlowPath.TIMESTAMPS
+    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        paths |= SlowPath.LOG_APPEND_TIME
+    if config.target_codec is not None:
+        paths |= SlowPath.RECOMPRESSION
+    return paths
+
+
+def slow_paths(config: LogConfig, magic: int, attributes: int) -> SlowPath:
+    """Those that a client's batch with these `attributes` takes."""
+    paths = topic_paths(config)
+    if magic < MAGIC_V2:
+        paths |= SlowPath.OLD_FORMAT
+    if attributes & LOG_APPEND_TIME_FLAG:
+        paths |= SlowPath.MARKED
+    if config.target_codec == attributes & CODEC_MASK:
+        paths &= ~SlowPath.RECOMPRESSION
+    return paths
+
+
+def needs_rewrite_or_records(config: LogConfig) -> bool:
+    """Whether appends to a topic of this configuration take a slow path, or may."""
+    return bool(topic_paths(config))
+
+
+def batch_to_append(view: memoryview, config: LogConfig, now_ms: int) -> memoryview:
+    """The one v2 batch of what a producer sent for a partition; old formats are converted to one, and judged
+    by the topic's settings. Empty where there is no whole message of an old format: nothing to append.
+
+    Raises KafkaError as `single_batch`, and for old formats as `legacy_records`, INVALID_TIMESTAMP and
+    MESSAGE_TOO_LARGE.
     """
-    if len(view) <= _MAGIC_POSITION:
+    if len(view) <= MAGIC_POSITION or view[MAGIC_POSITION] < MAGIC_V2:
+        return memoryview(_converted(view, config, now_ms))
+    return single_batch(view)
+
+
+def single_batch(view: memoryview) -> memoryview:
+    """The one v2 batch that a producer may send per partition.
+
+    Raises KafkaError: INVALID_RECORD when there is none, or more than one (KIP-98), CORRUPT_MESSAGE when its
+    magic or length cannot be right.
+    """
+    if len(view) <= MAGIC_POSITION:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a produce request needs one record batch per partition")
     length = int.from_bytes(view[8:12], "big", signed=True)
-    magic = view[_MAGIC_POSITION]
-    if magic < MAGIC_V2:
-        return memoryview(upconvert(view))
+    magic = view[MAGIC_POSITION]
     if magic != MAGIC_V2:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"record batches of magic {magic} are not known")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"record batches of magic {magic} are not known")
     size = LOG_OVERHEAD + length
     if size < RECORD_BATCH_OVERHEAD:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {length} is too small for a header")
@@ -78,91 +154,128 @@ def check_client_batch(
 ) -> None:
     """Whether a client may send this header.
 
-    Raises KafkaError: INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
+    Raises KafkaError: INVALID_RECORD, UNKNOWN_SERVER_ERROR (Kafka's answer to a codec that is none).
     """
     if base_offset != 0:
         problem = f"the base offset must be 0, not {base_offset}"
+    elif attributes & CODEC_MASK > Codec.ZSTD:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"no compression codec has the id {attributes & CODEC_MASK}"
+        )
     elif record_count <= 0 or last_offset_delta != record_count - 1:
         problem = f"{record_count} records do not span offsets 0 to {last_offset_delta}"
     elif attributes & CONTROL_FLAG:
         problem = "clients may not write control records"
     elif producer_id > NO_PRODUCER_ID and base_sequence <= NO_SEQUENCE:
         problem = f"an idempotent producer's sequence cannot be {base_sequence}"
-    elif attributes & LOG_APPEND_TIME_FLAG:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients may not say LogAppendTime: brokers do")
-    elif attributes & CODEC_MASK > Codec.ZSTD:
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"no compression codec has the id {attributes & CODEC_MASK}",
-        )
     else:
         return
     raise KafkaError(ErrorCode.INVALID_RECORD, problem)
 
 
-def needs_rewrite_or_records(config: LogConfig) -> bool:
-    """Whether appends to a topic of this configuration take the slow path `prepare`."""
-    return (
-        config.timestamp_type is TimestampType.LOG_APPEND_TIME
-        or config.target_codec is not None
-        or config.compacts
-        or config.message_timestamp_after_max_ms != INT64_MAX
-        or config.message_timestamp_before_max_ms != INT64_MAX
-    )
-
-
 def prepare(view: memoryview, config: LogConfig, now_ms: int, *, client: bool) -> tuple[memoryview, int]:
     """The batch as this topic stores it, and the log append time (-1 under CreateTime).
 
-    Control batches are stored as they are. Raises KafkaError(INVALID_RECORD) for a record without a
-    key on a compacted topic, KafkaError(INVALID_TIMESTAMP) for one too far from `now_ms` (KIP-937).
+    Control batches are stored as they are. Raises KafkaError as `record_checks`, and for a batch that cannot
+    be made anew UNKNOWN_SERVER_ERROR, as Kafka does.
     """
     header = parse_batch_header(view)
     if header.is_control:
         return view, NO_TIMESTAMP
-    if client:
-        _check_records(view, config, now_ms)
-    if config.target_codec is not None and config.target_codec is not header.codec:
-        view = memoryview(_recompressed(view, header, config, config.target_codec))
-    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+    paths = slow_paths(config, header.magic, header.attributes)
+    if not client:
+        paths &= SlowPath.RECOMPRESSION | SlowPath.LOG_APPEND_TIME
+    if paths & _LOOKS_INSIDE:
+        view = _judged(view, header, config, now_ms, paths, client=client)
+    if paths & SlowPath.LOG_APPEND_TIME:
         return memoryview(with_log_append_time(view, now_ms)), now_ms
     return view, NO_TIMESTAMP
 
 
-def _check_records(view: memoryview, config: LogConfig, now_ms: int) -> None:
-    after_ms = config.message_timestamp_after_max_ms
-    before_ms = config.message_timestamp_before_max_ms
-    limited = config.timestamp_type is TimestampType.CREATE_TIME and (
-        after_ms != INT64_MAX or before_ms != INT64_MAX
-    )
-    if not limited and not config.compacts:
-        return
-    for index, record in enumerate(decode_batch(view)):
-        if config.compacts and record.key is None:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"record {index} has no key; the topic is compacted")
-        if not limited or record.timestamp == NO_TIMESTAMP:
-            continue
-        if record.timestamp - now_ms > after_ms or now_ms - record.timestamp > before_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"record {index} has timestamp {record.timestamp}; the topic takes at most {before_ms} ms "
-                f"before and {after_ms} ms after {now_ms}",
-            )
+def _judged(
+    view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, paths: SlowPath, *, client: bool
+) -> memoryview:
+    """The batch under CreateTime, its records checked, in the topic's codec."""
+    inside = record_checks.looked_into(view, header)
+    if client:
+        record_checks.check(view, header, inside, config, now_ms)
+    if paths & SlowPath.RECOMPRESSION:
+        return memoryview(_recompressed(view, header, inside, config))
+    if not inside.scan.in_order and header.codec is not Codec.NONE:
+        # Kafka means to number such records anew, and fails as it has not read them whole.
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, "the records' offsets do not ascend from 0 one by one"
+        )
+    if header.max_timestamp != inside.highest_timestamp or paths & SlowPath.MARKED:
+        return memoryview(with_create_time(view, inside.highest_timestamp))
+    return view
 
 
-def _recompressed(view: memoryview, header: BatchHeader, config: LogConfig, codec: Codec) -> bytes:
+def _recompressed(
+    view: memoryview, header: BatchHeader, inside: Inside, config: LogConfig
+) -> bytes | bytearray:
+    """The batch in the topic's codec. Where its records are as they would be written anew, they are not."""
+    codec = config.target_codec
+    assert codec is not None
+    if inside.lowest_timestamp < NO_TIMESTAMP:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a timestamp of {inside.lowest_timestamp}")
+    level = config.compression_level(codec)
+    rewritten = header.attributes & (LOG_APPEND_TIME_FLAG | DELETE_HORIZON_FLAG)
+    if inside.scan.in_order and inside.scan.first_delta == 0 and not rewritten:
+        return with_codec(view, inside.data, codec, level, inside.highest_timestamp)
     return build_batch(
         decode_batch(view),
         codec=codec,
-        level=config.compression_level(codec),
+        level=level,
         base_offset=header.base_offset,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         leader_epoch=header.partition_leader_epoch,
-        timestamp_type=header.timestamp_type,
         transactional=header.is_transactional,
     )
+
+
+def _converted(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
+    """The slow path OLD_FORMAT: a message set as one batch, under CreateTime; no messages, no batch."""
+    messages = list(iter_messages(view))
+    if not messages:
+        return b""
+    codec = Codec.NONE
+    for message in messages:
+        if message.size > config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a message of {message.size} bytes; the topic takes at most {config.max_message_bytes}",
+            )
+        if message.attributes & CODEC_MASK:
+            # Such a codec does not exist in these formats, or the message is a wrapper.
+            codec = codec_of_message(message)
+    if codec is not Codec.NONE and len(messages) > 1:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a compressed message must be the only one")
+    records: list[Record] = []
+    for message in messages:
+        if message.magic != messages[0].magic:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD, f"formats {messages[0].magic} and {message.magic} in one set"
+            )
+        records += _records_of(message, config, now_ms)
+    if min(record.timestamp for record in records) < NO_TIMESTAMP:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a negative timestamp")
+    if config.target_codec is None:
+        return build_batch(records, codec=codec)
+    return build_batch(
+        records, codec=config.target_codec, level=config.compression_level(config.target_codec)
+    )
+
+
+def _records_of(message: Message, config: LogConfig, now_ms: int) -> list[Record]:
+    records = open_message(message)
+    errors = record_checks.record_errors(records, config, now_ms, by_broker=message.has_append_time)
+    found = list(errors)
+    if found:
+        raise RecordsRefused(found)
+    return records
 
 
 def verified_batches(view: memoryview, expected: int) -> list[tuple[int, BatchHeader]]:

@@ -57,6 +57,7 @@ class AppendInfo(NamedTuple):
     """-1 under CreateTime; for a duplicate the original's timestamp, as Kafka answers."""
     log_start_offset: int
     duplicate: bool
+    """Nothing was appended: the batch is in the log already, or (offsets -1) there was none."""
 
 
 class Log(LogState):
@@ -131,8 +132,10 @@ class Log(LogState):
             or view[16] != MAGIC_V2
             or int.from_bytes(view[8:12], "big") + LOG_OVERHEAD != size
         ):
-            view = batch_rules.single_batch(view)
+            view = batch_rules.batch_to_append(view, self._config, now_ms)
             size = len(view)
+            if not size:
+                return AppendInfo(-1, -1, -1, -1, self.log_start_offset, True)
         # fmt: off
         (base_offset, length, _, _, crc, attributes, delta, _, max_timestamp,
          producer_id, producer_epoch, sequence, count) = BATCH_HEADER.unpack_from(view)
@@ -154,12 +157,11 @@ class Log(LogState):
         ):
             batch_rules.check_client_batch(base_offset, attributes, delta, producer_id, sequence, count)
         log_append_time = -1
-        if not self._is_plain:
+        if not self._is_plain or attributes & LOG_APPEND_TIME_FLAG:
             view, log_append_time = batch_rules.prepare(view, self._config, now_ms, client=client)
             size = len(view)
             length = size - LOG_OVERHEAD
-            if log_append_time >= 0:
-                max_timestamp = log_append_time
+            max_timestamp = BATCH_HEADER.unpack_from(view)[8]
             if size > self._max_message_bytes:
                 raise KafkaError(
                     ErrorCode.MESSAGE_TOO_LARGE,

@@ -90,6 +90,8 @@ class LogConfig:
         match codec:
             case Codec.GZIP:
                 return self.compression_gzip_level
+            case Codec.LZ4:
+                return self.compression_lz4_level
             case Codec.ZSTD:
                 return self.compression_zstd_level
         return None

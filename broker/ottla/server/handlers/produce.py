@@ -12,7 +12,7 @@ A client over its quota is told for how long to wait, and its connection is sile
 also with acks=0.
 
 Left out on purpose: transactional batches (INVALID_TXN_STATE: there is no transaction coordinator yet, so no
-transaction they could belong to); per-record errors (`record_errors`), because records are not looked into.
+transaction they could belong to).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from struct import Struct
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.legacy_records import upconvert
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
 from ottla.replication.manager import ReplicaManager
@@ -37,6 +36,7 @@ from ottla.server.handlers.produce_response import PACKED_FROM, pack
 from ottla.server.purgatory import Purgatory
 from ottla.server.throttling import ClientThrottle
 from ottla.storage.batch_rules import single_batch
+from ottla.storage.record_checks import RecordsRefused
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,6 @@ log = logging.getLogger(__name__)
 ADMIN_CLIENT_ID = "__admin_client"
 LEADER_HINTS_FROM = 10
 
-_MAGIC_AT = 16
-"""Also in an entry of formats 0 and 1."""
 _CHECKED_FIELDS = Struct(">8xi4xb4xh")
 """Of a batch of format 2: its length, magic and attributes."""
 _CODEC_MASK = 0x07
@@ -167,6 +165,13 @@ class ProduceHandler:
     ) -> None:
         if isinstance(error, KafkaError):
             code, detail = error.code, error.message or None
+            if isinstance(error, RecordsRefused):
+                result.record_errors = [
+                    ProduceResponse.BatchIndexAndErrorMessage(
+                        batch_index=each.batch_index, batch_index_error_message=each.message
+                    )
+                    for each in error.record_errors
+                ]
         elif isinstance(error, OSError):
             log.error("append to %s-%d failed: %s", topic, result.index, error)
             code, detail = ErrorCode.KAFKA_STORAGE_ERROR, None
@@ -225,9 +230,7 @@ def _respond_success(request: Request, response: ProduceResponse) -> None:
 def _checked(records: bytes | memoryview | None, version: int) -> bytes | memoryview:
     """What of Kafka's rules about a partition's records depends on the request's version."""
     if version < 3:
-        if not records or len(records) <= _MAGIC_AT:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the message set is empty or cut short")
-        return upconvert(records) if records[_MAGIC_AT] < 2 else records
+        return records or b""
     if not records or len(records) < RECORD_BATCH_OVERHEAD:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,

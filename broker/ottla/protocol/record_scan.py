@@ -1,0 +1,110 @@
+"""A walk over a v2 batch's records that makes no records: are they whole, and what must be known of them.
+
+Called by `storage.record_checks` for batches whose records a broker has to look into. Twice as
+fast as `records.decode_batch`, which is for those who want the records.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.records import read_varint
+
+
+class Scan(NamedTuple):
+    """What a batch's records have in common. Deltas are milliseconds from the batch's base timestamp."""
+
+    in_order: bool
+    """Their offsets are the batch's base offset and those after it, without a gap."""
+    has_keyless: bool
+    first_delta: int
+    lowest_delta: int
+    highest_delta: int
+
+
+def scan_records(data: bytes, count: int) -> Scan:
+    """Walk over `count` records, at least one, of which `data` must consist, decompressed.
+
+    Raises KafkaError(INVALID_RECORD) where a length or a count lies.
+    """
+    try:
+        return _scan(data, count)
+    except (IndexError, ValueError) as problem:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the records are malformed: {problem}") from problem
+
+
+def _scan(data: bytes, count: int) -> Scan:
+    size = len(data)
+    pos = 0
+    in_order = True
+    has_keyless = False
+    first = lowest = highest = 0
+    for index in range(count):
+        # Varints of one byte are read in place: they are most, and a call costs more than all the rest.
+        byte = data[pos]
+        if byte < 0x80:
+            length, pos = (byte >> 1) ^ -(byte & 1), pos + 1
+        else:
+            length, pos = read_varint(data, pos)
+        end = pos + length
+        if length < 0 or end > size:
+            raise ValueError(f"a record of {length} bytes at {pos} of {size}")
+        byte = data[pos + 1]  # after one byte of attributes, unused
+        if byte < 0x80:
+            delta, pos = (byte >> 1) ^ -(byte & 1), pos + 2
+        else:
+            delta, pos = read_varint(data, pos + 1)
+        if index == 0:
+            first = lowest = highest = delta
+        elif delta > highest:
+            highest = delta
+        elif delta < lowest:
+            lowest = delta
+        byte = data[pos]
+        if byte < 0x80:
+            offset, pos = (byte >> 1) ^ -(byte & 1), pos + 1
+        else:
+            offset, pos = read_varint(data, pos)
+        if offset != index:
+            in_order = False
+        byte = data[pos]
+        if byte < 0x80:
+            length, pos = (byte >> 1) ^ -(byte & 1), pos + 1
+        else:
+            length, pos = read_varint(data, pos)
+        if length >= 0:
+            pos += length
+        else:
+            has_keyless = True
+        byte = data[pos]
+        if byte < 0x80:
+            length, pos = (byte >> 1) ^ -(byte & 1), pos + 1
+        else:
+            length, pos = read_varint(data, pos)
+        if length > 0:
+            pos += length
+        if data[pos]:
+            pos = _skip_headers(data, pos, end)
+        else:
+            pos += 1
+        if pos != end:
+            raise ValueError(f"a record that ends at {pos}, not at {end}")
+    if pos != size:
+        raise ValueError(f"{size - pos} bytes after the last record")
+    return Scan(in_order, has_keyless, first, lowest, highest)
+
+
+def _skip_headers(data: bytes, pos: int, end: int) -> int:
+    """The position after the headers whose count is at `pos`."""
+    count, pos = read_varint(data, pos)
+    if not 0 <= count <= end - pos:
+        raise ValueError(f"header count {count}")
+    for _ in range(count):
+        length, pos = read_varint(data, pos)
+        if length < 0:
+            raise ValueError("a header without a key")
+        length, pos = read_varint(data, pos + length)
+        if length > 0:
+            pos += length
+    return pos
