@@ -151,7 +151,7 @@ class WatchedGroup:
                 found = self.cluster.admin(lambda client: client.describe_group(self.group))
             except KafkaError:
                 return False
-            return (found.state, found.members) == ("Stable", 2) and found.coordinator.id != not_at
+            return (found.state, len(found.members)) == ("Stable", 2) and found.coordinator.id != not_at
 
         self.cluster.wait_until(stable, "the group to be stable")
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.protocol.errors import KafkaError
+
 
 class TopicPartition(NamedTuple):
     topic: str
@@ -67,9 +69,40 @@ class Reassignment:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMember:
+    member_id: str
+    group_instance_id: str | None
+    """Of a static member (KIP-345)."""
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupDescription:
     group_id: str
     state: str
     """As in Kafka: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead."""
-    members: int
+    members: tuple[GroupMember, ...]
     coordinator: Node
+    protocol: str = ""
+    """The assignor that the members have agreed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    size: int
+    """Bytes."""
+    offset_lag: int
+    """Records behind the high watermark; of a future replica, behind the current one."""
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    path: str
+    error: KafkaError | None
+    total_bytes: int
+    usable_bytes: int
+    """-1 where the broker does not say (KIP-827)."""
+    replicas: dict[TopicPartition, ReplicaInfo]

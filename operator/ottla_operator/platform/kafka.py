@@ -125,7 +125,7 @@ class KafkaAdmin:
         for partition, offset in committed.items():
             lag = max(0, ends.get(partition, offset) - offset)
             lags[partition.topic] = lags.get(partition.topic, 0) + lag
-        return GroupState(group, found.state, found.members, found.coordinator.id, lags)
+        return GroupState(group, found.state, len(found.members), found.coordinator.id, lags)
 
     async def take(self, step: KafkaStep) -> None:
         admin = self._admin
