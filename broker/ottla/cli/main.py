@@ -11,6 +11,14 @@ from importlib.metadata import EntryPoint, entry_points, version
 import click
 
 from ottla.cli.broker import broker
+from ottla.cli.cluster import cluster
+from ottla.cli.configs import configs
+from ottla.cli.consume import consume
+from ottla.cli.groups import groups
+from ottla.cli.log import log_
+from ottla.cli.produce import produce
+from ottla.cli.quotas import quotas
+from ottla.cli.topics import topics
 
 
 class _Commands(click.Group):
@@ -57,10 +65,15 @@ def _load(point: EntryPoint) -> click.Command:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("ottla"), prog_name="ottla")
 def main() -> None:
-    """Ottla: Apache Kafka's job done by Python on Kubernetes."""
+    """Ottla: Apache Kafka's job done by Python on Kubernetes.
+
+    Commands that talk to a cluster take --bootstrap (or OTTLA_BOOTSTRAP) and -o json. Exit codes: 0 done, 1
+    refused by the cluster, 2 a mistake on the command line, 3 no answer.
+    """
 
 
-main.add_command(broker)
+for command in (broker, cluster, configs, consume, groups, log_, produce, quotas, topics):
+    main.add_command(command)
 
 if __name__ == "__main__":
     main(prog_name="ottla")

@@ -1,0 +1,136 @@
+"""What all commands that talk to a cluster share: where it is, how to print, and what the exit code says.
+
+Exit codes: 0 done; 1 the cluster refused, with Kafka's error; 2 the command line makes no sense; 3 no broker
+answered, or not in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from ottla.client.admin import AdminClient
+from ottla.client.connection import ConnectionLost, UnsupportedApi
+from ottla.client.routing import Brokers, ClusterUnreachable
+from ottla.protocol.errors import KafkaError
+
+_PORT = 9092
+
+T = TypeVar("T")
+
+
+class Refused(click.ClickException):
+    """The cluster said no, or what was asked cannot be."""
+
+    exit_code = 1
+
+
+class Unreachable(click.ClickException):
+    """Nobody answered, or not in time."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Session:
+    bootstrap: list[tuple[str, int]]
+    output: str
+    """`table` or `json`."""
+    timeout_s: float
+
+    def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+        """Run one coroutine with an admin client."""
+
+        async def work() -> T:
+            client = AdminClient(self.bootstrap, client_id="ottla-cli", timeout_s=self.timeout_s)
+            try:
+                return await use(client)
+            finally:
+                await client.close()
+
+        return self.run(work())
+
+    def brokers(self) -> Brokers:
+        return Brokers(self.bootstrap, client_id="ottla-cli", timeout_s=self.timeout_s)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine; what the cluster says against it becomes one line and an exit code."""
+        try:
+            return asyncio.run(work)
+        except KafkaError as error:
+            raise Refused(str(error)) from None
+        except UnsupportedApi as error:
+            raise Refused(f"not supported by this cluster: {error}") from None
+        except TimeoutError:
+            raise Unreachable(f"no answer within {self.timeout_s:g} s") from None
+        except BrokenPipeError:
+            raise  # of our own output: `| head`
+        except (ClusterUnreachable, ConnectionLost, OSError) as error:
+            raise Unreachable(f"cannot reach the cluster: {error}") from None
+
+
+def _addresses(ctx: click.Context, parameter: click.Parameter, text: str) -> list[tuple[str, int]]:
+    found = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or part.strip().endswith("]"):
+            host, port = part.strip(), str(_PORT)
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise click.BadParameter(f"'{part.strip()}' is not HOST:PORT")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--bootstrap`, `--output` and `--timeout`, and the session made of them."""
+
+    @click.option(
+        "-b",
+        "--bootstrap",
+        default=f"localhost:{_PORT}",
+        show_default=True,
+        envvar="OTTLA_BOOTSTRAP",
+        show_envvar=True,
+        metavar="HOST:PORT[,…]",
+        callback=_addresses,
+        help="Some brokers of the cluster.",
+    )
+    @click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="For people, or for programs.",
+    )
+    @click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0.1),
+        default=30,
+        show_default=True,
+        help="Seconds.",
+    )
+    @wraps(command)
+    def with_session(
+        *args: Any, bootstrap: list[tuple[str, int]], output: str, timeout_s: float, **kwargs: Any
+    ) -> None:
+        command(Session(bootstrap, output, timeout_s), *args, **kwargs)
+
+    return with_session
+
+
+def key_values(items: tuple[str, ...], what: str) -> dict[str, str]:
+    """`NAME=VALUE` arguments as a mapping."""
+    pairs = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"{what} '{item}' must be NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs

@@ -1,0 +1,298 @@
+"""The `ottla` command against a replicated cluster; librdkafka is the judge of what it writes and says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ottla.cli.main import main
+from ottla.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.timeout(120)
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def ottla(cluster: LocalCluster) -> Command:
+    def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        return CliRunner(env={"OTTLA_BOOTSTRAP": cluster.bootstrap}).invoke(main, arguments, input=stdin)
+
+    return run
+
+
+@pytest.fixture
+def told(ottla: Command) -> Callable[..., Any]:
+    """Run a command that must succeed, as JSON."""
+
+    def run(*arguments: str, stdin: str | bytes | None = None) -> Any:
+        result = ottla(*arguments, "-o", "json", stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    return run
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
+    name = request.node.name.replace("[", "-").strip("]")
+    cluster.create_topic(name, partitions=3)
+    return str(name)
+
+
+@pytest.fixture
+def member(cluster: LocalCluster, topic: str) -> Iterator[Consumer]:
+    """A consumer of the topic, in group `readers-TOPIC`, that has its partitions."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": f"readers-{topic}",
+            "client.id": "a-reader",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + 60
+    while len(consumer.assignment()) < 3:
+        assert time.monotonic() < deadline
+        consumer.poll(0.2)
+    yield consumer
+    consumer.close()
+
+
+def read_all(cluster: LocalCluster, topic: str, partitions: int = 3) -> list[Any]:
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "checks", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+    found, ended, deadline = [], 0, time.monotonic() + 60
+    while ended < partitions:
+        assert time.monotonic() < deadline
+        message = consumer.poll(1)
+        if message is not None and message.error():
+            ended += 1
+        elif message is not None:
+            found.append(message)
+    consumer.close()
+    return found
+
+
+def test_a_topic_is_created_described_grown_and_deleted(ottla: Command, told: Callable[..., Any]) -> None:
+    settings = ("--config", "retention.ms=3600000")
+    assert told("topics", "create", "t", "--partitions", "2", "--replicas", "3", *settings)["created"]
+    assert not told("topics", "create", "t", "--if-not-exists")["created"]
+    told("topics", "grow", "t", "4")
+    (described,) = told("topics", "describe", "t")
+    assert described["settings"] == {"retention.ms": "3600000"}
+    assert [len(p["replicas"]) for p in described["partitions"]] == [3, 3, 3, 3]
+    assert "t" in [entry["topic"] for entry in told("topics", "list")]
+    shown = ottla("topics", "describe", "t").stdout
+    assert "retention.ms=3600000" in shown
+    assert "LEADER" in shown
+    assert told("topics", "delete", "t", "--yes") == {"deleted": ["t"]}
+    assert "t" not in [entry["topic"] for entry in told("topics", "list")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "says"),
+    [
+        (("topics", "describe", "none"), 1, "there is no topic 'none'"),
+        (("topics", "create", "a/b"), 1, "INVALID_TOPIC_EXCEPTION"),
+        (("topics", "create", "x", "--config", "retention.ms"), 2, "must be NAME=VALUE"),
+        (("topics", "list", "-b", "nowhere"), 3, "cannot reach the cluster"),
+        (("topics", "list", "-b", "host:port"), 2, "is not HOST:PORT"),
+        (("groups", "describe", "none"), 1, "there is no group 'none'"),
+        (("groups", "reset", "g", "t", "--to", "soon"), 2, "must be earliest, latest"),
+        (("consume", "none", "--until-end"), 1, "there is no topic 'none'"),
+        (("configs", "set", "topic", "none", "retention.ms=1"), 1, "UNKNOWN_TOPIC"),
+        (("configs", "describe", "broker", "x"), 2, "neither a broker's id"),
+        (("quotas", "set", "producer_byte_rate=1"), 2, "whose quota"),
+        (("quotas", "set", "--user", "u", "producer_byte_rate=much"), 2, "is not a number"),
+        (("cluster", "move", "none", "0=0"), 1, "UNKNOWN_TOPIC"),
+        (("cluster", "move", "none", "0=a"), 2, "PARTITION=BROKER"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    ottla: Command, arguments: tuple[str, ...], exit_code: int, says: str
+) -> None:
+    result = ottla(*arguments)
+    assert result.exit_code == exit_code
+    assert says in result.output
+    assert "Traceback" not in result.output
+
+
+def test_lines_become_records_where_the_java_client_would_put_them(
+    cluster: LocalCluster, topic: str, told: Callable[..., Any]
+) -> None:
+    lines = "".join(f"key-{n % 7}:value-{n}\n" for n in range(500))
+    written = told("produce", topic, "--key-separator", ":", "--compression", "zstd", stdin=lines)
+    assert written == {"topic": topic, "records": 500}
+    ours = read_all(cluster, topic)
+    java_like = Producer({"bootstrap.servers": cluster.bootstrap, "partitioner": "murmur2_random"})
+    cluster.create_topic(f"{topic}-2", partitions=3)
+    for n in range(7):
+        java_like.produce(f"{topic}-2", b"", key=f"key-{n}".encode())
+    assert java_like.flush(30) == 0
+    theirs = {message.key(): message.partition() for message in read_all(cluster, f"{topic}-2")}
+    assert {message.key(): message.partition() for message in ours} == theirs
+    for key in theirs:
+        numbers = [int(m.value().removeprefix(b"value-")) for m in ours if m.key() == key]
+        assert numbers == sorted(numbers)
+
+
+def test_json_lines_carry_keys_headers_partitions_and_times(
+    cluster: LocalCluster, topic: str, told: Callable[..., Any], ottla: Command
+) -> None:
+    entry = {"value": {"a": [1]}, "key": "k", "headers": {"h": "x"}, "partition": 2, "timestamp": 1234}
+    told("produce", topic, "--format", "json", stdin=json.dumps(entry) + "\n" + '{"value": null}')
+    keyed, empty = sorted(read_all(cluster, topic), key=lambda message: message.key() or b"", reverse=True)
+    assert (keyed.key(), keyed.value(), keyed.partition()) == (b"k", b'{"a": [1]}', 2)
+    assert (keyed.headers(), keyed.timestamp()[1]) == ([("h", b"x")], 1234)
+    assert empty.value() is None
+    shown = ottla("consume", topic, "--from", "earliest", "--until-end", "--partition", "2", "-o", "json")
+    assert json.loads(shown.stdout)["value"] == '{"a": [1]}'
+
+
+def test_what_stands_before_a_bad_line_is_written(cluster: LocalCluster, topic: str, ottla: Command) -> None:
+    result = ottla("produce", topic, "--key-separator", ":", stdin="a:1\nb:2\nno key\nc:3\n")
+    assert result.exit_code == 1
+    assert "line 3: no ':' in it" in result.output
+    assert {message.value() for message in read_all(cluster, topic)} == {b"1", b"2"}
+
+
+def test_consume_begins_and_ends_where_it_is_told(
+    topic: str, ottla: Command, told: Callable[..., Any]
+) -> None:
+    told("produce", topic, "--partition", "1", stdin="".join(f"{n}\n" for n in range(5000)))
+
+    def values(*arguments: str) -> list[int]:
+        return [int(line) for line in ottla("consume", topic, *arguments).stdout.split()]
+
+    assert values("--from", "earliest", "--until-end") == list(range(5000))
+    assert values("--from", "-3", "--until-end") == [4997, 4998, 4999]
+    assert values("--from", "4990", "--partition", "1", "-n", "2") == [4990, 4991]
+    assert values("--until-end") == []
+    assert "OFFSET_OUT_OF_RANGE" in ottla("consume", topic, "--from", "6000", "-n", "1").output
+
+
+def test_consume_follows_until_it_is_interrupted(cluster: LocalCluster, topic: str) -> None:
+    command = [sys.executable, "-m", "ottla.cli.main", "consume", topic, "--from", "earliest"]
+    reader = subprocess.Popen([*command, "-b", cluster.bootstrap], stdout=subprocess.PIPE, text=True)
+    try:
+        assert reader.stdout is not None
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+        for value in ("one", "two"):
+            producer.produce(topic, value.encode(), partition=0)
+            assert producer.flush(30) == 0
+            assert reader.stdout.readline() == f"{value}\n"
+    finally:
+        reader.send_signal(2)
+        assert reader.wait(30) == 0
+
+
+def test_a_groups_members_and_lag_are_shown_and_its_offsets_moved(
+    topic: str, member: Consumer, ottla: Command, told: Callable[..., Any]
+) -> None:
+    group = f"readers-{topic}"
+    told("produce", topic, "--partition", "0", stdin="1\n2\n3\n")
+    member.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    described = told("groups", "describe", group)
+    assert (described["state"], described["lag"]) == ("Stable", 2)
+    (shown,) = described["members"]
+    assert (shown["client"], shown["partitions"]) == ("a-reader", 3)
+    assert described["partitions"][0]["member"] == shown["member"]
+    assert {"group": group, "state": "Stable"} in told("groups", "list")
+    refused = ottla("groups", "reset", group, topic, "--to", "latest")
+    assert refused.exit_code == 1
+    assert "stop its members first" in refused.output
+
+    member.close()
+    assert told("groups", "reset", group, topic, "--to", "latest", "--dry-run")[0]["to"] == 3
+    assert told("groups", "describe", group)["partitions"][0]["committed"] == 1
+    told("groups", "reset", group, topic, "--to", "latest")
+    assert told("groups", "describe", group)["lag"] == 0
+    told("groups", "reset", group, topic, "--to", "1970-01-01T00:00:00Z", "--partition", "0")
+    assert told("groups", "describe", group)["lag"] == 3
+    told("groups", "delete", group, "--yes")
+    assert group not in [entry["group"] for entry in told("groups", "list")]
+
+
+def test_settings_are_shown_set_and_taken_back(topic: str, told: Callable[..., Any]) -> None:
+    told("configs", "set", "topic", topic, "retention.ms=1000", "segment.bytes=2000000")
+    shown = {entry["name"]: entry for entry in told("configs", "describe", "topic", topic)}
+    assert shown["retention.ms"] == {"name": "retention.ms", "value": "1000", "from": "topic"}
+    told("configs", "unset", "topic", topic, "retention.ms")
+    shown = {entry["name"]: entry for entry in told("configs", "describe", "topic", topic, "--all")}
+    assert shown["retention.ms"]["from"] == "default"
+    told("configs", "set", "broker", "all", "log.retention.ms=7200000")
+    shown = {entry["name"]: entry for entry in told("configs", "describe", "broker", "1")}
+    assert shown["log.retention.ms"] == {
+        "name": "log.retention.ms",
+        "value": "7200000",
+        "from": "all brokers",
+    }
+    told("configs", "unset", "broker", "all", "log.retention.ms")
+
+
+def test_quotas_are_set_listed_and_lifted(told: Callable[..., Any]) -> None:
+    told("quotas", "set", "--user", "default", "--client-id", "app", "producer_byte_rate=1000")
+    quota = {"user": "<default>", "client_id": "app", "ip": None, "quota": "producer_byte_rate"}
+    assert {**quota, "value": 1000.0} in told("quotas", "list")
+    told("quotas", "unset", "--user", "default", "--client-id", "app", "producer_byte_rate")
+    assert told("quotas", "list") == []
+
+
+def test_the_cluster_its_moves_and_its_disks(
+    cluster: LocalCluster, topic: str, told: Callable[..., Any]
+) -> None:
+    described = told("cluster", "describe")
+    assert [broker["broker"] for broker in described["brokers"]] == [0, 1, 2]
+    assert described["controller"] in (0, 1, 2)
+    told("produce", topic, "--partition", "0", stdin="x\n" * 1000)
+    told("cluster", "move", topic, "0=2,1", "--wait")
+    (shown,) = told("topics", "describe", topic)
+    assert shown["partitions"][0]["replicas"] == [2, 1]
+    assert told("cluster", "moves") == []
+    assert told("cluster", "elect") == {"elected": True}
+    cluster.wait_until(
+        lambda: told("topics", "describe", topic)[0]["partitions"][0]["leader"] == 2, "the preferred leader"
+    )
+    disks = told("cluster", "disks")
+    assert [disk["broker"] for disk in disks] == [0, 1, 2]
+    assert all(disk["bytes"] > 0 and disk["error"] is None for disk in disks)
+
+
+def test_records_before_an_offset_are_deleted(topic: str, ottla: Command, told: Callable[..., Any]) -> None:
+    told("produce", topic, "--partition", "0", stdin="1\n2\n3\n")
+    assert told("topics", "truncate", topic, "0=2", "--yes") == [{"partition": 0, "start_offset": 2}]
+    assert ottla("consume", topic, "--from", "earliest", "--until-end").stdout == "3\n"
+
+
+def test_segments_are_looked_into_without_a_broker(
+    cluster: LocalCluster, topic: str, ottla: Command, told: Callable[..., Any], tmp_path: Path
+) -> None:
+    told("produce", topic, "--partition", "0", "--key-separator", ":", stdin="k:v\nk:w\n")
+    folder = cluster.directory / "brokers" / "0" / "data" / f"{topic}-0"
+    (segment,) = told("log", "describe", str(folder))
+    assert (segment["base_offset"], segment["next_offset"], segment["damaged_at"]) == (0, 2, None)
+    file = folder / "00000000000000000000.log"
+    (batch,) = told("log", "dump", "--records", str(file))
+    assert [(r["key"], r["value"]) for r in batch["batch"]] == [("k", "v"), ("k", "w")]
+
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    flipped = tmp_path / file.name
+    flipped.write_bytes(data)
+    result = ottla("log", "dump", str(flipped))
+    assert result.exit_code == 1
+    assert "no whole batch with the right checksum at byte 0" in result.output
