@@ -1,243 +1,106 @@
-"""`make bench`: Kafka's own ProducerPerformance and ConsumerPerformance on both brokers, alternating.
+"""`make bench`: Ottla beside Apache Kafka 3.9.1, Kafka's own tools on both, alternating, in one run.
 
-Each broker runs alone on core 0, the client on core 1. Both are warmed up with the measured load until
-three runs agree within 10 % (a cold JVM looks three times worse than a warm one), then measured in turn.
-Printed are throughput, the broker's CPU seconds per million records (from /proc) and memory, and the ratios.
+All brokers run on core 0, the clients on core 1. README.md beside this file says how to read what comes out;
+`loads.py` has the loads, `runner.py` how one is run.
 """
 
 from __future__ import annotations
 
-import functools
-import re
-import statistics
-import subprocess
+import json
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from bench.apache_kafka import KafkaBroker, java_command
-from bench.memory import touch_free_pages
-from bench.usage import usage_of
-from ottla.client.admin import AdminClient
-from ottla.local.brokers import BrokerProcess
-from ottla.local.cluster import run_admin
-from ottla.local.ports import free_port
-from ottla.local.zookeeper import EmbeddedZooKeeper
+from bench.apache_kafka import JarsUnavailable
+from bench.loads import LOADS, chosen, scaled
+from bench.report import Result, as_json, machine, table
+from bench.runner import Plan, run_load
+from bench.sides import KafkaSide, OttlaSide, Side
+from bench.tools import ToolFailed
+from ottla.local.processes import StartFailed
 
-RECORD_BYTES = 200
-BROKER_CORE, CLIENT_CORE = "0", "1"
-AGREE_WITHIN = 0.10
-WARM_RUNS_MAX = 12
-console = Console()
-
-
-@dataclass(frozen=True)
-class Load:
-    """One kind of load. `settings` are the Java producer's."""
-
-    name: str
-    records: int
-    settings: tuple[str, ...]
-
-
-LOADS = (
-    Load("64 KiB batches, acks=1", 1_000_000, ("acks=1", "batch.size=65536", "linger.ms=5")),
-    Load("16 KiB batches, acks=1", 500_000, ("acks=1", "batch.size=16384", "linger.ms=0")),
-    Load("one record a request, acks=1", 50_000, ("acks=1", "batch.size=1", "linger.ms=0")),
-)
-
-
-@dataclass(frozen=True)
-class Contender:
-    name: str
-    bootstrap: str
-    pid: int
-
-
-@dataclass(frozen=True)
-class Sample:
-    records_per_s: float
-    cpu_s_per_million: float
-    rss_mib: float
-
-
-def measure(contender: Contender, records: int, command: list[str], rate: Callable[[str], float]) -> Sample:
-    touch_free_pages()
-    before = usage_of(contender.pid)
-    ran = subprocess.run(
-        ["taskset", "-c", CLIENT_CORE, *command], capture_output=True, text=True, timeout=300, check=False
-    )
-    after = usage_of(contender.pid)
-    if ran.returncode:
-        raise click.ClickException(
-            f"{contender.name}: {command} failed:\n{ran.stdout[-500:]}\n{ran.stderr[-500:]}"
-        )
-    return Sample(rate(ran.stdout), (after.cpu_s - before.cpu_s) / records * 1e6, after.rss_mib)
-
-
-def produce(contender: Contender, load: Load, topic: str) -> Sample:
-    command = java_command(
-        "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", topic, "--num-records", str(load.records), "--record-size", str(RECORD_BYTES)),
-        *(
-            "--throughput",
-            "-1",
-            "--producer-props",
-            f"bootstrap.servers={contender.bootstrap}",
-            *load.settings,
-        ),
-    )
-    return measure(contender, load.records, command, produced_per_s)
-
-
-def produced_per_s(output: str) -> float:
-    """The rate of the last line, the one over the whole run."""
-    return float(re.findall(r"([\d.]+) records/sec", output)[-1])
-
-
-def consume(contender: Contender, records: int, topic: str) -> Sample:
-    command = java_command(
-        "org.apache.kafka.tools.ConsumerPerformance",
-        *("--topic", topic, "--messages", str(records), "--bootstrap-server", contender.bootstrap),
-        *("--timeout", "60000"),
-    )
-    return measure(contender, records, command, fetched_per_s)
-
-
-def fetched_per_s(output: str) -> float:
-    """fetch.nMsg.sec, the last column: the rate without the time the group took to form."""
-    return float(output.strip().splitlines()[-1].split(",")[-1])
-
-
-def steady(samples: list[Sample]) -> bool:
-    last = [sample.records_per_s for sample in samples[-3:]]
-    return len(last) == 3 and max(last) <= min(last) * (1 + AGREE_WITHIN)
-
-
-def compare(
-    name: str, contenders: list[Contender], run: Callable[[Contender], Sample], runs: int, table: Table
-) -> None:
-    for contender in contenders:
-        warm: list[Sample] = []
-        while not steady(warm) and len(warm) < WARM_RUNS_MAX:
-            warm.append(run(contender))
-        note = "" if steady(warm) else f" (three runs never agreed within {AGREE_WITHIN:.0%})"
-        console.print(f"  {name}: {contender.name} warm after {len(warm)} runs{note}")
-    samples: dict[str, list[Sample]] = {contender.name: [] for contender in contenders}
-    for _ in range(runs):
-        for contender in contenders:
-            samples[contender.name].append(run(contender))
-    medians = {
-        which: Sample(
-            statistics.median(s.records_per_s for s in taken),
-            statistics.median(s.cpu_s_per_million for s in taken),
-            statistics.median(s.rss_mib for s in taken),
-        )
-        for which, taken in samples.items()
-    }
-    ours, theirs = medians["Ottla"], medians["Kafka"]
-    for which, median in medians.items():
-        table.add_row(
-            name,
-            which,
-            f"{median.records_per_s:,.0f}",
-            f"{median.cpu_s_per_million:.2f}",
-            f"{median.rss_mib:.0f}",
-        )
-    table.add_row(
-        "",
-        "Ottla / Kafka",
-        f"{ours.records_per_s / theirs.records_per_s:.2f}",
-        f"{ours.cpu_s_per_million / theirs.cpu_s_per_million:.2f}",
-        f"{ours.rss_mib / theirs.rss_mib:.2f}",
-        style="bold",
-        end_section=True,
-    )
+FULL = Plan(runs=3, warm_runs_max=8)
+QUICK = Plan(runs=1, warm_runs_max=1)
+QUICK_SCALE = 0.1
+WIDTH = 132
+"""Of the table in a file or a pipe, where there is no terminal to ask."""
 
 
 @click.command()
-@click.option("--runs", default=3, show_default=True, help="Measured runs of each, after the warm-up.")
-@click.option("--only", multiple=True, help="Loads whose name has this text; all when not given.")
-@click.option("--scale", default=1.0, show_default=True, help="Multiply the number of records.")
-def main(runs: int, only: tuple[str, ...], scale: float) -> None:
-    """Measure Ottla beside Apache Kafka 3.9.1, single broker each, on this machine."""
-    table = Table(
-        "load", "broker", "records/s", "CPU s / million", "MiB", title="medians, and Ottla's share of Kafka's"
-    )
-    for column in table.columns[2:]:
-        column.justify = "right"
-    with tempfile.TemporaryDirectory(prefix="ottla-bench-") as name:
-        directory = Path(name)
-        zookeepers = [EmbeddedZooKeeper(directory / f"zookeeper-{i}") for i in range(2)]
-        port = free_port()
-        ours = BrokerProcess(0, directory / "ottla", port)
-        kafka: KafkaBroker | None = None
-        try:
-            for zookeeper in zookeepers:
-                zookeeper.start()
-            ours.write_properties(
-                zookeepers[0].connect,
-                {"offsets.topic.replication.factor": "1", "group.initial.rebalance.delay.ms": "0"},
-            )
-            ours.start_and_wait()
-            kafka = KafkaBroker(directory / "kafka", zookeepers[1].connect)
-            kafka.start()
-            assert ours.pid is not None
-            assert kafka.pid is not None
-            contenders = [
-                Contender("Ottla", f"127.0.0.1:{port}", ours.pid),
-                Contender("Kafka", kafka.bootstrap, kafka.pid),
-            ]
-            for contender in contenders:
-                # Every thread of it, so that "one core" holds for the JVM's helpers too.
-                subprocess.run(
-                    ["taskset", "-a", "-c", "-p", BROKER_CORE, str(contender.pid)],
-                    check=True,
-                    capture_output=True,
+@click.argument("keys", nargs=-1)
+@click.option(
+    "--only", multiple=True, metavar="TEXT", help="Loads whose key or name has this text; repeatable."
+)
+@click.option(
+    "--quick", is_flag=True, help="A tenth of the records, one run: whether it works, not how fast."
+)
+@click.option("--runs", type=int, help=f"Measured runs of each load after the warm-up.  [{FULL.runs}]")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write the JSON to this file, too."
+)
+@click.option("--list", "list_only", is_flag=True, help="Say which loads there are.")
+def main(
+    keys: tuple[str, ...],
+    only: tuple[str, ...],
+    quick: bool,
+    runs: int | None,
+    output: str,
+    json_file: Path | None,
+    list_only: bool,
+) -> None:
+    """Measure Ottla beside Apache Kafka on this machine; KEYS are the same as --only."""
+    said, console = Console(stderr=True, soft_wrap=True), Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    if list_only:
+        for load in LOADS:
+            console.print(f"{load.key:16} {load.name}")
+        return
+    loads = [scaled(load, QUICK_SCALE if quick else 1) for load in chosen((*only, *keys))]
+    if not loads:
+        raise click.UsageError("no load has that text; --list says which there are")
+    plan = QUICK if quick else FULL
+    if runs is not None:
+        plan = Plan(runs=max(1, runs), warm_runs_max=plan.warm_runs_max)
+    results: list[Result] = []
+    ran_on, began = machine(), time.monotonic()
+    try:
+        for brokers in sorted({load.brokers for load in loads}):
+            with ExitStack() as stack:
+                sides = _start(stack, brokers, said)
+                results.extend(
+                    Result(load, run_load(load, sides, plan, said.print))
+                    for load in loads
+                    if load.brokers == brokers
                 )
-            for number, load in enumerate(LOADS):
-                load = Load(load.name, max(1000, int(load.records * scale)), load.settings)
-                if only and not any(text in load.name for text in only):
-                    continue
-                topic = f"produce-{number}"
-                make_topics(contenders, topic)
-                compare(
-                    load.name, contenders, functools.partial(produce, load=load, topic=topic), runs, table
-                )
-            if not only or any(text in "consume from memory" for text in only):
-                load = Load("", int(1_000_000 * scale), LOADS[0].settings)
-                make_topics(contenders, "consume")
-                for contender in contenders:
-                    produce(contender, load, "consume")
-                compare(
-                    "consume from memory",
-                    contenders,
-                    functools.partial(consume, records=load.records, topic="consume"),
-                    runs,
-                    table,
-                )
-        finally:
-            ours.stop()
-            if kafka is not None:
-                kafka.stop()
-            for zookeeper in zookeepers:
-                zookeeper.stop()
-    console.print(table)
+    except (ToolFailed, StartFailed, JarsUnavailable) as error:
+        raise click.ClickException(str(error)) from None
+    finally:
+        took_s = time.monotonic() - began
+        if results:
+            ran_on = {**ran_on, "load_average_after": machine()["load_average"], "took_s": round(took_s)}
+            data = json.dumps(as_json(results, ran_on), indent=1)
+            if json_file is not None:
+                json_file.write_text(data + "\n")
+            if output == "json":
+                click.echo(data)
+            else:
+                console.print(table(results))
+                console.print(f"took {took_s / 60:.1f} min; load average before: {ran_on['load_average']}")
 
 
-def make_topics(contenders: list[Contender], topic: str) -> None:
-    for contender in contenders:
-        host, _, port = contender.bootstrap.rpartition(":")
-
-        async def create(client: AdminClient) -> None:
-            await client.create_topic(topic, partitions=1, replication_factor=1)
-
-        run_admin([(host, int(port))], create)
+def _start(stack: ExitStack, brokers: int, said: Console) -> list[Side]:
+    said.print(f"starting {brokers} broker{'s' if brokers > 1 else ''} of each kind")
+    sides: list[Side] = []
+    for kind in (OttlaSide, KafkaSide):
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
+        sides.append(stack.enter_context(kind(directory, brokers)))
+    return sides
 
 
 if __name__ == "__main__":

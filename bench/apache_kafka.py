@@ -41,6 +41,24 @@ log4j.appender.out.layout.ConversionPattern=%d %p %c{1} %m%n
 """
 
 
+LEAN_JVM: Final = ("-Xmx512m", "-XX:+UseSerialGC")
+"""For the tools: the heap that Kafka's own scripts give them, and no collector threads beside them."""
+SMALL_BROKER_JVM: Final = ("-Xmx1g", "-XX:+UseSerialGC")
+"""For brokers that judge our behaviour: up soon, on a machine that does other work."""
+STOCK_BROKER_JVM: Final = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+)
+"""For brokers that are measured: what kafka-server-start.sh runs them with."""
+
+
 class JarsUnavailable(Exception):
     """Maven is missing, or could not get the jars; the message says which."""
 
@@ -73,12 +91,18 @@ def kafka_classpath() -> str:
     return f"{folder}/*"
 
 
-def java_command(main_class: str, *arguments: str, heap: str = "512m") -> list[str]:
+def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = LEAN_JVM) -> list[str]:
     """The command line that runs one of Kafka's classes, with logging kept to warnings."""
     classpath = kafka_classpath()
     logging = Path(classpath).parent / "log4j.properties"
-    options = [f"-Xmx{heap}", "-XX:+UseSerialGC", f"-Dlog4j.configuration=file:{logging}"]
-    return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
+    options = [*jvm, f"-Dlog4j.configuration=file:{logging}"]
+    return [_java(), *options, "-cp", classpath, main_class, *arguments]
+
+
+@lru_cache
+def _java() -> str:
+    """Asking a Java for its version takes a tenth of a second: once is enough."""
+    return str(find_java())
 
 
 def run_tool(
@@ -101,6 +125,7 @@ class KafkaBroker:
         *,
         broker_id: int = 0,
         settings: Mapping[str, str] | None = None,
+        jvm: Sequence[str] = SMALL_BROKER_JVM,
     ) -> None:
         self.port = free_port()
         self.directory = directory
@@ -113,6 +138,7 @@ class KafkaBroker:
             "group.initial.rebalance.delay.ms": "0",
             **(settings or {}),
         }
+        self._jvm = jvm
         self._process: ChildProcess | None = None
 
     @property
@@ -128,7 +154,7 @@ class KafkaBroker:
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
-        command = [*prefix, *java_command("kafka.Kafka", str(properties), heap="1g")]
+        command = [*prefix, *java_command("kafka.Kafka", str(properties), jvm=self._jvm)]
         self._process = process = ChildProcess("Apache Kafka", command, log=self.directory / "kafka.log")
         process.start()
         wait_until(lambda: not process.running or port_in_use(self.port), timeout_s=timeout_s)

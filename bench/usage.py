@@ -1,20 +1,40 @@
-"""What a process used: CPU seconds and memory, from /proc."""
+"""What processes used: CPU seconds and memory, from /proc.
+
+Called by the benches before and after a run, with all the brokers of a side.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Usage(NamedTuple):
     cpu_s: float
-    """User and system time of the whole process so far."""
+    """User and system time of the whole processes so far."""
     rss_mib: float
+    pss_mib: float
+    """RSS with each shared page counted by its share: three brokers have the interpreter's code once."""
 
 
-def usage_of(pid: int) -> Usage:
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    ticks = int(stat[11]) + int(stat[12])
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return Usage(ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+def usage_of(pids: Iterable[int]) -> Usage:
+    """The sum over the processes. Raises FileNotFoundError when one of them has ended."""
+    cpu_s = rss_mib = pss_mib = 0.0
+    for pid in pids:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        cpu_s += (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+        rollup = parse_rollup(Path(f"/proc/{pid}/smaps_rollup").read_text())
+        rss_mib += rollup["Rss"] / 1024
+        pss_mib += rollup["Pss"] / 1024
+    return Usage(cpu_s, rss_mib, pss_mib)
+
+
+def parse_rollup(text: str) -> dict[str, int]:
+    """The fields of smaps_rollup, in KiB."""
+    fields = {}
+    for line in text.splitlines()[1:]:
+        name, _, rest = line.partition(":")
+        fields[name] = int(rest.split()[0])
+    return fields

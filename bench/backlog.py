@@ -1,0 +1,114 @@
+"""`python -m bench.backlog PORT TOPIC FILE…`: a consumer that reads a topic from disk again and again.
+
+Started by the runner as a process of its own while produce latencies are measured. It asks as a consumer with
+default settings does (1 MiB a partition, one request in flight) and throws away what comes, so that it takes
+little of the client's core, where the producer under measurement runs too. FILE… are the topic's segments:
+they are dropped from the page cache before each pass. On SIGTERM it prints how many MiB a second it got.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from struct import Struct
+
+import click
+
+from bench.page_cache import make_cold
+from ottla.protocol import codec, frames
+from ottla.protocol.messages import FetchRequest, FetchResponse
+from ottla.protocol.records import LOG_OVERHEAD, parse_batch_header
+
+FETCH_VERSION = 12
+_SIZE = Struct(">i")
+
+
+class Done(Exception):
+    """SIGTERM."""
+
+
+class BacklogReader:
+    """Fetches one partition from its start to its end."""
+
+    def __init__(self, port: int, topic: str) -> None:
+        self._topic = topic
+        self._sock = socket.create_connection(("127.0.0.1", port))
+        self._buffer = memoryview(bytearray(4 << 20))
+        self.bytes_read = 0
+
+    def read_all(self) -> None:
+        """One pass; returns at the end of the log."""
+        offset = 0
+        while (after := self._fetch(offset)) > offset:
+            offset = after
+
+    def _fetch(self, offset: int) -> int:
+        """The offset after what one Fetch got; `offset` itself when there is no more."""
+        wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=50 << 20,
+            topics=[FetchRequest.FetchTopic(topic=self._topic, partitions=[wanted])],
+        )
+        self._sock.sendall(frames.encode_request(request, FETCH_VERSION, 1, "bench-backlog"))
+        frame = self._receive()
+        body = frames.response_body_offset(FetchRequest.api_key, FETCH_VERSION, frame)
+        response = codec.decode(FetchResponse, FETCH_VERSION, frame, body)
+        partition = response.responses[0].partitions[0]
+        if partition.error_code:
+            raise click.ClickException(f"Fetch was answered with error {partition.error_code}")
+        return next_offset(memoryview(partition.records or b""), offset)
+
+    def _receive(self) -> memoryview:
+        self._fill(4)
+        (size,) = _SIZE.unpack_from(self._buffer)
+        self._fill(size)
+        return self._buffer[:size]
+
+    def _fill(self, count: int) -> None:
+        filled = 0
+        while filled < count:
+            got = self._sock.recv_into(self._buffer[filled:count])
+            if got == 0:
+                raise click.ClickException("the broker closed the connection")
+            filled += got
+        self.bytes_read += count
+
+
+def next_offset(records: memoryview, offset: int) -> int:
+    """The offset after the last whole batch in `records`; `offset` when there is none."""
+    position = 0
+    while position + LOG_OVERHEAD <= len(records):
+        end = position + LOG_OVERHEAD + int.from_bytes(records[position + 8 : position + 12], "big")
+        if end > len(records):
+            break
+        header = parse_batch_header(records, position)
+        offset = header.base_offset + header.last_offset_delta + 1
+        position = end
+    return offset
+
+
+def _stop(number: int, frame: object) -> None:
+    raise Done
+
+
+def main() -> None:
+    port, topic, *files = sys.argv[1:]
+    signal.signal(signal.SIGTERM, _stop)
+    reader = BacklogReader(int(port), topic)
+    started = time.monotonic()
+    try:
+        while True:
+            make_cold(map(Path, files))
+            reader.read_all()
+    except Done:
+        click.echo(f"{reader.bytes_read / 2**20 / (time.monotonic() - started):.1f}")
+
+
+if __name__ == "__main__":
+    main()

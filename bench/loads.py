@@ -1,0 +1,82 @@
+"""The loads of `make bench`, as a table.
+
+The runner knows how to run each kind: one more row needs no more than a row. Both sides get the same rows:
+same client, same settings, same number of records, topics made fresh for each row and deleted after it.
+Settings are the Java producer's; what is not named has the client's default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+RECORD_BYTES: Final = 200
+"""The paper's message, and a size at which the broker's cost per record shows."""
+
+
+@dataclass(frozen=True)
+class Produce:
+    """ProducerPerformance, as fast as it goes."""
+
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Consume:
+    """ConsumerPerformance over a topic written beforehand; `cold`: from disk, its page cache dropped."""
+
+    cold: bool
+
+
+@dataclass(frozen=True)
+class ProducePaced:
+    """ProducerPerformance at a rate that leaves the broker mostly idle, for latencies. With `backlog_mib`,
+    another consumer meanwhile reads a topic of that size from disk, over and over, as fast as it gets it."""
+
+    settings: tuple[str, ...]
+    rate: int
+    backlog_mib: int = 0
+
+
+@dataclass(frozen=True)
+class Load:
+    key: str
+    """What `--only` takes."""
+    name: str
+    brokers: int
+    """Of each side, all on one core; also the topic's replicas."""
+    records: int
+    """A run's, about three seconds' worth on the slower side."""
+    work: Produce | Consume | ProducePaced
+
+
+_64_KIB = ("batch.size=65536", "linger.ms=5")
+_16_KIB = ("batch.size=16384", "linger.ms=0")
+_SINGLE = ("batch.size=1", "linger.ms=0")
+_PACED = ("acks=1", *_16_KIB)
+
+LOADS: Final = (
+    Load("produce-64k", "64 KiB batches, acks=1", 1, 1_000_000, Produce(("acks=1", *_64_KIB))),
+    Load("produce-16k", "16 KiB batches, acks=1", 1, 500_000, Produce(("acks=1", *_16_KIB))),
+    Load("produce-single", "one record a request, acks=1", 1, 40_000, Produce(("acks=1", *_SINGLE))),
+    Load("consume-memory", "consume from memory", 1, 3_000_000, Consume(cold=False)),
+    Load("consume-disk", "consume from disk", 1, 3_000_000, Consume(cold=True)),
+    Load("paced-idle", "2,000 records/s, nobody else", 1, 20_000, ProducePaced(_PACED, 2_000)),
+    Load("paced-backlog", "2,000 records/s, cold backlog read", 1, 20_000, ProducePaced(_PACED, 2_000, 1024)),
+    Load("rf3-64k", "RF 3: 64 KiB batches, acks=all", 3, 500_000, Produce(("acks=all", *_64_KIB))),
+    Load("rf3-16k", "RF 3: 16 KiB batches, acks=all", 3, 200_000, Produce(("acks=all", *_16_KIB))),
+    Load("rf3-single", "RF 3: one record a request, acks=all", 3, 10_000, Produce(("acks=all", *_SINGLE))),
+)
+
+
+def scaled(load: Load, by: float) -> Load:
+    """The same with fewer or more records (and backlog)."""
+    work = load.work
+    if isinstance(work, ProducePaced):
+        work = replace(work, backlog_mib=int(work.backlog_mib * by))
+    return replace(load, records=max(1000, int(load.records * by)), work=work)
+
+
+def chosen(only: tuple[str, ...]) -> list[Load]:
+    """The loads whose key or name contains one of the texts; all when there is none."""
+    return [load for load in LOADS if not only or any(t in load.key or t in load.name for t in only)]

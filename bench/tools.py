@@ -1,0 +1,89 @@
+"""Kafka's own measuring tools: their command lines, and what they print.
+
+Called by the side-by-side bench and by the paper's experiment. `run_client` is the one place where a client
+is started, pinned to the client's core.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from typing import Final
+
+from bench.apache_kafka import java_command
+
+BROKER_CORE: Final = 0
+CLIENT_CORE: Final = 1
+_PRODUCED: Final = re.compile(
+    r"^(?P<sent>\d+) records sent, (?P<rate>[\d.,]+) records/sec .*?"
+    r"(?P<p50>\d+) ms 50th, (?P<p95>\d+) ms 95th, (?P<p99>\d+) ms 99th, (?P<p999>\d+) ms 99\.9th",
+    re.MULTILINE,
+)
+
+
+class ToolFailed(Exception):
+    """A measuring tool ended with an error, or said nothing that could be understood."""
+
+
+def producer_command(
+    bootstrap: str, topic: str, *, records: int, record_bytes: int, settings: Sequence[str], rate: int = -1
+) -> list[str]:
+    """ProducerPerformance; `rate` is in records a second, -1: as fast as it goes."""
+    return java_command(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)),
+        *("--throughput", str(rate), "--producer-props", f"bootstrap.servers={bootstrap}", *settings),
+    )
+
+
+def consumer_command(bootstrap: str, topic: str, *, records: int) -> list[str]:
+    """ConsumerPerformance with a new group, from the start of the topic."""
+    return java_command(
+        "org.apache.kafka.tools.ConsumerPerformance",
+        *("--topic", topic, "--messages", str(records), "--bootstrap-server", bootstrap),
+        *("--timeout", "60000"),
+    )
+
+
+def produced(output: str, records: int) -> dict[str, float]:
+    """Rate and latencies of the last line, the one over the whole run. Raises ToolFailed."""
+    lines = list(_PRODUCED.finditer(output))
+    if not lines or int(lines[-1]["sent"]) != records:
+        raise ToolFailed(f"ProducerPerformance did not send {records} records:\n{output[-500:]}")
+    last = lines[-1]
+    return {
+        "records_per_s": float(last["rate"].replace(",", "")),
+        "p50_ms": float(last["p50"]),
+        "p99_ms": float(last["p99"]),
+        "p999_ms": float(last["p999"]),
+    }
+
+
+def consumed(output: str, records: int) -> dict[str, float]:
+    """fetch.nMsg.sec: the rate without the time that the group took to form. Raises ToolFailed."""
+    rows = [line.split(", ") for line in output.strip().splitlines()]
+    header = next((row for row in rows if "fetch.nMsg.sec" in row), None)
+    last = rows[-1] if rows else []
+    if (
+        header is None
+        or len(last) != len(header)
+        or int(last[header.index("data.consumed.in.nMsg")]) < records
+    ):
+        raise ToolFailed(f"ConsumerPerformance did not read {records} records:\n{output[-500:]}")
+    return {"records_per_s": float(last[header.index("fetch.nMsg.sec")])}
+
+
+def pinned(command: Sequence[str], core: int = CLIENT_CORE) -> list[str]:
+    return ["taskset", "-c", str(core), *command]
+
+
+def run_client(command: Sequence[str], timeout_s: float = 300) -> str:
+    """Run a client on its core; returns what it printed. Raises ToolFailed."""
+    try:
+        ran = subprocess.run(pinned(command), capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ToolFailed(f"not done after {timeout_s:g} s: {' '.join(command)}") from error
+    if ran.returncode:
+        raise ToolFailed(f"{' '.join(command)}\n{ran.stdout[-500:]}\n{ran.stderr[-1000:]}")
+    return ran.stdout

@@ -1,0 +1,138 @@
+"""The side-by-side bench's own arithmetic, its reading of Kafka's tools, its tables, and its cold files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.backlog import next_offset
+from bench.figures import Taken, agree, medians, ratios, spread
+from bench.loads import LOADS, Consume, ProducePaced, chosen, scaled
+from bench.page_cache import make_cold, resident_share
+from bench.report import Result, as_json, machine, table
+from bench.runner import Plan, warm_up
+from bench.tools import ToolFailed, consumed, produced
+from bench.usage import parse_rollup, usage_of
+from ottla.protocol.records import Record, build_batch
+
+PRODUCED = """\
+62500 records sent, 12497.5 records/sec (2.38 MB/sec), 1.2 ms avg latency, 300.0 ms max latency.
+100000 records sent, 13245.033113 records/sec (2.53 MB/sec), 2.31 ms avg latency, 334.00 ms max latency, \
+1 ms 50th, 9 ms 95th, 25 ms 99th, 91 ms 99.9th.
+"""
+CONSUMED = """\
+start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, \
+fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec
+2026-11-21 12:00:00:000, 2026-11-21 12:00:01:500, 19.0735, 12.7, 100000, 66666.7, 500, 1000, 19.1, 100000.0
+"""
+
+
+def test_three_runs_within_a_tenth_of_the_slowest_agree() -> None:
+    assert agree([50.0, 100.0, 110.0, 105.0])
+    assert not agree([100.0, 110.1, 105.0])
+    assert not agree([100.0, 100.0])
+
+
+def test_warming_up_ends_when_three_agree_or_patience_is_over() -> None:
+    plan = Plan(runs=1, warm_runs_max=6)
+    settling, taken = iter([10.0, 50.0, 90.0, 95.0, 98.0, 99.0]), Taken()
+    warm_up(lambda: {"records_per_s": next(settling)}, taken, LOADS[0], plan)
+    assert (len(taken.warm), taken.agreed) == (5, True)
+    restless, taken = iter(float(2**n) for n in range(20)), Taken()
+    warm_up(lambda: {"records_per_s": next(restless)}, taken, LOADS[0], plan)
+    assert (len(taken.warm), taken.agreed) == (6, False)
+
+
+def test_medians_spread_and_ratios() -> None:
+    samples = [{"a": 1.0, "b": 0.0}, {"a": 9.0, "b": 0.0}, {"a": 2.0, "b": 0.0}]
+    assert medians(samples) == {"a": 2.0, "b": 0.0}
+    assert spread(samples, "a") == 8.0
+    assert ratios({"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 4.0, "b": 0.0}) == {"a": 0.25}
+
+
+def test_the_producers_last_line_counts() -> None:
+    assert produced(PRODUCED, 100_000) == {
+        "records_per_s": 13245.033113,
+        "p50_ms": 1.0,
+        "p99_ms": 25.0,
+        "p999_ms": 91.0,
+    }
+    with pytest.raises(ToolFailed, match="did not send 100001"):
+        produced(PRODUCED, 100_001)
+    with pytest.raises(ToolFailed, match="TimeoutException"):
+        produced("org.apache.kafka.common.errors.TimeoutException: …", 1)
+
+
+def test_the_consumers_rate_leaves_out_the_groups_time() -> None:
+    assert consumed(CONSUMED, 100_000) == {"records_per_s": 100_000.0}
+    with pytest.raises(ToolFailed, match="did not read 100001"):
+        consumed(CONSUMED, 100_001)
+    with pytest.raises(ToolFailed, match="WARN"):
+        consumed("WARN: Exiting before consuming the expected number of messages", 1)
+
+
+def test_every_load_has_a_key_of_its_own_and_can_be_chosen() -> None:
+    assert len({load.key for load in LOADS}) == len(LOADS)
+    assert chosen(()) == list(LOADS)
+    assert {load.key for load in chosen(("consume",))} == {"consume-memory", "consume-disk"}
+    assert {load.brokers for load in chosen(("RF 3",))} == {3}
+    for load in LOADS:
+        assert not isinstance(load.work, Consume | ProducePaced) or load.brokers == 1
+    paced = next(load for load in LOADS if isinstance(load.work, ProducePaced) and load.work.backlog_mib)
+    smaller = scaled(paced, 0.25).work
+    assert isinstance(smaller, ProducePaced)
+    assert smaller.backlog_mib == 256
+
+
+def test_the_report_has_a_row_for_each_side_and_the_ratio() -> None:
+    ours = Taken(agreed=True, samples=[{"records_per_s": 3000.0, "cpu_s_per_million": 1.5, "rss_mib": 40.0}])
+    theirs = Taken(samples=[{"records_per_s": 2000.0, "cpu_s_per_million": 3.0, "rss_mib": 400.0}])
+    results = [Result(LOADS[0], {"Ottla": ours, "Kafka": theirs})]
+    console = Console(width=150)
+    with console.capture() as capture:
+        console.print(table(results))
+    rows = [line.split("│") for line in capture.get().splitlines() if line.startswith("│")]
+    cells = [[cell.strip() for cell in row[1:-1]] for row in rows]
+    assert cells == [
+        [LOADS[0].name, "Ottla", "3,000", "1.50", "40"],
+        ["", "Kafka *", "2,000", "3.00", "400"],
+        ["", "ratio", "1.50", "0.50", "0.10"],
+    ]
+    read = json.loads(json.dumps(as_json(results, machine())))
+    assert read["loads"][0]["ratio"]["cpu_s_per_million"] == 0.5
+    assert read["loads"][0]["sides"]["Kafka"]["warm_runs_agreed"] is False
+    assert read["machine"]["cores"] == os.cpu_count()
+
+
+def test_memory_and_cpu_time_of_processes_add_up() -> None:
+    rollup = parse_rollup("55e0-7ffd ---p 00000000 00:00 0 [rollup]\nRss: 2048 kB\nPss: 1024 kB\n")
+    assert rollup == {"Rss": 2048, "Pss": 1024}
+    once, twice = usage_of([os.getpid()]), usage_of([os.getpid()] * 2)
+    assert twice.rss_mib == pytest.approx(2 * once.rss_mib, rel=0.05)
+    assert 0 < once.pss_mib <= once.rss_mib
+
+
+def test_a_cold_file_is_out_of_memory_until_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "00000000000000000000.log"
+    file.write_bytes(os.urandom(1 << 20))
+    assert resident_share(file) == 1.0
+    make_cold([file, tmp_path / "gone.log"])
+    if resident_share(file) == 1.0:
+        pytest.skip("Docker or a tmpfs: this file system cannot let go of pages")
+    assert resident_share(file) < 0.05
+    file.read_bytes()
+    assert resident_share(file) == 1.0
+
+
+def test_the_backlogs_reader_goes_on_after_the_last_whole_batch() -> None:
+    batches = b"".join(
+        build_batch([Record(i, 0, None, b"v") for i in range(count)], base_offset=base)
+        for base, count in ((100, 10), (110, 5))
+    )
+    assert next_offset(memoryview(batches), 100) == 115
+    assert next_offset(memoryview(batches[:-1]), 100) == 110
+    assert next_offset(memoryview(b""), 100) == 100
