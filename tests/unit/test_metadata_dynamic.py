@@ -1,4 +1,4 @@
-"""Dynamic settings and producer ids: what brokers share through the store."""
+"""Dynamic settings: what brokers share through the store."""
 
 from __future__ import annotations
 
@@ -6,18 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import pytest
-
 from ottla.metadata import znodes
 from ottla.metadata.dynamic import CHANGE_EXPIRATION_MS, DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
-from ottla.metadata.producer_ids import (
-    BLOCK_SIZE,
-    ProducerIdBlock,
-    ProducerIds,
-    ProducerIdsExhausted,
-    allocate_block,
-)
 from ottla.metadata.registration import ensure_tree
 
 WAIT_S = 10.0
@@ -155,41 +146,5 @@ def test_settings_of_named_topics_can_be_loaded_at_any_time() -> None:
         await heard.configs.load_topics(["t", "none"])
         assert heard.topics == {"t": {"retention.ms": "7"}, "none": {}}
         await heard.configs.stop()
-
-    run(scenario)
-
-
-def test_producer_ids_of_all_brokers_are_different() -> None:
-    async def scenario(tree: MemoryTree) -> None:
-        stores = [MemoryStore(tree) for _ in range(3)]
-        for store in stores:
-            await store.connect()
-        givers = [ProducerIds(store, broker) for broker, store in enumerate(stores)]
-        ids = await asyncio.gather(*(giver.next() for giver in givers for _ in range(1_100)))
-        assert len(set(ids)) == len(ids)
-        node = tree.find(znodes.PRODUCER_ID_BLOCK)
-        assert node is not None
-        _, first, last = znodes.decode_producer_id_block(node.data)
-        assert last - first + 1 == BLOCK_SIZE
-        assert max(ids) <= last
-
-    run(scenario)
-
-
-def test_blocks_go_on_where_another_kafka_left_off() -> None:
-    async def scenario(tree: MemoryTree) -> None:
-        store = MemoryStore(tree)
-        await store.connect()
-        await store.create(znodes.PRODUCER_ID_BLOCK)  # as a broker leaves it at start
-        assert await allocate_block(store, 1) == ProducerIdBlock(0, 1000)
-        await store.set(
-            znodes.PRODUCER_ID_BLOCK,
-            b'{"version":1,"broker":0,"block_start":"4000","block_end":"4999"}',
-        )
-        assert await allocate_block(store, 1) == ProducerIdBlock(5000, 1000)
-        last = 2**63 - 1
-        await store.set(znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(0, last - 999, last))
-        with pytest.raises(ProducerIdsExhausted):
-            await allocate_block(store, 1)
 
     run(scenario)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from ottla.controller import membership, partition_requests, reactions, topic_requests
+from ottla.controller import membership, partition_requests, producer_ids, reactions, topic_requests
 from ottla.controller.channels import Channels, Connect
 from ottla.controller.effects import Effects
 from ottla.controller.office import NotController
@@ -389,6 +389,11 @@ class Controller:
         self, request: m.ControlledShutdownRequest, version: int | None = None
     ) -> m.ControlledShutdownResponse:
         return await partition_requests.controlled_shutdown(self, request)
+
+    async def allocate_producer_ids(
+        self, request: m.AllocateProducerIdsRequest
+    ) -> m.AllocateProducerIdsResponse:
+        return await producer_ids.allocate_producer_ids(self, request)
 
 
 def _or_latest(request: m.AlterPartitionRequest | m.DeleteTopicsRequest, version: int | None) -> int:

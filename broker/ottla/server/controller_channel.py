@@ -1,7 +1,7 @@
 """This broker's way to the controller, wherever it is: in this process, or over one kept connection.
 
-Called by replication (AlterPartition), automatic topic creation and controlled shutdown. The caller retries:
-while there is no controller to be reached, ConnectionError is raised.
+Called by replication (AlterPartition), automatic topic creation, producer ids and controlled shutdown. The
+caller retries: while there is no controller to be reached, ConnectionError is raised.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from ottla.client.connection import BrokerConnection
 from ottla.controller.controller import Controller
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
@@ -57,6 +59,12 @@ class ControllerChannel:
         if self._controller.is_active:
             return await self._controller.controlled_shutdown(request)
         response: ControlledShutdownResponse = await self._ask(await self._remote(), request)
+        return response
+
+    async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
+        if self._controller.is_active:
+            return await self._controller.allocate_producer_ids(request)
+        response: AllocateProducerIdsResponse = await self._ask(await self._remote(), request)
         return response
 
     async def _ask(self, connection: BrokerConnection, request: Message, version: int | None = None) -> Any:

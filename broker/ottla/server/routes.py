@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Protocol
 
 from ottla.controller.controller import Controller
@@ -17,7 +18,6 @@ from ottla.metadata.client_quotas import StoredQuotas
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
-from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.store import MetadataStore
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
@@ -29,10 +29,12 @@ from ottla.server.handlers.auto_create import TopicCreator
 from ottla.server.handlers.client_quotas import ClientQuotasHandler
 from ottla.server.handlers.cluster import ClusterHandler
 from ottla.server.handlers.configs import ConfigsHandler
+from ottla.server.handlers.delete_records import DeleteRecordsHandler
 from ottla.server.handlers.fetch import FetchHandler
 from ottla.server.handlers.find_coordinator import FindCoordinatorHandler
 from ottla.server.handlers.first_view import FirstView
 from ottla.server.handlers.groups import GroupsHandler
+from ottla.server.handlers.log_dirs import LogDirsHandler
 from ottla.server.handlers.metadata import MetadataHandler
 from ottla.server.handlers.offsets import OffsetsHandler
 from ottla.server.handlers.produce import ProduceHandler
@@ -97,7 +99,9 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         AlterConfigsHandler(rooms.settings, cache, rooms.dynamic),
         ReassignmentsHandler(controller),
         ClientQuotasHandler(StoredQuotas(rooms.dynamic)),
-        ProducerIdsHandler(ProducerIds(rooms.store, config.broker_id)),
+        ProducerIdsHandler(config.broker_id, rooms.broker_epoch, rooms.channel, controller),
+        DeleteRecordsHandler(replicas, cache, monotonic),
+        LogDirsHandler(rooms.logs, replicas),
         ApiVersionsHandler(dispatcher),
     )
 
