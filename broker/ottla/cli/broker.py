@@ -8,10 +8,15 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.state_file import state_file
 from ottla.metadata.config import BrokerConfig, ConfigError, read_properties
+
+if TYPE_CHECKING:
+    from ottla.server.broker import Broker
 
 log = logging.getLogger("ottla")
 
@@ -28,7 +33,13 @@ log = logging.getLogger("ottla")
 @click.option(
     "--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
 )
-def broker(config_file: Path, override: tuple[str, ...], log_level: str) -> None:
+@click.option(
+    "--state-file",
+    "state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep one line there: starting, recovering, ready or stopping. For probes.",
+)
+def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: Path | None) -> None:
     """Run one broker with a server.properties, as kafka-server-start.sh does."""
     logging.basicConfig(
         stream=sys.stderr, level=log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -52,7 +63,7 @@ def broker(config_file: Path, override: tuple[str, ...], log_level: str) -> None
     from ottla.server.broker import new_event_loop
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        raise SystemExit(runner.run(_serve(config)))
+        raise SystemExit(runner.run(_serve(config, state)))
 
 
 def _need(config: BrokerConfig) -> None:
@@ -66,15 +77,23 @@ def _need(config: BrokerConfig) -> None:
         raise ConfigError(problems)
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, state: Path | None) -> int:
     """Start, serve until a signal, stop. The exit code: 0, or 1 when it could not start or died."""
-    from ottla.server.broker import Broker, StartupError
+    from ottla.server.broker import Broker
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = Broker(config)
+    async with state_file(state, lambda: server.phase):
+        return await _live(server, stopping)
+
+
+async def _live(server: Broker, stopping: asyncio.Event) -> int:
+    from ottla.server.broker import StartupError
+
+    loop = asyncio.get_running_loop()
     start = loop.create_task(server.start())
     stop_wanted = loop.create_task(stopping.wait())
     await asyncio.wait({start, stop_wanted}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,7 +105,7 @@ async def _serve(config: BrokerConfig) -> int:
     try:
         start.result()
     except StartupError as error:
-        log.error("broker %d cannot start: %s", config.broker_id, error)
+        log.error("broker %d cannot start: %s", server.broker_id, error)
         await server.stop()
         return 1
     # What the start left stays; a full collection would walk all of it each time while requests wait.

@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Literal
 
 from ottla.client.connection import BrokerConnection
 from ottla.controller.controller import Controller
@@ -52,6 +53,8 @@ log = logging.getLogger("ottla.broker")
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop
 """The event loop that brokers run on: the one line to change (it needs add_reader and add_writer)."""
+
+Phase = Literal["starting", "recovering", "ready", "stopping"]
 
 TICK_S = 1.0
 REJOIN_RETRY_S = 1.0
@@ -88,6 +91,7 @@ class Broker:
         self._clock = clock
         self._undo = AsyncExitStack()
         self._failed = asyncio.Event()
+        self._phase: Phase = "starting"
         self._stopping = False
         self._session_lost = False
         self._rejoining: asyncio.Task[None] | None = None
@@ -99,6 +103,13 @@ class Broker:
     def broker_epoch(self) -> int:
         """The epoch of our registration; -1 before the first."""
         return -1 if self._registration is None else self._registration.broker_epoch
+
+    @property
+    def phase(self) -> Phase:
+        """How far it is with its life; a broker that lost its ZooKeeper session is starting again."""
+        if self._stopping:
+            return "stopping"
+        return "starting" if self._session_lost else self._phase
 
     # --- start --------------------------------------------------------------------------------------
 
@@ -113,6 +124,7 @@ class Broker:
             raise StartupError(str(e)) from e
         except OSError as e:
             raise StartupError(e.strerror or str(e)) from e
+        self._phase = "ready"
         listeners = ",".join(f"{e.listener}://{e.host}:{e.port}" for e in self.endpoints)
         log.info(
             "started broker.id=%d listeners=%s in %.2f s",
@@ -140,7 +152,9 @@ class Broker:
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         )
+        self._phase = "recovering"
         await asyncio.to_thread(logs.load, clock(), await self._topic_configs())
+        self._phase = "starting"
         undo.push_async_callback(self._close_logs, logs)
 
         sessions = FetchSessionCache(config.get_int("max.incremental.fetch.session.cache.slots"))

@@ -1,0 +1,40 @@
+"""The file that probes look at follows the broker's life."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ottla.cli import state_file as module
+from ottla.cli.state_file import state_file
+
+
+def test_the_file_says_how_far_the_broker_is_and_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_INTERVAL_S", 0.001)
+    path, phases = tmp_path / "run" / "state", ["recovering"]
+
+    async def says(line: str) -> None:
+        while not path.exists() or path.read_text() != f"{line}\n":
+            await asyncio.sleep(0.001)
+
+    async def life() -> None:
+        async with asyncio.timeout(30), state_file(path, lambda: phases[0]):
+            await says("recovering")
+            phases[0] = "ready"
+            await says("ready")
+        assert list(path.parent.iterdir()) == []
+
+    asyncio.run(life())
+
+
+def test_without_a_path_there_is_no_file(tmp_path: Path) -> None:
+    async def life() -> None:
+        async with state_file(None, lambda: "ready"):
+            pass
+
+    asyncio.run(life())
+    assert list(tmp_path.iterdir()) == []
