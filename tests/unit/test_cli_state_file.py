@@ -18,7 +18,7 @@ def test_the_file_says_how_far_the_broker_is_and_goes_with_it(
     path, phases = tmp_path / "run" / "state", ["recovering"]
 
     async def says(line: str) -> None:
-        while not path.exists() or path.read_text() != f"{line}\n":
+        while not path.exists() or path.read_text() != f"{line}\n":  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     async def life() -> None:
