@@ -147,10 +147,6 @@ _WITHOUT_EFFECT = """
     transaction.partition.verification.enable BOOLEAN true
     transaction.remove.expired.transaction.cleanup.interval.ms INT 3600000 1
     transaction.state.log.load.buffer.size INT 5242880 1
-    transaction.state.log.min.isr INT 2 1
-    transaction.state.log.num.partitions INT 50 1
-    transaction.state.log.replication.factor SHORT 3 1
-    transaction.state.log.segment.bytes INT 104857600 1
     transactional.id.expiration.ms INT 604800000 1
     zookeeper.max.in.flight.requests INT 10 1
 """
@@ -341,6 +337,22 @@ _ACTED_UPON = [
         INT,
         "104857600",
         "Segment size of __consumer_offsets.",
+        at_least(1),
+    ),
+    K("transaction.state.log.min.isr", INT, "2", "min.insync.replicas of __transaction_state.", at_least(1)),
+    K("transaction.state.log.num.partitions", INT, "50", "Partitions of __transaction_state.", at_least(1)),
+    K(
+        "transaction.state.log.replication.factor",
+        SHORT,
+        "3",
+        "Replicas of __transaction_state.",
+        at_least(1),
+    ),
+    K(
+        "transaction.state.log.segment.bytes",
+        INT,
+        "104857600",
+        "Segment size of __transaction_state.",
         at_least(1),
     ),
     K("offsets.topic.compression.codec", INT, "0", "Codec of __consumer_offsets.", between(0, 4)),

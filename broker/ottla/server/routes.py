@@ -30,6 +30,7 @@ from ottla.server.handlers.client_quotas import ClientQuotasHandler
 from ottla.server.handlers.cluster import ClusterHandler
 from ottla.server.handlers.configs import ConfigsHandler
 from ottla.server.handlers.delete_records import DeleteRecordsHandler
+from ottla.server.handlers.describe_producers import DescribeProducersHandler
 from ottla.server.handlers.fetch import FetchHandler
 from ottla.server.handlers.find_coordinator import FindCoordinatorHandler
 from ottla.server.handlers.first_view import FirstView
@@ -102,6 +103,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         ProducerIdsHandler(config.broker_id, rooms.broker_epoch, rooms.channel, controller),
         DeleteRecordsHandler(replicas, cache, monotonic),
         LogDirsHandler(rooms.logs, replicas),
+        DescribeProducersHandler(replicas, cache),
         ApiVersionsHandler(dispatcher),
     )
 

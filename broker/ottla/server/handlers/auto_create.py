@@ -19,7 +19,8 @@ from ottla.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, "__transaction_state"))
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 TOPIC_NAME_MAX_LENGTH = 249
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]+")
 
@@ -57,21 +58,28 @@ class TopicCreator:
 
     def _topic(self, name: str) -> CreateTopicsRequest.CreatableTopic:
         config = self._config
-        if name != OFFSETS_TOPIC:
+        if name == OFFSETS_TOPIC:
+            prefix = "offsets.topic."
+            settings = {"cleanup.policy": "compact", "compression.type": "producer"}
+        elif name == TRANSACTIONS_TOPIC:
+            prefix = "transaction.state.log."
+            settings = {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(config.get_int("transaction.state.log.min.isr")),
+                "unclean.leader.election.enable": "false",
+            }
+        else:
             return CreateTopicsRequest.CreatableTopic(
                 name=name,
                 num_partitions=config.get_int("num.partitions"),
                 replication_factor=config.get_int("default.replication.factor"),
             )
-        settings = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
-        }
+        settings["segment.bytes"] = str(config.get_int(f"{prefix}segment.bytes"))
         return CreateTopicsRequest.CreatableTopic(
             name=name,
-            num_partitions=config.get_int("offsets.topic.num.partitions"),
-            replication_factor=config.get_int("offsets.topic.replication.factor"),
+            num_partitions=config.get_int(f"{prefix}num.partitions"),
+            replication_factor=config.get_int(f"{prefix}replication.factor"),
             configs=[CreateTopicsRequest.CreatableTopicConfig(name=k, value=v) for k, v in settings.items()],
         )
 

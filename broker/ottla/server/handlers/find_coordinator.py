@@ -1,27 +1,33 @@
 """FindCoordinator, versions 0 to 6.
 
-Behaviour: a group's coordinator leads the partition of __consumer_offsets that its id hashes to. When that
-topic does not exist it is made (offsets.topic.* settings), and the answer is COORDINATOR_NOT_AVAILABLE
-until it has leaders, which clients retry.
+Behaviour: a group's coordinator leads the partition of __consumer_offsets that its id hashes to, a
+transactional id's that of __transaction_state. When that topic does not exist it is made (offsets.topic.*
+and transaction.state.log.* settings), and the answer is COORDINATOR_NOT_AVAILABLE until it has leaders,
+which clients retry. Share groups (KIP-932) have none: COORDINATOR_NOT_AVAILABLE from version 6, before
+INVALID_REQUEST.
 
-Left out on purpose: transactions and share groups. Their key types are answered like one that this broker
-does not know, as Kafka does: INVALID_REQUEST, with the reason as text. The Java client fails at once on it;
-librdkafka asks again until its time-out, as it does on everything but an authorization error, which this is
-not.
+Left out on purpose: nobody here coordinates transactions yet. The broker that is named refuses
+InitProducerId with INVALID_REQUEST, at which the Java client and librdkafka both give up at once; an error
+here librdkafka would ask about again until its time-out. A Java broker that is named, in a mixed cluster,
+does coordinate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from ottla.coordinators.records import partition_for
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.server.dispatch import Request, Route
-from ottla.server.handlers.auto_create import OFFSETS_TOPIC, TopicCreator
+from ottla.server.handlers.auto_create import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCreator
 
-GROUP = 0
+GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_FROM = 4
+SHARE_FROM = 6
+_FINE = "NONE"
+"""What Kafka says where there is nothing to say."""
 Coordinator = FindCoordinatorResponse.Coordinator
 
 
@@ -40,22 +46,31 @@ class FindCoordinatorHandler:
         message = request.decode(FindCoordinatorRequest)
         keys = message.coordinator_keys if request.version >= MANY_KEYS_FROM else [message.key]
         listener = request.connection.listener
-        found = [self._find(message.key_type, key, listener) for key in keys]
+        found = [self._find(message.key_type, key, listener, request.version) for key in keys]
         request.respond(_response(found, request.version))
 
-    def _find(self, key_type: int, key: str, listener: str) -> Coordinator:
-        if key_type != GROUP:
-            return _failed(key, ErrorCode.INVALID_REQUEST, "only consumer groups have coordinators here yet")
-        partitions = self._cache.partitions(OFFSETS_TOPIC)
+    def _find(self, key_type: int, key: str, listener: str, version: int) -> Coordinator:
+        if key_type == SHARE:
+            served = version >= SHARE_FROM
+            return _failed(
+                key, ErrorCode.COORDINATOR_NOT_AVAILABLE if served else ErrorCode.INVALID_REQUEST, None
+            )
+        if key_type not in (GROUP, TRANSACTION):
+            return _failed(key, ErrorCode.INVALID_REQUEST, f"there are no coordinators of type {key_type}")
+        topic = OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
+        partitions = self._cache.partitions(topic)
         if partitions is None:
-            error = self._creator.request(OFFSETS_TOPIC, len(self._cache.brokers()))
+            error = self._creator.request(topic, len(self._cache.brokers()))
             detail = (
-                "fewer brokers are alive than offsets.topic.replication.factor"
+                f"fewer brokers are alive than {topic} is to have replicas"
                 if error == ErrorCode.INVALID_REPLICATION_FACTOR
                 else None
             )
             return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail)
-        partition = partitions.get(self._partition_for(key))
+        if key_type == GROUP:
+            partition = partitions.get(self._partition_for(key))
+        else:
+            partition = partitions.get(partition_for(key, len(partitions)))
         node = None if partition is None else self._cache.broker(partition.leader, listener)
         if node is None:
             return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
@@ -74,7 +89,7 @@ def _response(found: list[Coordinator], version: int) -> FindCoordinatorResponse
     one = found[0]
     return FindCoordinatorResponse(
         error_code=one.error_code,
-        error_message=one.error_message,
+        error_message=one.error_message or _FINE,
         node_id=one.node_id,
         host=one.host,
         port=one.port,

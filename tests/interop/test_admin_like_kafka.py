@@ -1,0 +1,266 @@
+"""The same raw requests of operators to Apache Kafka 3.9.1 and to Ottla: every answer is the same.
+
+DeleteRecords, DescribeLogDirs, producer ids, ElectLeaders, OffsetForLeaderEpoch, FindCoordinator and
+DescribeProducers, in every version, with what no client would ever ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from group_talk import Talk, kafka_and_ottla, side_by_side, until
+from judges import needs_kafka_jars
+
+from ottla.protocol import messages as m
+
+SETTINGS = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "3",
+    "auto.create.topics.enable": "false",
+}
+TOPICS: Mapping[str, Mapping[str, str]] = {
+    "t": {},
+    "compacted": {"cleanup.policy": "compact"},
+    "both": {"cleanup.policy": "compact,delete"},
+}
+RECORDS = 10
+HIGH_WATERMARK = -1
+WORDS = ("error_message",)
+"""Each has its own."""
+pytestmark = pytest.mark.timeout(150)
+
+Story = Callable[[Talk], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    needs_kafka_jars()
+    directory: Path = tmp_path_factory.mktemp("admin")
+    with kafka_and_ottla(directory, SETTINGS) as by_name:
+        side_by_side(by_name, make_topics)
+        for port in by_name.values():
+            produce(port)
+        yield by_name
+
+
+async def make_topics(talk: Talk) -> None:
+    row, setting = m.CreateTopicsRequest.CreatableTopic, m.CreateTopicsRequest.CreatableTopicConfig
+    topics = [
+        row(
+            name=name,
+            num_partitions=2,
+            replication_factor=1,
+            configs=[setting(name=n, value=v) for n, v in settings.items()],
+        )
+        for name, settings in TOPICS.items()
+    ]
+    await talk.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
+
+    async def led() -> bool:
+        wanted = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in TOPICS]
+        answer = await talk.send("anna", m.MetadataRequest(topics=wanted), 5)
+        return all(p.leader_id == 0 for topic in answer.topics for p in topic.partitions)
+
+    await until(led)
+
+
+def produce(port: int) -> None:
+    producer = Producer(
+        {"bootstrap.servers": f"127.0.0.1:{port}", "enable.idempotence": True, "linger.ms": 0}
+    )
+    for topic in TOPICS:
+        for n in range(RECORDS):
+            producer.produce(topic, b"v%d" % n, key=b"k", partition=0)
+    assert producer.flush(30) == 0
+
+
+def same(ports: dict[str, int], story: Story) -> None:
+    told = side_by_side(ports, story)
+    kafka, ours = told["Apache Kafka"], told["Ottla"]
+    assert kafka, "nothing was asked"
+    differing = [label for label in kafka if ours.get(label) != kafka[label]]
+    assert not differing, "\n".join(
+        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
+    )
+    assert ours.keys() == kafka.keys()
+
+
+def delete(*wanted: tuple[str, int, int], timeout_ms: int = 10_000) -> m.DeleteRecordsRequest:
+    part = m.DeleteRecordsRequest.DeleteRecordsPartition
+    topics = [
+        m.DeleteRecordsRequest.DeleteRecordsTopic(
+            name=topic, partitions=[part(partition_index=p, offset=offset)]
+        )
+        for topic, p, offset in wanted
+    ]
+    return m.DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+
+
+def test_records_are_deleted(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        for version in (0, 1, 2):
+            await talk.ask(f"v{version}", "anna", delete(("t", 0, version + 1)), version)
+        await talk.ask("once more", "anna", delete(("t", 0, 3)), 2)
+        await talk.ask("what is gone already", "anna", delete(("t", 0, 1)), 2)
+        await talk.ask("beyond the end", "anna", delete(("t", 0, RECORDS + 1)), 2)
+        await talk.ask("a negative one", "anna", delete(("t", 0, -2)), 2)
+        await talk.ask("nothing there", "anna", delete(("t", 1, 0)), 2)
+        await talk.ask("no such partition", "anna", delete(("t", 7, 0)), 2)
+        await talk.ask("no such topic", "anna", delete(("nope", 0, 0)), 2)
+        await talk.ask("compacted", "anna", delete(("compacted", 0, 5)), 2)
+        await talk.ask("compacted and deleted", "anna", delete(("both", 0, 5)), 2)
+        await talk.ask("no time", "anna", delete(("both", 0, 6), timeout_ms=0), 2)
+        several = delete(("both", 1, HIGH_WATERMARK), ("nope", 0, 0), ("compacted", 0, 1))
+        await talk.ask("several", "anna", several, 2)
+        await talk.ask("all of it", "anna", delete(("t", 0, HIGH_WATERMARK)), 2)
+        row = m.ListOffsetsRequest.ListOffsetsPartition
+        asked = m.ListOffsetsRequest.ListOffsetsTopic(
+            name="t", partitions=[row(partition_index=0, timestamp=-2)]
+        )
+        earliest = m.ListOffsetsRequest(replica_id=-1, topics=[asked])
+        await talk.ask("what is left", "anna", earliest, 6)
+
+    same(ports, story)
+
+
+def test_records_of_internal_topics_stay(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        await talk.wait_for_coordinator()
+        await talk.ask("offsets", "anna", delete(("__consumer_offsets", 0, 0)), 2)
+
+    same(ports, story)
+
+
+def test_log_directories(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        async def ask(label: str, topics: Mapping[str, list[int]] | None, version: int) -> None:
+            row = m.DescribeLogDirsRequest.DescribableLogDirTopic
+            rows = None if topics is None else [row(topic=t, partitions=p) for t, p in topics.items()]
+            answer = await talk.send("anna", m.DescribeLogDirsRequest(topics=rows), version)
+            for result in answer.results:
+                result.topics = [t for t in result.topics if not t.name.startswith("__")]
+                assert (result.total_bytes > result.usable_bytes > 0) == (version >= 4)
+            talk.note(label, answer, ignoring=["log_dir", "total_bytes", "usable_bytes"])
+
+        for version in range(5):
+            await ask(f"all, v{version}", None, version)
+        await ask("one", {"t": [0, 9], "nope": [0]}, 4)
+        await ask("none", {}, 4)
+
+    same(ports, story)
+
+
+def test_producer_ids(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        async def init(label: str, version: int, **fields: Any) -> None:
+            answer = await talk.send("anna", m.InitProducerIdRequest(**fields), version)
+            assert answer.error_code or answer.producer_id >= 0
+            talk.note(label, answer, ignoring=() if answer.error_code else ["producer_id"])
+
+        for version in range(6):
+            await init(f"v{version}", version, transactional_id=None)
+        await init("again", 4, transactional_id=None, producer_id=5, producer_epoch=3)
+        await init("half given", 4, transactional_id=None, producer_id=5)
+        await init("no id at all", 4, transactional_id="")
+        for broker, epoch in ((7, 1), (0, 0), (0, -1)):
+            request = m.AllocateProducerIdsRequest(broker_id=broker, broker_epoch=epoch)
+            await talk.ask(f"a block for {broker} in {epoch}", "anna", request, 0)
+
+    same(ports, story)
+
+
+def elect(kind: int, topics: Mapping[str, list[int]] | None) -> m.ElectLeadersRequest:
+    row = m.ElectLeadersRequest.TopicPartitions
+    rows = None if topics is None else [row(topic=t, partitions=p) for t, p in topics.items()]
+    return m.ElectLeadersRequest(election_type=kind, topic_partitions=rows, timeout_ms=5_000)
+
+
+def test_elections(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        for version in (0, 1, 2):
+            wanted = {"t": [0, 7], "nope": [0]}
+            await talk.ask(f"preferred, v{version}", "anna", elect(0, wanted), version, ignoring=WORDS)
+            await talk.ask(f"all, v{version}", "anna", elect(0, None), version, ignoring=WORDS)
+            await talk.ask(f"none, v{version}", "anna", elect(0, {}), version, ignoring=WORDS)
+        await talk.ask("unclean", "anna", elect(1, {"t": [0, 7], "nope": [0]}), 2, ignoring=WORDS)
+        await talk.ask("unclean, all", "anna", elect(1, None), 2, ignoring=WORDS)
+
+    same(ports, story)
+
+
+def test_offsets_of_leader_epochs(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        async def ask(label: str, version: int, *parts: tuple[int, int, int]) -> None:
+            row = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+            rows = [
+                row(partition=p, current_leader_epoch=current, leader_epoch=epoch)
+                for p, current, epoch in parts
+            ]
+            topic = m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+            topics = [topic(topic="compacted", partitions=rows)]
+            await talk.ask(label, "anna", m.OffsetForLeaderEpochRequest(topics=topics), version)
+
+        for version in range(5):
+            await ask(f"v{version}", version, (0, -1, 0), (0, -1, 5), (0, -1, -1), (1, -1, 0), (7, -1, 0))
+        await ask("the present epoch", 4, (0, 0, 0))
+        await ask("a later epoch", 4, (0, 3, 0))
+        await ask("an epoch of none", 4, (0, 0, -5))
+
+    same(ports, story)
+
+
+def test_coordinators(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        await talk.wait_for_coordinator()
+
+        async def found(kind: int) -> bool:
+            answer = await talk.send("anna", m.FindCoordinatorRequest(key="x", key_type=kind), 2)
+            return bool(answer.error_code == 0)
+
+        await until(lambda: found(1))
+        port = ["port", "host"]
+        await talk.ask("v0", "anna", m.FindCoordinatorRequest(key="g"), 0, ignoring=port)
+        for version in range(1, 7):
+            for kind in (0, 1):
+                keys: dict[str, Any] = {"coordinator_keys": ["a", "b", ""]} if version > 3 else {"key": "a"}
+                request = m.FindCoordinatorRequest(key_type=kind, **keys)
+                await talk.ask(f"type {kind}, v{version}", "anna", request, version, ignoring=port)
+        for version in (4, 6):
+            nobody = m.FindCoordinatorRequest(key_type=0, coordinator_keys=[])
+            await talk.ask(f"no key, v{version}", "anna", nobody, version)
+            share = m.FindCoordinatorRequest(key_type=2, coordinator_keys=["a"])
+            await talk.ask(f"share group, v{version}", "anna", share, version, ignoring=WORDS)
+        for version in (1, 3):
+            share = m.FindCoordinatorRequest(key_type=2, key="a")
+            await talk.ask(f"share group, v{version}", "anna", share, version, ignoring=WORDS)
+        for version, keys in ((2, {"key": "a"}), (5, {"coordinator_keys": ["a"]})):
+            unknown = m.FindCoordinatorRequest(key_type=9, **keys)
+            await talk.ask(f"no such type, v{version}", "anna", unknown, version, ignoring=WORDS)
+
+    same(ports, story)
+
+
+def producers(topics: Mapping[str, Sequence[int]]) -> m.DescribeProducersRequest:
+    row = m.DescribeProducersRequest.TopicRequest
+    return m.DescribeProducersRequest(
+        topics=[row(name=name, partition_indexes=list(p)) for name, p in topics.items()]
+    )
+
+
+def test_who_produces(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        answer = await talk.send("anna", producers({"compacted": [0, 1]}), 0)
+        for partition in answer.topics[0].partitions:
+            for producer in partition.active_producers:
+                assert producer.last_timestamp > 0
+        talk.note("both", answer, ignoring=["producer_id", "last_timestamp"])
+        await talk.ask("no such", "anna", producers({"t": [9], "nope": [0]}), 0, ignoring=WORDS)
+
+    same(ports, story)
