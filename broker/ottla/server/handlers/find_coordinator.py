@@ -7,9 +7,9 @@ which clients retry. Share groups (KIP-932) have none: COORDINATOR_NOT_AVAILABLE
 INVALID_REQUEST.
 
 Left out on purpose: nobody here coordinates transactions yet. The broker that is named refuses
-InitProducerId with INVALID_REQUEST, at which the Java client and librdkafka both give up at once; an error
-here librdkafka would ask about again until its time-out. A Java broker that is named, in a mixed cluster,
-does coordinate.
+InitProducerId with INVALID_REQUEST: the Java client and kafka-python give up at once, librdkafka asks again
+until its time-out, as it does on everything but an authorization error, which this is not. A Java broker
+that is named, in a mixed cluster, does coordinate.
 """
 
 from __future__ import annotations
