@@ -19,6 +19,7 @@ from ottla.cli.log import log_
 from ottla.cli.produce import produce
 from ottla.cli.quotas import quotas
 from ottla.cli.topics import topics
+from ottla.cli.zookeeper import zookeeper
 
 
 class _Commands(click.Group):
@@ -72,7 +73,7 @@ def main() -> None:
     """
 
 
-for command in (broker, cluster, configs, consume, groups, log_, produce, quotas, topics):
+for command in (broker, cluster, configs, consume, groups, log_, produce, quotas, topics, zookeeper):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -1,0 +1,74 @@
+"""`ottla zookeeper`: one ZooKeeper server in the foreground, with the jars of the image or of PySpark.
+
+The process becomes Java's: signals and the exit code are ZooKeeper's own. On Kubernetes each pod of the
+ensemble runs it, and takes its id from its host name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+import click
+
+from ottla.local.java import JavaUnusable, find_java
+from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+
+JARS_VARIABLE = "OTTLA_ZOOKEEPER_JARS"
+_MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+@click.command(short_help="Run one ZooKeeper server.")
+@click.option(
+    "--config",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A zoo.cfg.",
+)
+@click.option(
+    "--id-from-hostname",
+    is_flag=True,
+    help="Write myid from the number at the end of the host name: name-0 is server 1.",
+)
+@click.option("--heap", default="256m", show_default=True, metavar="SIZE", help="Java's -Xmx.")
+def zookeeper(config: Path, id_from_hostname: bool, heap: str) -> None:
+    """Run one ZooKeeper server with a zoo.cfg, until a signal ends it."""
+    try:
+        java, jars = find_java(), _jars()
+    except (JavaUnusable, ZooKeeperUnavailable) as error:
+        raise click.ClickException(str(error)) from None
+    settings = dict(line.split("=", 1) for line in config.read_text().splitlines() if "=" in line)
+    data = Path(settings.get("dataDir", "").strip())
+    if not data.is_absolute():
+        raise click.ClickException(f"{config}: dataDir must be an absolute path")
+    data.mkdir(parents=True, exist_ok=True)
+    if id_from_hostname:
+        (data / "myid").write_text(f"{server_id(socket.gethostname())}\n")
+    arguments = [
+        str(java),
+        f"-Xmx{heap}",
+        "-XX:+UseSerialGC",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Dzookeeper.admin.enableServer=false",
+        "-Dlog4j2.level=INFO",
+        "-cp",
+        f"{jars}/*",
+        _MAIN_CLASS,
+        str(config),
+    ]
+    os.execv(java, arguments)
+
+
+def server_id(hostname: str) -> int:
+    """ZooKeeper's ids begin with 1, a StatefulSet's pods with 0."""
+    found = re.search(r"-([0-9]+)$", hostname.split(".", 1)[0])
+    if found is None:
+        raise click.ClickException(f"the host name {hostname} does not end in a number, as name-0 does")
+    return int(found[1]) + 1
+
+
+def _jars() -> Path:
+    given = os.environ.get(JARS_VARIABLE)
+    return Path(given) if given else spark_jars()
