@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,8 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.messages import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
+    FetchRequest,
+    FetchResponse,
     ProduceRequest,
     ProduceResponse,
 )
@@ -111,7 +113,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 
 async def make_topic(client: AdminClient) -> None:
-    await client.create_topic("t", partitions=1, replication_factor=1)
+    await client.create_topic("t", partitions=2, replication_factor=1)
 
 
 def alter(
@@ -159,8 +161,8 @@ EVERYONE: list[tuple[Entity, Mapping[str, float | None]]] = [
     ({"client-id": None}, RATES),
     ({"client-id": "ö/+ *~.-_%<default>"}, {"producer_byte_rate": 7.0}),
     ({"user": "CN=w,O=x y", "client-id": "a b"}, {"request_percentage": 0.0001}),
-    ({"ip": "127.0.0.1"}, {"connection_creation_rate": 5.0}),
-    ({"ip": None}, {"connection_creation_rate": 6.0}),
+    ({"ip": "10.1.2.3"}, {"connection_creation_rate": 5.0}),
+    ({"ip": None}, {"connection_creation_rate": 6000.0}),
 ]
 
 
@@ -186,7 +188,7 @@ def test_quotas_are_described_changed_and_stored_alike(brokers: Brokers) -> None
                 (("user", 0, "nobody"),),
                 (("client-id", 0, ""),),
                 (("client-id", 0, "ö/+ *~.-_%<default>"),),
-                (("ip", 0, "127.0.0.1"),),
+                (("ip", 0, "10.1.2.3"),),
                 (("ip", 1, None),),
                 (("ip", ANY_NAME, None),),
                 (("ip", 0, "127.0.0.2"),),
@@ -318,9 +320,9 @@ def test_nodes_that_hold_nothing_any_more_are_removed_alike(brokers: Brokers) ->
     assert brokers.notifications("/ottla") == brokers.notifications("/kafka")
 
 
-def produce(size: int, acks: int = 1) -> ProduceRequest:
+def produce(size: int, acks: int = 1, partition: int = 0) -> ProduceRequest:
     batch = build_batch([Record(0, 1_700_000_000_000, b"k", b"v" * size)])
-    part = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch))
+    part = ProduceRequest.PartitionProduceData(index=partition, records=bytes(batch))
     return ProduceRequest(
         acks=acks,
         timeout_ms=10_000,
@@ -328,35 +330,91 @@ def produce(size: int, acks: int = 1) -> ProduceRequest:
     )
 
 
+async def ask(port: int, client: str, request: Message, version: int) -> Any:
+    connection = await BrokerConnection.open("127.0.0.1", port, client_id=client)
+    try:
+        return await connection.request(request, version=version)
+    finally:
+        connection.close()
+
+
+async def limit_clients(port: int, names: Iterable[str], **limits: float) -> None:
+    """Give each client these limits, and wait until they hold. No other quota is left over them."""
+    await ask(port, "anna", alter(*[(whom, dict.fromkeys(rates)) for whom, rates in EVERYONE]), 1)
+    await ask(port, "anna", alter(*[({"client-id": name}, limits) for name in names]), 1)
+    await ask(port, "anna", alter(({"client-id": "probe"}, {"producer_byte_rate": 100.0})), 1)
+
+    async def heard() -> bool:
+        """Changes are heard of in order, and the probe's was the last."""
+        answer: ProduceResponse = await ask(port, "probe", produce(5000), 9)
+        return answer.throttle_time_ms > 0
+
+    await until(heard)
+    await ask(port, "anna", alter(({"client-id": "probe"}, {"producer_byte_rate": None})), 1)
+
+    async def forgotten() -> bool:
+        answer: ProduceResponse = await ask(port, "probe", produce(5000), 9)
+        return answer.throttle_time_ms == 0
+
+    await until(forgotten)
+
+
+def fetch(session_epoch: int, partition: int = 0) -> FetchRequest:
+    part = FetchRequest.FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1 << 24,
+        session_epoch=session_epoch,
+        topics=[FetchRequest.FetchTopic(topic="t", partitions=[part])],
+    )
+
+
 def test_a_produce_over_the_limit_is_told_to_wait_as_long(brokers: Brokers) -> None:
     """The first request of a client: how long it has to wait hangs on its size alone."""
-    cases = [(acks, version) for acks in (1, -1, 7) for version in (3, 8, 9, 11)]
-    names = {case: f"slow-{case[0]}-{case[1]}" for case in cases}
-    limits: list[tuple[Entity, Mapping[str, float | None]]] = [
-        ({"client-id": name}, {"producer_byte_rate": 100.0}) for name in (*names.values(), "probe")
-    ]
-
-    async def ask(port: int, client: str, request: Message, version: int) -> Any:
-        connection = await BrokerConnection.open("127.0.0.1", port, client_id=client)
-        try:
-            return await connection.request(request, version=version)
-        finally:
-            connection.close()
+    cases = {f"slow-{acks}-{version}": (acks, version) for acks in (1, -1, 7) for version in (3, 8, 9, 11)}
 
     async def waits(port: int) -> list[int]:
-        # Quotas of users come before those of clients.
-        await ask(port, "anna", alter(*[(whom, dict.fromkeys(rates)) for whom, rates in EVERYONE]), 1)
-        await ask(port, "anna", alter(*limits), 1)
-
-        async def heard() -> bool:
-            """Changes are heard of in order, and the probe's was the last."""
-            answer: ProduceResponse = await ask(port, "probe", produce(5000), 9)
-            return answer.throttle_time_ms > 0
-
-        await until(heard)
-        answers = [await ask(port, names[case], produce(5000, case[0]), case[1]) for case in cases]
+        await limit_clients(port, cases, producer_byte_rate=100.0)
+        answers = [
+            await ask(port, name, produce(5000, acks), version) for name, (acks, version) in cases.items()
+        ]
         return [answer.throttle_time_ms for answer in answers]
 
     theirs, mine = asyncio.run(waits(brokers.kafka)), asyncio.run(waits(brokers.ottla))
     assert all(wait > 30_000 for wait in theirs), theirs
+    assert mine == theirs
+
+
+def test_a_fetch_over_the_limit_is_told_to_wait_as_long_and_brings_nothing(brokers: Brokers) -> None:
+    """One batch is more than the client's windows hold: it goes out for nobody."""
+    cases = {f"eager-{version}-{epoch}": (version, epoch) for version in (4, 7, 11, 12) for epoch in (-1, 0)}
+
+    async def answers(port: int) -> list[FetchResponse]:
+        await ask(port, "writer", produce(50_000), 9)
+        await limit_clients(port, cases, consumer_byte_rate=100.0)
+        return [await ask(port, name, fetch(epoch), version) for name, (version, epoch) in cases.items()]
+
+    theirs, mine = asyncio.run(answers(brokers.kafka)), asyncio.run(answers(brokers.ottla))
+    assert all(answer.throttle_time_ms > 30_000 for answer in theirs), theirs
+    assert mine == theirs
+    assert all(answer.responses == [] and answer.session_id == 0 for answer in mine)
+
+
+def test_a_fetch_reads_no_more_than_the_windows_hold(brokers: Brokers) -> None:
+    """Of 12 KB it tries to bring 5 KB, ten seconds' worth, and not much is missing for that: the rest of the
+    answer is more than 5 KB by a little, so the client has to wait that much."""
+
+    async def wait(port: int) -> int:
+        for _ in range(12):
+            await ask(port, "writer", produce(1000, partition=1), 9)
+        await limit_clients(port, ["careful"], consumer_byte_rate=500.0)
+        answer: FetchResponse = await ask(port, "careful", fetch(-1, partition=1), 11)
+        return answer.throttle_time_ms
+
+    async def both() -> tuple[int, int]:
+        return await wait(brokers.kafka), await wait(brokers.ottla)
+
+    theirs, mine = asyncio.run(both())
+    assert 0 < mine < 1000
     assert mine == theirs
