@@ -11,7 +11,7 @@ import yaml
 
 from ottla_operator.resources import KINDS, BrokerCluster, Problem, Topic
 from ottla_operator.resources.common import config_text, parse_duration_ms, parse_quantity
-from ottla_operator.resources.crds import build_crd, files, main
+from ottla_operator.resources.crds import build_crd, files, main, render_template
 from ottla_operator.resources.loading import load_files, load_folder, parse_resource
 
 REPOSITORY = Path(__file__).parents[2]
@@ -354,15 +354,27 @@ def test_the_samples_are_valid() -> None:
 # ---- CustomResourceDefinitions
 
 
-def test_the_crds_in_the_repository_are_current() -> None:
-    assert main(["--check", "--folder", str(REPOSITORY / "manifests" / "crds")]) == 0
+def test_the_crds_in_the_repository_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    assert main(["--check"]) == 0
 
 
-def test_a_crd_that_is_not_current_fails_the_check(tmp_path: Path) -> None:
-    assert main(["--folder", str(tmp_path)]) == 0
-    assert main(["--check", "--folder", str(tmp_path)]) == 0
-    (tmp_path / "topics.yaml").write_text("old")
-    assert main(["--check", "--folder", str(tmp_path)]) == 1
+@pytest.mark.parametrize("stale", ["crds", "chart"])
+def test_a_crd_that_is_not_current_fails_the_check(tmp_path: Path, stale: str) -> None:
+    folders = ["--folder", str(tmp_path / "crds"), "--chart-folder", str(tmp_path / "chart")]
+    assert main(folders) == 0
+    assert main(["--check", *folders]) == 0
+    (tmp_path / stale / "topics.yaml").write_text("old")
+    assert main(["--check", *folders]) == 1
+
+
+def test_the_charts_crds_are_the_same_and_outlive_the_release() -> None:
+    for kind in KINDS:
+        first, *lines, last = render_template(kind).splitlines()[1:]
+        assert (first, last) == ("{{- if .Values.crds.install }}", "{{- end }}")
+        crd = yaml.safe_load("\n".join(lines))
+        assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+        assert crd == build_crd(kind)
 
 
 def nodes(schema: Any, path: str = "") -> list[tuple[str, dict[str, Any]]]:
@@ -416,6 +428,6 @@ def test_the_cluster_has_a_scale_subresource_and_topics_their_rules() -> None:
 
 
 def test_the_files_are_named_after_the_plurals() -> None:
-    assert {path.name for path in files(Path("x"))} == {
+    assert {path.name for path in files(Path("x"), Path("y"))} == {
         *("brokerclusters.yaml", "topics.yaml", "quotas.yaml", "consumergroups.yaml"),
     }

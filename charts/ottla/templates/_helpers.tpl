@@ -1,0 +1,62 @@
+{{- define "ottla.name" -}}
+{{- if contains "ottla" .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-ottla{{ end }}
+{{- end }}
+
+{{- define "ottla.labels" -}}
+app.kubernetes.io/name: ottla-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: ottla
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "ottla.selector" -}}
+app.kubernetes.io/name: ottla-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "ottla.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}{{ default (include "ottla.name" .) .Values.serviceAccount.name }}
+{{- else }}{{ default "default" .Values.serviceAccount.name }}{{ end }}
+{{- end }}
+
+{{- define "ottla.tag" -}}
+{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end }}
+
+{{- /* What the operator may do, and no more. Secrets are not in it. */ -}}
+{{- define "ottla.rules" -}}
+- apiGroups: [ottla.dev]
+  resources: [brokerclusters, topics, quotas, consumergroups]
+  verbs: [get, list, watch, patch, update]
+- apiGroups: [ottla.dev]
+  resources: [brokerclusters/status, topics/status, quotas/status, consumergroups/status]
+  verbs: [get, patch, update]
+- apiGroups: [ottla.dev]
+  resources: [brokerclusters/finalizers, topics/finalizers, quotas/finalizers, consumergroups/finalizers]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [services, configmaps, serviceaccounts]
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [""]
+  resources: [pods, persistentvolumeclaims]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: ["", events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, watch, create, patch, update]
+{{- end }}
