@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from group_talk import Talk, side_by_side, until
 from judges import needs_kafka_jars
 from kazoo.client import KazooClient
 
-from bench.apache_kafka import KafkaBroker
+from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.client.admin import AdminClient
 from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
@@ -418,3 +419,61 @@ def test_a_fetch_reads_no_more_than_the_windows_hold(brokers: Brokers) -> None:
     theirs, mine = asyncio.run(both())
     assert 0 < mine < 1000
     assert mine == theirs
+
+
+def test_kafka_configs_says_the_same_of_both(brokers: Brokers) -> None:
+    def told(port: int) -> list[list[str]]:
+        def run(*arguments: str) -> list[str]:
+            ran = run_tool(
+                "kafka.admin.ConfigCommand", ["--bootstrap-server", f"127.0.0.1:{port}", *arguments]
+            )
+            lines = (ran.stdout + ran.stderr).splitlines()
+            return [str(ran.returncode), *sorted(lines)]
+
+        pair = (
+            "--entity-type",
+            "users",
+            "--entity-name",
+            "tool",
+            "--entity-type",
+            "clients",
+            "--entity-default",
+        )
+        rates = "producer_byte_rate=1024,consumer_byte_rate=2048,request_percentage=200"
+        return [run("--alter", *pair, "--add-config", rates), run("--describe", *pair)]
+
+    with ThreadPoolExecutor() as both:
+        theirs, mine = both.map(told, (brokers.kafka, brokers.ottla))
+    assert "producer_byte_rate=1024.0" in str(theirs)
+    assert mine == theirs
+
+
+def test_a_broker_of_ours_in_kafkas_cluster_keeps_its_quotas_and_is_heard(brokers: Brokers) -> None:
+    """Kafka's tree is read at the start and followed; what we write there Kafka's broker obeys."""
+    joined = BrokerProcess(7, brokers.directory / "joined", free_port())
+    joined.write_properties(f"{brokers.zookeeper}/kafka", SETTINGS)
+
+    async def waits(port: int, client: str) -> int:
+        """Who leads the partition does not matter: a refused produce weighs as much."""
+        answer: ProduceResponse = await ask(port, client, produce(5000), 9)
+        return answer.throttle_time_ms
+
+    async def story() -> None:
+        everything = [await ask(port, "anna", describe(), 1) for port in (brokers.kafka, joined.port)]
+        kafka, ours = (sorted(map(repr, answer.entries)) for answer in everything)
+        assert ours == kafka
+        assert await waits(joined.port, "before") > 30_000
+        await ask(joined.port, "anna", alter(({"client-id": "of ours"}, {"producer_byte_rate": 100.0})), 1)
+        await ask(brokers.kafka, "anna", alter(({"client-id": "of Kafka"}, {"producer_byte_rate": 100.0})), 1)
+
+        async def held() -> bool:
+            return await waits(brokers.kafka, "of ours") > 0 and await waits(joined.port, "of Kafka") > 0
+
+        await asyncio.wait_for(until(held), 30)
+
+    asyncio.run(limit_clients(brokers.kafka, ["before"], producer_byte_rate=100.0))
+    joined.start_and_wait()
+    try:
+        asyncio.run(story())
+    finally:
+        joined.stop()
