@@ -349,11 +349,14 @@ def test_aiokafka_administers(cluster: LocalCluster) -> None:
         try:
             await client.create_topics([AIOKafkaNewTopic(name, 3, 3, topic_configs=config)])
             await client.create_partitions({name: AIOKafkaNewPartitions(PARTITIONS)})
-            # It alters settings only with AlterConfigs, which is not served yet.
             resource = AIOKafkaConfigResource(AIOKafkaConfigResourceType.TOPIC, name)
             (described,) = await client.describe_configs([resource])
             settings = {row[0]: row[1] for row in described.resources[0][4]}
             assert settings["max.message.bytes"] == "70000"
+            # It knows AlterConfigs only, which replaces all that was set.
+            resource.configs = {"retention.ms": "123456"}
+            (altered,) = await client.alter_configs([resource])
+            assert altered.resources[0][0] == 0
         finally:
             await client.close()
 
@@ -367,5 +370,11 @@ def test_aiokafka_administers(cluster: LocalCluster) -> None:
 
     asyncio.run(change())
     cluster.wait_until(lambda: cluster.fully_replicated(name), "the new partitions to be in sync")
+
+    def settings() -> tuple[str | None, str | None]:
+        found = cluster.admin(lambda admin: admin.describe_topic_configs([name]))[name]
+        return found["max.message.bytes"].value, found["retention.ms"].value
+
+    assert wait_until(lambda: settings() == ("1048588", "123456"), timeout_s=20)
     asyncio.run(delete())
     cluster.wait_until(lambda: cluster.topic(name) is None, "the topic to be gone")
