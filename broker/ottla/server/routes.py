@@ -82,7 +82,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     return (
         ProduceHandler(replicas, purgatory, cache, clock, throttle),
         FetchHandler(replicas, purgatory, cache, clock, throttle, fetch_max_bytes=fetch_max_bytes),
-        OffsetsHandler(replicas),
+        OffsetsHandler(replicas, clock),
         MetadataHandler(cache, creator, config, rooms.first_view),
         FindCoordinatorHandler(cache, creator, rooms.coordinator.partition_for),
         GroupsHandler(rooms.coordinator),

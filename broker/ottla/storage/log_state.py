@@ -176,6 +176,13 @@ class LogState:
         """(offset, timestamp, leader epoch) of the first record at or after `timestamp_ms`."""
         return lookups.first_at_or_after(self._segments, timestamp_ms, self.log_start_offset)
 
+    def segment_starts_before(self, timestamp_ms: int, now_ms: int) -> list[int]:
+        """Where segments begin that were not written to after `timestamp_ms`, newest first, the log's end
+        included (ListOffsets 0)."""
+        return lookups.segment_starts_before(
+            self._segments, timestamp_ms, self.log_start_offset, self.log_end_offset, now_ms
+        )
+
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record with the highest timestamp (KIP-734)."""
         return lookups.highest(self._segments)

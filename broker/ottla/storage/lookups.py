@@ -6,6 +6,7 @@ Called by `Log`; a named slow path, for it decodes the records of one batch. Res
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from ottla.protocol.records import decode_batch
@@ -29,6 +30,22 @@ def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, log_start_
                 if record.timestamp >= timestamp_ms and record.offset >= log_start_offset:
                     return record.offset, record.timestamp, header.partition_leader_epoch
     return None
+
+
+def segment_starts_before(
+    segments: Sequence[Segment], timestamp_ms: int, log_start_offset: int, log_end_offset: int, now_ms: int
+) -> list[int]:
+    """What ListOffsets 0 asks for, newest first: where segments that were written to before `timestamp_ms`
+    begin, and those before them; and the log's end, if that is now and there is something in the last."""
+    known = [
+        (max(each.base_offset, log_start_offset), os.fstat(each.fd).st_mtime_ns // 1_000_000)
+        for each in segments
+    ]
+    if segments[-1].size:
+        known.append((log_end_offset, now_ms))
+    while known and known[-1][1] > timestamp_ms:
+        known.pop()
+    return sorted((offset for offset, _ in known), reverse=True)
 
 
 def highest(segments: Sequence[Segment]) -> Found | None:

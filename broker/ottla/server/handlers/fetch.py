@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 17.
+"""Fetch, versions 0 to 17.
 
 Behaviour: a consumer or a follower reads from many partitions; the answer waits until `min_bytes` are
 there, something is wrong or diverged, or `max_wait_ms` is over. Limits are Kafka's: each partition gives at
@@ -8,10 +8,9 @@ that diverged is told where (Fetch 12 and later). From version 7 a session remem
 answer has only what is new (KIP-227). From version 13 topics go by id, an unknown one is UNKNOWN_TOPIC_ID.
 From version 16 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951). Partitions that
 nobody knows come last in an answer, and do not hasten it. Records go from the segment's file to the socket
-(sendfile), small pieces through one buffer.
+(sendfile), small pieces through one buffer; versions 0 to 3 get them converted (down_conversion).
 
-Left out on purpose: versions 0 to 3 (they want formats 0 and 1: advertised when there is down-conversion);
-a preferred read replica other than the leader.
+Left out on purpose: a preferred read replica other than the leader.
 """
 
 from __future__ import annotations
@@ -27,10 +26,12 @@ from ottla.server.connection import Part
 from ottla.server.dispatch import Request, Route
 from ottla.server.fetch_sessions import TOPIC_IDS_FROM, WantedPartition
 from ottla.server.handlers import fetch_response
+from ottla.server.handlers.down_conversion import CONVERTED_BELOW, ZSTD_FROM, DownConverter, refuse_zstd
 from ottla.server.handlers.fetch_read import FetchRead
 from ottla.server.handlers.fetch_response import FetchedPartition, FetchedTopic
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.purgatory import PartitionKey, Purgatory
+from ottla.storage.log_config import LogConfig
 
 READ_COMMITTED: Final = 1
 LEADER_HINTS_FROM: Final = 16
@@ -63,9 +64,10 @@ class FetchHandler:
         self.clock = clock
         self.quota = quota
         self.fetch_max_bytes = fetch_max_bytes
+        self.converter = DownConverter()
 
     def routes(self) -> list[Route]:
-        return [Route(FetchRequest, self.handle, error_response, versions=(4, FetchRequest.max_version))]
+        return [Route(FetchRequest, self.handle, error_response)]
 
     def handle(self, request: Request) -> None:
         message = request.decode(FetchRequest)
@@ -216,6 +218,11 @@ class _Fetch:
         version = request.version
         chosen = context.choose(self._read.answers)
         topics = fetch_response.by_topic(chosen)
+        if version < CONVERTED_BELOW:
+            self._respond_converted(topics)
+            return
+        if version < ZSTD_FROM:
+            refuse_zstd(topics, self._config_of)
         listener = request.connection.listener
         hints = LeaderHints(
             handler.cache, listener, enabled=self._read.urgent and version >= LEADER_HINTS_FROM
@@ -249,6 +256,18 @@ class _Fetch:
         if self.follower and handler.replicas.leader_quota.active:
             self._count_throttled(chosen)
         request.respond_raw(parts)
+
+    def _respond_converted(self, topics: list[FetchedTopic]) -> None:
+        """For clients without sessions that read only old formats."""
+        handler, request = self._handler, self._request
+        throttle_ms = 0
+        if handler.quota is not None and not self.follower:
+            throttle_ms = handler.quota.throttle_ms(request, self._read.size)
+        handler.converter.respond(request, [] if throttle_ms else topics, self._config_of, throttle_ms)
+
+    def _config_of(self, topic: str, partition: int) -> LogConfig | None:
+        replica = self._handler.replicas.find(topic, partition)
+        return None if replica is None else replica.log.config
 
     def _count_throttled(self, answers: list[FetchedPartition]) -> None:
         quota = self._handler.replicas.leader_quota

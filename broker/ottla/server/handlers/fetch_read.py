@@ -19,6 +19,8 @@ from ottla.server.handlers.fetch_response import FetchedPartition
 
 FOLLOWER_FETCH_FROM: Final = 11
 STORAGE_ERROR_FROM: Final = 6
+MIN_ONE_FROM: Final = 3
+"""Before, a batch larger than what the client allows does not come at all (KIP-74)."""
 
 
 class FetchRead:
@@ -94,7 +96,7 @@ class FetchRead:
         quota = replicas.leader_quota
         throttled = follower and quota.active and quota.is_exceeded(now_ms)
         remaining = self.max_bytes
-        min_one = True
+        min_one = version >= MIN_ONE_FROM
         unknown: list[FetchedPartition] = []
         self.urgent = False
         self.size = 0

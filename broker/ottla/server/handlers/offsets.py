@@ -3,16 +3,14 @@
 Behaviour: special timestamps are -1 latest (the high watermark, or the last stable offset for
 read_committed), -2 earliest, -3 the record with the largest timestamp (from version 7), -4 earliest local
 (from 8: the same as earliest, there is no tiered storage), -5 last tiered (from 9: none, answered as not
-found). A timestamp beyond the log is no error: timestamp and offset -1. Version 0 answers a list of
-offsets.
-
-Left out on purpose: version 0 looks at no segment boundaries: it answers the offset of the timestamp and
-the log's start, which is all its users (0.9 consumers, exporters) read.
+found. A timestamp beyond the log is no error: timestamp and offset -1. Version 0 answers a list of
+offsets, newest first, from before the time that files of the log were last written to.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
@@ -24,16 +22,19 @@ from ottla.protocol.messages import (
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.dispatch import Request, Route
+from ottla.storage.log_config import INT64_MAX
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _SPECIAL_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2
 LEADER_EPOCH_FROM = 4
 
 
 class OffsetsHandler:
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, clock: Callable[[], int]) -> None:
         self._replicas = replicas
+        self._clock = clock
 
     def routes(self) -> list[Route]:
         return [
@@ -64,7 +65,10 @@ class OffsetsHandler:
                     continue
                 try:
                     replica = self._replicas.partition(topic.name, asked.partition_index)
-                    self._find(replica, asked, isolation, request.version, result)
+                    if request.version == 0:
+                        result.old_style_offsets = self._before(replica, asked, message.replica_id)
+                    else:
+                        self._find(replica, asked, isolation, request.version, result)
                 except KafkaError as e:
                     result.error_code = e.code
         request.respond(response)
@@ -85,17 +89,30 @@ class OffsetsHandler:
         if timestamp == LATEST_TIERED:
             return
         found = replica.offset_for_time(timestamp, isolation, asked.current_leader_epoch)
-        if version == 0:
-            offsets = [] if found is None else [found.offset]
-            start = replica.log.log_start_offset
-            if start not in offsets and timestamp != EARLIEST:
-                offsets.append(start)
-            result.old_style_offsets = offsets[: max(asked.max_num_offsets, 0)]
-        elif found is not None:
+        if found is not None:
             result.timestamp = found.timestamp
             result.offset = found.offset
             if version >= LEADER_EPOCH_FROM:
                 result.leader_epoch = found.leader_epoch
+
+    def _before(
+        self, replica: Partition, asked: ListOffsetsRequest.ListOffsetsPartition, replica_id: int
+    ) -> list[int]:
+        """The answer of version 0; to a consumer, the high watermark stands for all that lies beyond it."""
+        if not replica.is_leader and replica_id != DEBUGGING_REPLICA_ID:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica!r} cannot tell")
+        count = max(asked.max_num_offsets, 0)
+        now_ms = self._clock()
+        log = replica.log
+        if asked.timestamp == EARLIEST:
+            offsets = log.segment_starts_before(INT64_MAX, now_ms)[-1:][:count]
+        else:
+            timestamp = INT64_MAX if asked.timestamp == LATEST else asked.timestamp
+            offsets = log.segment_starts_before(timestamp, now_ms)[:count]
+        high_watermark = replica.high_watermark
+        if replica_id != CONSUMER_REPLICA_ID or all(offset <= high_watermark for offset in offsets):
+            return offsets
+        return [high_watermark, *(offset for offset in offsets if offset <= high_watermark)]
 
     def offset_for_leader_epoch(self, request: Request) -> None:
         message = request.decode(OffsetForLeaderEpochRequest)
