@@ -5,8 +5,12 @@ all partitions that are due, and waits at the leader for news (replica.fetch.wai
 leaves while a request is in flight is simply not found when the answer comes; one that comes back is
 another `FollowerFetch`, to which the old answer says nothing.
 
-Fetch 13 and later name topics by id; as long as one of the topics has none, 12 is spoken. No fetch sessions
-(KIP-227) yet: every request lists every partition.
+The leader keeps a session (KIP-227), so a round looks at those partitions only whose request may be another
+than the last one: what was answered, came, went, or is due again (`_changed`). Fetch 13 and later name topics
+by id; as long as one of the topics has none, 12 is spoken.
+
+Invariant: a partition that is not due is in `_later`; a due one that is not in `_changed` is in the session
+as it would be asked for now.
 """
 
 from __future__ import annotations
@@ -14,15 +18,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID
 
 from ottla.client.connection import BrokerConnection, UnsupportedApi
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from ottla.quotas.replication import ReplicationQuota
+from ottla.replication.fetch_session import SESSION_ERRORS, FetchSession
 from ottla.replication.follower import AskOffsets, FollowerFetch, Retry, Step
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from ottla.replication.partition import Partition
@@ -35,6 +40,7 @@ Endpoint = tuple[str, int]
 
 _TOPIC_IDS_FROM: Final = 13
 _REPLICA_STATE_FROM: Final = 15
+_CLOSE_WAIT_S: Final = 0.5
 _FAILURES = (OSError, TimeoutError, KafkaError, ProtocolError, UnsupportedApi)
 
 
@@ -61,43 +67,6 @@ class FetchSettings:
         )
 
 
-def build_fetch(
-    followers: Mapping[PartitionKey, FollowerFetch],
-    *,
-    now_ms: int,
-    version: int,
-    broker_id: int,
-    broker_epoch: int,
-    settings: FetchSettings,
-) -> tuple[FetchRequest, int]:
-    """A Fetch of all partitions that are due, and the version to send it in (at most `version`)."""
-    topics: dict[str, FetchRequest.FetchTopic] = {}
-    for (name, _), follower in followers.items():
-        if follower.due_ms > now_ms:
-            continue
-        topic = topics.get(name)
-        if topic is None:
-            topic_id = follower.partition.topic_id
-            if topic_id is None:
-                version = min(version, _TOPIC_IDS_FROM - 1)
-                topic = FetchRequest.FetchTopic(topic=name)
-            else:
-                topic = FetchRequest.FetchTopic(topic=name, topic_id=topic_id)
-            topics[name] = topic
-        topic.partitions.append(follower.request(settings.partition_bytes_max))
-    request = FetchRequest(
-        max_wait_ms=settings.wait_ms_max,
-        min_bytes=settings.bytes_min,
-        max_bytes=settings.response_bytes_max,
-        topics=list(topics.values()),
-    )
-    if version >= _REPLICA_STATE_FROM:
-        request.replica_state = FetchRequest.ReplicaState(replica_id=broker_id, replica_epoch=broker_epoch)
-    else:
-        request.replica_id = broker_id
-    return request, version
-
-
 class LeaderFetcher:
     """Keeps the partitions that follow broker `leader_id` up with it."""
 
@@ -111,8 +80,10 @@ class LeaderFetcher:
         connect: Connect,
         clock: Callable[[], int],
         settings: FetchSettings,
+        quota: Callable[[], ReplicationQuota],
     ) -> None:
-        """`endpoint` is asked again before each connection: brokers move."""
+        """`endpoint` is asked again before each connection: brokers move. `quota` throttles what lags behind
+        (KIP-73)."""
         self.leader_id = leader_id
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -120,10 +91,16 @@ class LeaderFetcher:
         self._connect = connect
         self._clock = clock
         self._settings = settings
+        self._quota = quota
         self._followers: dict[PartitionKey, FollowerFetch] = {}
+        self._changed: dict[PartitionKey, None] = {}
+        self._later: dict[PartitionKey, FollowerFetch] = {}
+        self._without_topic_id: set[PartitionKey] = set()
+        self._session = FetchSession(leader_id)
         self._connection: BrokerConnection | None = None
         self._task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._stopping = False
 
     def __len__(self) -> int:
         return len(self._followers)
@@ -131,8 +108,11 @@ class LeaderFetcher:
     def add(self, partition: Partition) -> None:
         """Fetch `partition` from now on. Needs a running loop."""
         assert partition.leader_id == self.leader_id
+        self.remove(partition.key)
         self._followers[partition.key] = FollowerFetch(partition)
-        self._changed.set()
+        if partition.topic_id is None:
+            self._without_topic_id.add(partition.key)
+        self._woken.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name=f"fetch from broker {self.leader_id}"
@@ -141,20 +121,34 @@ class LeaderFetcher:
     def remove(self, key: PartitionKey) -> None:
         """Stop fetching; an answer under way is ignored."""
         self._followers.pop(key, None)
+        self._later.pop(key, None)
+        self._without_topic_id.discard(key)
+        self._changed[key] = None
+
+    def log_start_moved(self, key: PartitionKey) -> None:
+        """The start of a follower's log moved, and not by an answer of the leader's: it wants to know."""
+        self._changed[key] = None
 
     async def stop(self) -> None:
+        """Finish the request in flight, and close the session: the leader has better use for its memory."""
         self._followers.clear()
+        self._stopping = True
+        self._woken.set()
         if self._task is not None:
+            await asyncio.wait([self._task], timeout=self._settings.wait_ms_max / 1000 + _CLOSE_WAIT_S)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         self._disconnect()
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopping:
             now_ms = self._clock()
-            due_ms = min((follower.due_ms for follower in self._followers.values()), default=None)
-            if due_ms is None or due_ms > now_ms:
+            for key in [key for key, follower in self._later.items() if follower.due_ms <= now_ms]:
+                del self._later[key]
+                self._changed[key] = None
+            if len(self._followers) == len(self._later):
+                due_ms = min((follower.due_ms for follower in self._later.values()), default=None)
                 await self._pause(None if due_ms is None else due_ms - now_ms)
                 continue
             try:
@@ -167,20 +161,38 @@ class LeaderFetcher:
             except Exception:
                 _logger.exception("fetching from broker %d failed", self.leader_id)
                 self._give_up()
+        with contextlib.suppress(*_FAILURES):
+            await self._close_session()
+
+    async def _close_session(self) -> None:
+        connection = self._connection
+        if self._session.id and connection is not None and not connection.closed:
+            version = connection.version_of(FetchRequest.api_key)
+            await self._send(connection, self._session.final_request(), version)
 
     async def _pause(self, pause_ms: int | None) -> None:
         """Wait for a partition to come, `pause_ms` at most (None: as long as it takes)."""
-        self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if pause_ms is None else pause_ms / 1000):
-                await self._changed.wait()
+        if not self._stopping:
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if pause_ms is None else pause_ms / 1000):
+                    await self._woken.wait()
 
     def _give_up(self) -> None:
         self._disconnect()
-        now_ms = self._clock()
-        for follower in self._followers.values():
-            if follower.due_ms <= now_ms:
-                follower.postpone(now_ms, self._settings.backoff_ms)
+        self._session.restart()
+        for key in self._followers.keys() - self._later.keys():
+            self._postpone(key, self._followers[key])
+
+    def _postpone(self, key: PartitionKey, follower: FollowerFetch) -> None:
+        follower.postpone(self._clock(), self._settings.backoff_ms)
+        self._looked_at(key, follower)
+
+    def _looked_at(self, key: PartitionKey, follower: FollowerFetch) -> None:
+        """Something was decided about a partition: it is to be asked for anew, now or later."""
+        self._changed[key] = None
+        if follower.due_ms > self._clock():
+            self._later[key] = follower
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -202,39 +214,81 @@ class LeaderFetcher:
 
     async def _fetch_once(self) -> None:
         connection = await self._connected()
-        request, version = build_fetch(
-            self._followers,
-            now_ms=self._clock(),
-            version=connection.version_of(FetchRequest.api_key),
-            broker_id=self._broker_id,
-            broker_epoch=self._broker_epoch(),
-            settings=self._settings,
-        )
-        if not request.topics:
+        version = self._version(connection)
+        full = self._session.begin(by_topic_id=version >= _TOPIC_IDS_FROM)
+        request = self._next_request(full)
+        if request is None:
             return
-        asked = dict(self._followers)
-        names: dict[UUID, str] = {topic.topic_id: topic.topic for topic in request.topics}
-        response: FetchResponse = await self._request(connection, request, version)
-        if response.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode.of(response.error_code), "the whole fetch was refused")
+        response: FetchResponse = await self._send(connection, request, version)
+        answers = self._session.accept(response)
+        if answers is None:
+            if full and response.error_code not in SESSION_ERRORS:
+                raise KafkaError(ErrorCode.of(response.error_code), "the whole fetch was refused")
+            return  # a full request sets it right
         out_of_range: list[FollowerFetch] = []
-        for topic in response.responses:
-            name = topic.topic or names.get(topic.topic_id, "")
-            for answer in topic.partitions:
-                key = (name, answer.partition_index)
-                follower = self._followers.get(key)
-                if follower is None or asked.get(key) is not follower:
-                    continue
-                step = follower.decide(answer)
-                if isinstance(step, AskOffsets):
-                    out_of_range.append(follower)
-                else:
-                    self._apply(key, follower, step)
-                if answer.records:
-                    # To the end of the line: the response's size is limited, and everyone has a turn.
-                    self._followers[key] = self._followers.pop(key)
+        for key, answer in answers:
+            follower = self._followers.get(key)
+            if follower is None:
+                continue
+            step = follower.decide(answer)
+            if isinstance(step, AskOffsets):
+                out_of_range.append(follower)
+            else:
+                self._apply(key, follower, step)
+            self._looked_at(key, follower)
+            if answer.records:
+                self._count(key, len(answer.records))
+                # To the end of the line: the response's size is limited, and everyone has a turn.
+                self._followers[key] = self._followers.pop(key)
         for follower in out_of_range:
             await self._place(connection, follower)
+
+    def _version(self, connection: BrokerConnection) -> int:
+        """The version of Fetch to speak."""
+        version = connection.version_of(FetchRequest.api_key)
+        for key in [key for key in self._without_topic_id if self._followers[key].partition.topic_id]:
+            self._without_topic_id.remove(key)
+            self._changed[key] = None
+        return min(version, _TOPIC_IDS_FROM - 1) if self._without_topic_id else version
+
+    def _next_request(self, full: bool) -> FetchRequest | None:
+        """What to ask the leader for now, with all partitions or those that changed; None if for nothing."""
+        session, now_ms = self._session, self._clock()
+        quota = self._quota()
+        throttled = quota.active and quota.is_exceeded(now_ms)
+        # What lags behind may have to leave the session, though nothing about it has changed.
+        for key in list(self._followers) if full or throttled else self._changed:
+            follower = self._followers.get(key)
+            if follower is not None and throttled and not follower.caught_up and quota.is_throttled(*key):
+                follower.due_ms = max(follower.due_ms, now_ms + self._settings.wait_ms_max)
+                self._later[key] = follower
+            if follower is None or key in self._later:
+                session.forget(key)
+            else:
+                request = follower.request(self._settings.partition_bytes_max)
+                session.want(key, follower.partition.topic_id, request)
+        self._changed.clear()
+        return session.request()
+
+    async def _send(self, connection: BrokerConnection, request: FetchRequest, version: int) -> FetchResponse:
+        """Send a request with what goes into each of them."""
+        settings = self._settings
+        request.max_wait_ms = settings.wait_ms_max
+        request.min_bytes = settings.bytes_min
+        request.max_bytes = settings.response_bytes_max
+        if version >= _REPLICA_STATE_FROM:
+            request.replica_state = FetchRequest.ReplicaState(
+                replica_id=self._broker_id, replica_epoch=self._broker_epoch()
+            )
+        else:
+            request.replica_id = self._broker_id
+        response: FetchResponse = await self._request(connection, request, version)
+        return response
+
+    def _count(self, key: PartitionKey, size: int) -> None:
+        quota = self._quota()
+        if quota.active and quota.is_throttled(*key):
+            quota.record(size, self._clock())
 
     def _apply(self, key: PartitionKey, follower: FollowerFetch, step: Step) -> None:
         """One partition's trouble (a corrupt batch, a full disk) must not hold up the others."""
@@ -245,10 +299,10 @@ class LeaderFetcher:
             follower.apply(step, now_ms=now_ms, backoff_ms=self._settings.backoff_ms)
         except (OSError, KafkaError) as error:
             _logger.error("%r cannot follow: %s", follower.partition, error)
-            follower.postpone(now_ms, self._settings.backoff_ms)
+            self._postpone(key, follower)
         except Exception:
             _logger.exception("%r cannot follow", follower.partition)
-            follower.postpone(now_ms, self._settings.backoff_ms)
+            self._postpone(key, follower)
 
     async def _place(self, connection: BrokerConnection, follower: FollowerFetch) -> None:
         """The log end lies outside the leader's log: find out where to go on."""
@@ -268,6 +322,7 @@ class LeaderFetcher:
             step = end
         if self._followers.get(partition.key) is follower:
             self._apply(partition.key, follower, step)
+            self._looked_at(partition.key, follower)
 
     async def _leader_offset(
         self, connection: BrokerConnection, follower: FollowerFetch, timestamp: int

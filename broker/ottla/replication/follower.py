@@ -72,13 +72,15 @@ Step: TypeAlias = Append | TruncateTo | StartOverAt | AskOffsets | Retry | Ignor
 class FollowerFetch:
     """One partition's state in a fetcher: which leader epoch it follows, and when it may fetch next."""
 
-    __slots__ = ("asked_offset", "due_ms", "leader_epoch", "partition", "refusals")
+    __slots__ = ("asked_offset", "caught_up", "due_ms", "leader_epoch", "partition", "refusals")
 
     def __init__(self, partition: Partition) -> None:
         assert not partition.is_leader
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.asked_offset = -1
+        self.caught_up = False
+        """Whether the last answer brought all that is committed: such a follower is never throttled."""
         self.due_ms = 0
         self.refusals = 0
 
@@ -149,6 +151,7 @@ class FollowerFetch:
                     leader_log_start=log_start_offset,
                     now_ms=now_ms,
                 )
+                self.caught_up = partition.log.log_end_offset >= high_watermark
                 self.refusals = 0
             case TruncateTo(offset):
                 partition.truncate_to(offset)

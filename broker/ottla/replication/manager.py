@@ -89,7 +89,7 @@ class ReplicaManager:
         self._fetch_settings = FetchSettings.of(config)
         self._lag_ms_max = config.get_int("replica.lag.time.max.ms")
         self._sender = AlterPartitionSender(broker_id, lambda: self.broker_epoch, alter_partition, clock)
-        self._upkeep = Upkeep(self.partitions, config, logs)
+        self._upkeep = Upkeep(self.partitions, config, logs, self._log_start_moved)
 
     # --- looking up ---------------------------------------------------------------------------------
 
@@ -124,8 +124,7 @@ class ReplicaManager:
 
     async def stop(self) -> None:
         """Stop fetching and asking, and write the high watermarks. The logs stay open."""
-        for fetcher in list(self._fetchers.values()):
-            await fetcher.stop()
+        await asyncio.gather(*[fetcher.stop() for fetcher in self._fetchers.values()])
         self._fetchers.clear()
         await self._sender.stop()
         await asyncio.gather(*self._closing, return_exceptions=True)
@@ -324,6 +323,7 @@ class ReplicaManager:
                 connect=self._connect,
                 clock=self._clock,
                 settings=self._fetch_settings,
+                quota=lambda: self.follower_quota,
             )
         fetcher.add(partition)
 
@@ -331,6 +331,11 @@ class ReplicaManager:
         fetcher = self._fetchers.get(partition.leader_id)
         if fetcher is not None:
             fetcher.remove(partition.key)
+
+    def _log_start_moved(self, partition: Partition) -> None:
+        fetcher = self._fetchers.get(partition.leader_id)
+        if fetcher is not None:
+            fetcher.log_start_moved(partition.key)
 
     def _close_idle_fetchers(self) -> None:
         for leader_id in [leader for leader, fetcher in self._fetchers.items() if not len(fetcher)]:

@@ -41,12 +41,18 @@ class Upkeep:
     """The timers and checkpoints of one ReplicaManager."""
 
     def __init__(
-        self, partitions: Callable[[], Iterator[Partition]], config: BrokerConfig, logs: LogManager
+        self,
+        partitions: Callable[[], Iterator[Partition]],
+        config: BrokerConfig,
+        logs: LogManager,
+        log_start_moved: Callable[[Partition], None],
     ) -> None:
         self._partitions = partitions
+        self._log_start_moved = log_start_moved
         self._logs = logs
         self._checkpointed: dict[PartitionKey, int] = {}
         self._working: asyncio.Future[None] | None = None
+        self._retained = False
         self._shrink = Every(max(1, config.get_int("replica.lag.time.max.ms") // 2))
         self._high_watermarks = Every(config.get_int("replica.high.watermark.checkpoint.interval.ms"))
         self._flushes = Every(config.get_int("log.flush.scheduler.interval.ms"))
@@ -92,6 +98,7 @@ class Upkeep:
             jobs.append(self._logs.write_start_offsets)
         if self._retention.is_due(now_ms):
             jobs.append(partial(self._logs.cleanup, now_ms, self._snapshot()))
+            self._retained = True
         if jobs:
             self._working = asyncio.get_running_loop().run_in_executor(None, _run, jobs)
             self._working.add_done_callback(self._worked)
@@ -108,6 +115,11 @@ class Upkeep:
 
     def _worked(self, done: asyncio.Future[None]) -> None:
         self._working = None
+        if self._retained:
+            self._retained = False
+            for partition in self._partitions():
+                if partition.log_start_checked():
+                    self._log_start_moved(partition)
 
 
 def _run(jobs: list[Callable[[], object]]) -> None:
