@@ -13,6 +13,8 @@ Rules:
 - A muted connection (`mute`, KIP-219) sends what it has to send, but is not read, and no request is handed
   out, until its time is over.
 - `on_frame` is called with a view into the receive buffer that is valid until the request is answered.
+- Ranges of files are sent from memory only: where one is not there, the connection waits as for a client that
+  does not read, until a thread has read it (`ColdReads`).
 - A connection is closed once; answers to a closed connection are dropped.
 
 Called by ottla.server.listener (making), ottla.server.dispatch (answering).
@@ -30,6 +32,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ottla.server.buffers import BufferPool, RequestMemory
+from ottla.server.cold_reads import ColdReads
 from ottla.server.framing import FrameBuffer, InvalidFrameSize
 from ottla.storage.segment import FileSlice
 
@@ -42,8 +45,10 @@ GATHERED_ANSWERS_MAX = 16
 GATHERED_BYTES_MAX = 4096
 """A larger answer is sent at once."""
 SENDFILE_TURN_BYTES = 1 << 20
-"""What one connection sends of files before the others have their turn: pages that are not in memory are
-read from the disk meanwhile, and a client that reads as fast as we send would never end it."""
+"""What one connection sends of files before the others have their turn: a client that reads as fast as we
+send would never end it. Also what is looked for in memory at a time."""
+WARM_S = 0.1
+"""How long what was found in memory is taken to be there."""
 
 
 class Connection(Protocol):
@@ -77,6 +82,7 @@ FrameHandler = Callable[["Connection", memoryview], None]
 class PlaintextConnection:
     __slots__ = (
         "_buffer",
+        "_cold_reads",
         "_ended",
         "_fd",
         "_in_loop",
@@ -90,6 +96,7 @@ class PlaintextConnection:
         "_reading",
         "_sock",
         "_waits_for_memory",
+        "_warm",
         "_writing",
         "closed",
         "listener",
@@ -107,6 +114,7 @@ class PlaintextConnection:
         max_request_bytes: int,
         buffers: BufferPool,
         memory: RequestMemory | None,
+        cold_reads: ColdReads,
         on_frame: FrameHandler,
         on_closed: Callable[[PlaintextConnection], None],
     ) -> None:
@@ -118,6 +126,8 @@ class PlaintextConnection:
         self._loop = loop
         self._buffer = FrameBuffer(max_request_bytes, buffers, memory)
         self._memory = memory
+        self._cold_reads = cold_reads
+        self._warm = 0  # bytes of the file range at the head of the queue that are in memory
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._out: deque[Part] = deque()
@@ -267,7 +277,10 @@ class PlaintextConnection:
             self._serve()
 
     def _writable(self) -> None:
-        self._last_active = self._loop.time()
+        now = self._loop.time()
+        if now - self._last_active > WARM_S:
+            self._warm = 0
+        self._last_active = now
         self._flush()
         if not self._out:
             self._serve()
@@ -277,10 +290,13 @@ class PlaintextConnection:
         turn_left = SENDFILE_TURN_BYTES
         try:
             while out:
-                if isinstance(out[0], FileSlice):
+                head = out[0]
+                if isinstance(head, FileSlice):
                     if turn_left <= 0:
                         break
-                    turn_left -= self._send_file(out[0], turn_left)
+                    if not self._warm and not self._find(head):
+                        return
+                    turn_left -= self._send_file(head, min(turn_left, self._warm))
                 elif not self._send_bytes():
                     break
         except (BlockingIOError, InterruptedError):
@@ -328,10 +344,38 @@ class PlaintextConnection:
             out.popleft()
         return True
 
+    def _find(self, part: FileSlice) -> bool:
+        """Make sure that the next bytes of the file range at the head of the queue are in memory; False if
+        that takes a thread."""
+        length = min(part.length, SENDFILE_TURN_BYTES)
+        if self._cold_reads.may_send(part, length, self._found):
+            self._warm = length
+            return True
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+        self._writing = True
+        return False
+
+    def _found(self, problem: OSError | None) -> None:
+        if self.closed:
+            return
+        if problem is not None:
+            self.close(f"reading a segment failed: {problem}", level=logging.ERROR)
+            return
+        self._writing = False
+        head = self._out[0]
+        assert isinstance(head, FileSlice)
+        self._warm = min(head.length, SENDFILE_TURN_BYTES)
+        self._last_active = self._loop.time()
+        self._flush()
+        if not self._out:
+            self._serve()
+
     def _send_file(self, part: FileSlice, most: int) -> int:
         """Send at most that many bytes of the file range at the head of the queue; how many went."""
         length = part.length
         sent = os.sendfile(self._fd, part.file.fd, part.position, min(length, most))
+        self._warm -= sent
         if sent == 0:
             # The size is promised already; there is nothing right left to send.
             self.close(f"a segment ended {length} bytes before its slice", level=logging.ERROR)

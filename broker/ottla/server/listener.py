@@ -15,6 +15,7 @@ import socket
 from typing import NamedTuple
 
 from ottla.server.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPool, RequestMemory
+from ottla.server.cold_reads import ColdReads
 from ottla.server.connection import FrameHandler, PlaintextConnection
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class SocketServer:
         receive_buffer_bytes: int = -1,
         backlog: int = 50,
         queued_max_bytes: int = -1,
+        cold_reads: ColdReads | None = None,
     ) -> None:
         """`queued_max_bytes` is queued.max.request.bytes, -1 for no bound."""
         self._loop = loop
@@ -55,6 +57,7 @@ class SocketServer:
         self._receive_buffer_bytes = receive_buffer_bytes
         self._backlog = backlog
         self.buffers = BufferPool()
+        self.cold_reads = cold_reads or ColdReads(loop)
         self._compacted = 0.0
         self.memory = None if queued_max_bytes <= 0 else RequestMemory(queued_max_bytes, loop.call_soon)
         self._listening: dict[str, socket.socket] = {}
@@ -143,6 +146,7 @@ class SocketServer:
             max_request_bytes=self._max_request_bytes,
             buffers=self.buffers,
             memory=self.memory,
+            cold_reads=self.cold_reads,
             on_frame=self._on_frame,
             on_closed=self.connections.discard,
         )

@@ -23,6 +23,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from ottla.storage.page_cache import read_file
+
 
 class CorruptIndex(Exception):
     """An index file that must be rebuilt."""
@@ -113,7 +115,7 @@ class _Index:
     def _load(self) -> None:
         if not self._unloaded:
             return
-        data = self.path.read_bytes()
+        data = read_file(self.path)
         self._first, self._second = self._unpack(data[: len(data) - len(data) % self.ENTRY.size])
         self._unloaded = 0
         self._written = len(self._first)

@@ -24,6 +24,7 @@ from ottla.protocol.records import (
     BatchHeader,
 )
 from ottla.storage.indexes import OffsetIndex, TimeIndex
+from ottla.storage.page_cache import pread
 from ottla.storage.txn_index import TransactionIndex
 
 LOG_SUFFIX = ".log"
@@ -47,10 +48,12 @@ def segment_name(base_offset: int) -> str:
 class SegmentFile:
     """An open file; the descriptor closes when the last reference is dropped."""
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("fd", "path", "read_ahead")
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.read_ahead = 0
+        """Up to where somebody who reads it from the disk has it read ahead (server.cold_reads)."""
         self.fd = -1
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
@@ -218,7 +221,7 @@ class Segment:
         position = self.offset_index.lookup(offset)
         end = self.size
         while position < end:
-            window = os.pread(self.fd, min(_SCAN_WINDOW_BYTES, end - position), position)
+            window = pread(self.fd, min(_SCAN_WINDOW_BYTES, end - position), position)
             at = 0
             last = len(window) - _LOCATE.size
             while at <= last:
@@ -235,7 +238,7 @@ class Segment:
 
     def batch_size_at(self, position: int) -> int:
         """Bytes of the batch that begins at `position`."""
-        return LOG_OVERHEAD + int.from_bytes(os.pread(self.fd, 4, position + 8), "big")
+        return LOG_OVERHEAD + int.from_bytes(pread(self.fd, 4, position + 8), "big")
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` on; stops at what is no whole batch."""
@@ -245,7 +248,7 @@ class Segment:
         return FileSlice(self.file, position, length)
 
     def read_batch(self, position: int) -> bytes:
-        return os.pread(self.fd, self.batch_size_at(position), position)
+        return pread(self.fd, self.batch_size_at(position), position)
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -346,7 +349,7 @@ def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchH
     """
     unpack = BATCH_HEADER.unpack_from
     while position + RECORD_BATCH_OVERHEAD <= end:
-        window = os.pread(fd, min(_SCAN_WINDOW_BYTES, end - position), position)
+        window = pread(fd, min(_SCAN_WINDOW_BYTES, end - position), position)
         at = 0
         last = len(window) - RECORD_BATCH_OVERHEAD
         while at <= last:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ottla.storage.indexes import CorruptIndex
+from ottla.storage.page_cache import read_file
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -116,7 +117,7 @@ class TransactionIndex:
 
     def _load(self) -> bytearray:
         if self._data is None:
-            self._data = bytearray(self.path.read_bytes())
+            self._data = bytearray(read_file(self.path))
         return self._data
 
     def _last_offset(self, at: int) -> int:

@@ -1,0 +1,182 @@
+"""Reading files without waiting for the disk: what the event loop may do, and what it leaves to a thread.
+
+`pread` and `read_file` are how storage reads where clients ask for it. Inside `no_waiting`, which the server
+enters on the event loop around what it looks up, they raise `ColdRead` where they would wait. Whoever catches
+that has the bytes read into the page cache by a thread (`load`), and tries again. The thread touches the file
+alone and nothing of a log's state, which stays the loop's. Outside, they read as ever.
+
+How they know: preadv with RWF_NOWAIT. Where a file system (tmpfs, overlays) or a sandbox does not have it,
+they ask mincore, which every Linux has for every file that can be mapped; where that fails too, they take all
+for warm, as if this module were not there.
+
+A range that is to go out by sendfile is probed at every `PROBE_STRIDE_BYTES` and at its end (`is_resident`):
+0.7 µs a probe, where reading it would cost 30 µs a MiB. The kernel reads ahead, and evicts, in such pieces; a
+smaller hole between two probes costs the loop one read of the disk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+PROBE_STRIDE_BYTES: Final = 128 * 1024
+"""The kernel's usual window for reading ahead."""
+
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
+_NOT_SUPPORTED: Final = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM))
+_PAGE: Final = mmap.PAGESIZE
+
+_may_wait: ContextVar[bool] = ContextVar("may_wait", default=True)
+
+
+class OpenFile:
+    """A descriptor of our own; it closes when the last reference is dropped."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class ColdRead(Exception):
+    """`length` bytes at `position` are not all in memory. No OSError: nothing is wrong with the file."""
+
+    def __init__(self, fd: int, position: int, length: int) -> None:
+        super().__init__(f"{length} bytes at {position} are not in memory")
+        self.file: Final = OpenFile(os.dup(fd))  # the segment may be deleted meanwhile
+        self.position: Final = position
+        self.length: Final = length
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Raise ColdRead rather than wait for the disk."""
+    token = _may_wait.set(False)
+    try:
+        yield
+    finally:
+        _may_wait.reset(token)
+
+
+def waiting_allowed() -> bool:
+    """Whether reads may wait here: false inside `no_waiting`."""
+    return _may_wait.get()
+
+
+def pread(fd: int, length: int, position: int) -> bytes:
+    """As os.pread. Raises OSError, and ColdRead inside `no_waiting`."""
+    if _may_wait.get():
+        return os.pread(fd, length, position)
+    buffer = bytearray(length)
+    got = -1
+    if _NOWAIT is not None:
+        try:
+            got = os.preadv(fd, (buffer,), position, _NOWAIT)
+        except BlockingIOError:
+            raise ColdRead(fd, position, length) from None
+        except OSError as problem:
+            if problem.errno not in _NOT_SUPPORTED:
+                raise
+    if got < 0:
+        if not _is_mapped_in_memory(fd, position, length):
+            raise ColdRead(fd, position, length)
+        return os.pread(fd, length, position)
+    if got < length and got < os.fstat(fd).st_size - position:
+        raise ColdRead(fd, position, length)
+    return bytes(memoryview(buffer)[:got])
+
+
+def read_file(path: Path) -> bytes:
+    """As `path.read_bytes()`. Raises OSError, and ColdRead inside `no_waiting`."""
+    if _may_wait.get():
+        return path.read_bytes()
+    file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    size = os.fstat(file.fd).st_size
+    return pread(file.fd, size, 0) if size else b""
+
+
+def is_resident(fd: int, position: int, length: int) -> bool:
+    """Whether a range is in memory, for all that probes tell. Raises OSError."""
+    if _NOWAIT is None:
+        return _is_mapped_in_memory(fd, position, length)
+    probe = (bytearray(1),)
+    last = position + length - 1
+    try:
+        for at in range(position, last, PROBE_STRIDE_BYTES):
+            os.preadv(fd, probe, at, _NOWAIT)
+        os.preadv(fd, probe, last, _NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as problem:
+        if problem.errno not in _NOT_SUPPORTED:
+            raise
+        return _is_mapped_in_memory(fd, position, length)
+    return True
+
+
+def load(fd: int, position: int, length: int) -> None:
+    """Read a range into the page cache, and wait for it: for a thread. Raises OSError."""
+    os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        while length > 0:
+            count = os.sendfile(null, fd, position, length)  # waits for the pages, and copies nothing
+            if count == 0:
+                return
+            position += count
+            length -= count
+    finally:
+        os.close(null)
+
+
+def load_ahead(fd: int, position: int, length: int) -> None:
+    """Have a range read into the page cache without waiting for it, which still takes the system some
+    0.3 ms a MiB: for a thread. Raises OSError."""
+    os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_longlong)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    return libc
+
+
+def _is_mapped_in_memory(fd: int, position: int, length: int) -> bool:
+    """What mincore says of each page; True where there is no asking."""
+    start = position - position % _PAGE
+    size = min(position + length, os.fstat(fd).st_size) - start
+    if size <= 0:
+        return True
+    try:
+        libc = _libc()
+        address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
+        if address in (None, ctypes.c_void_p(-1).value):
+            return True
+        try:
+            pages = ctypes.create_string_buffer(-(-size // _PAGE))
+            if libc.mincore(address, size, pages) != 0:
+                return True
+            return all(page & 1 for page in pages.raw)
+        finally:
+            libc.munmap(address, size)
+    except (AttributeError, OSError) as problem:
+        logger.debug("whether a file is in memory cannot be known here: %s", problem)
+        return True

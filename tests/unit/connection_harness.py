@@ -1,0 +1,70 @@
+"""A server side over a socket pair, for tests of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from ottla.server.cold_reads import ColdReads, Disk
+from ottla.server.connection import Connection
+from ottla.server.listener import SocketServer
+from ottla.storage import page_cache
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+class Harness:
+    """A server side whose requests the test answers, and the client's end of the pair."""
+
+    def __init__(
+        self, kind: int = socket.SOCK_STREAM, queued_max_bytes: int = -1, disk: Disk = page_cache
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.requests: list[bytes] = []
+        self.arrived = asyncio.Event()
+        self.echo = False
+        self.cold_reads = ColdReads(self.loop, disk)
+        self.server = SocketServer(
+            loop=self.loop,
+            on_frame=self.on_frame,
+            max_request_bytes=1_000_000,
+            idle_max_ms=60_000,
+            queued_max_bytes=queued_max_bytes,
+            cold_reads=self.cold_reads,
+        )
+        ours, self.client = socket.socketpair(type=kind)
+        ours.setblocking(False)
+        self.client.setblocking(False)
+        self.connection = self.server.adopt(ours, "PLAINTEXT", ("::ffff:10.0.0.7", 1234))
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        self.requests.append(bytes(frame))
+        self.arrived.set()
+        if self.echo:
+            connection.respond((framed(bytes(frame)),))
+
+    async def request(self, count: int) -> None:
+        """Wait until `count` requests have come in all."""
+        while len(self.requests) < count:
+            self.arrived.clear()
+            await asyncio.wait_for(self.arrived.wait(), 5)
+
+    async def send(self, data: bytes) -> None:
+        await self.loop.sock_sendall(self.client, data)
+
+    async def receive(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            chunk = await asyncio.wait_for(self.loop.sock_recv(self.client, 1 << 20), 5)
+            assert chunk, f"closed after {len(data)} of {count} bytes"
+            data += chunk
+        return data
+
+    async def closed_by_server(self) -> bool:
+        return await asyncio.wait_for(self.loop.sock_recv(self.client, 1), 5) == b""
+
+    async def turns(self, count: int = 5) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)

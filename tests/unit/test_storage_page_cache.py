@@ -1,0 +1,152 @@
+"""Reads that would wait for the disk say so where waiting is forbidden, on real files that were evicted."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ottla.protocol.records import Record, build_batch
+from ottla.storage import page_cache
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.page_cache import ColdRead, is_resident, load, no_waiting, pread, read_file
+from ottla.storage.segment import SegmentFile
+
+MIB = 1 << 20
+
+
+def evict(*paths: Path) -> None:
+    """Take files out of the page cache; skips the test on a file system that lives there (tmpfs)."""
+    for path in paths:
+        fd = os.open(path, os.O_RDWR)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if is_resident(fd, 0, 1):
+                pytest.skip("this file system is memory")
+        finally:
+            os.close(fd)
+
+
+def miss(attempt: Callable[[], object], *paths: Path) -> ColdRead:
+    """What `attempt` misses of files that were evicted. Asking for pages has them read, though nobody waits:
+    in theory they may be there at once, so it may take more than one go."""
+    for _ in range(20):
+        evict(*paths)
+        try:
+            with no_waiting():
+                attempt()
+        except ColdRead as e:
+            return e
+    raise AssertionError("what was evicted is always there")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> SegmentFile:
+    (tmp_path / "file").write_bytes(os.urandom(2 * MIB))
+    return SegmentFile(tmp_path / "file")
+
+
+def test_what_is_in_memory_is_read_and_what_is_not_is_named(file: SegmentFile) -> None:
+    with no_waiting():
+        assert len(pread(file.fd, 5000, 100)) == 5000
+    cold = miss(lambda: pread(file.fd, 5000, MIB), file.path)
+    assert (cold.position, cold.length) == (MIB, 5000)
+    load(cold.file.fd, MIB, 5000)
+    with no_waiting():
+        assert pread(file.fd, 5000, MIB) == os.pread(file.fd, 5000, MIB)
+
+
+def test_a_range_of_which_a_part_is_in_memory_is_cold(file: SegmentFile) -> None:
+    def begin_and_end() -> None:
+        os.pread(file.fd, 4096, 0)
+        os.pread(file.fd, 4096, MIB - 4096)
+
+    def probe() -> None:
+        begin_and_end()
+        assert is_resident(file.fd, 0, 4096)
+        if not is_resident(file.fd, 0, MIB):
+            raise ColdRead(file.fd, 0, MIB)
+
+    def read() -> None:
+        begin_and_end()
+        pread(file.fd, MIB, 0)
+
+    os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+    assert miss(probe, file.path)
+    assert miss(read, file.path)
+
+
+def test_the_end_of_a_file_is_no_reason_to_wait(file: SegmentFile) -> None:
+    with no_waiting():
+        assert len(pread(file.fd, 5000, 2 * MIB - 100)) == 100
+        assert pread(file.fd, 5000, 2 * MIB) == b""
+
+
+def test_waiting_is_allowed_where_nobody_forbids_it(file: SegmentFile, tmp_path: Path) -> None:
+    evict(file.path)
+    assert len(pread(file.fd, 5000, 100)) == 5000
+    evict(file.path)
+    assert len(read_file(file.path)) == 2 * MIB
+
+
+def test_the_pages_of_a_deleted_file_can_still_be_fetched(file: SegmentFile) -> None:
+    path = file.path
+    del file
+    cold = miss(lambda: read_file(path), path)
+    path.unlink()
+    load(cold.file.fd, cold.position, cold.length)
+    assert is_resident(cold.file.fd, 0, 2 * MIB)
+
+
+def test_without_nowait_the_pages_are_counted(file: SegmentFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, buffers: Sequence[bytearray], offset: int, flags: int) -> int:
+        raise OSError(errno.EOPNOTSUPP, "as tmpfs says")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert is_resident(file.fd, 100, MIB)
+    with no_waiting():
+        assert len(pread(file.fd, 5000, 100)) == 5000
+        assert len(pread(file.fd, 5000, 2 * MIB - 100)) == 100
+    os.fsync(file.fd)
+    os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if is_resident(file.fd, 0, 1):
+        pytest.skip("this file system is memory")
+    assert not is_resident(file.fd, 100, MIB)
+    with no_waiting(), pytest.raises(ColdRead):
+        pread(file.fd, 5000, MIB)
+    load(file.fd, 0, 2 * MIB)
+    assert is_resident(file.fd, 100, MIB)
+
+
+def test_a_log_on_disk_is_looked_up_without_waiting(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=200_000, index_interval_bytes=4096)
+    log = Log.open(tmp_path / "t-0", config)
+    for number in range(400):
+        batch = build_batch([Record(0, 1_000_000 + number, None, bytes(2000))])
+        log.append_as_leader(batch, leader_epoch=0, now_ms=0)
+    log.close(0)
+    log = Log.open(tmp_path / "t-0", config, clean_shutdown=True)
+
+    def look_up() -> tuple[int, int, object]:
+        read = log.read(57, 100, up_to=400)
+        return read.slices[0].position, read.size, log.offset_for_timestamp(1_000_123)
+
+    cold = miss(look_up, *(path for path in (tmp_path / "t-0").iterdir() if path.stat().st_size))
+    for _ in range(10):
+        load(cold.file.fd, cold.position, cold.length)
+        try:
+            with no_waiting():
+                found = look_up()
+                break
+        except ColdRead as e:
+            cold = e
+    else:
+        raise AssertionError("it never has what it needs")
+    assert found == look_up()
+    assert found[2] == (123, 1_000_123, 0)
+    assert page_cache.waiting_allowed()
