@@ -393,6 +393,19 @@ def test_latest_is_not_available_until_the_new_leader_knows_what_was_committed(c
     assert cluster.leader.offset_for_time(LATEST_TIMESTAMP, 0) == (1, -1, 1)
 
 
+def test_a_transaction_from_before_its_epoch_leaves_a_leaders_latest_available(cluster: Cluster) -> None:
+    """It is the high watermark that has to reach the epoch's start, not the last stable offset."""
+    open_transaction = build_batch(
+        [Record(0, 1, None, b"x", [])], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    cluster.leader.append_as_leader(open_transaction, required_acks=-1, now_ms=1)
+    cluster.replicate()
+    cluster.elect(2)
+    cluster.replicate()
+    assert cluster.leader.offset_for_time(LATEST_TIMESTAMP, 0) == (1, -1, 1)
+    assert cluster.leader.offset_for_time(LATEST_TIMESTAMP, 1) == (0, -1, 1)
+
+
 def test_the_end_of_an_epoch_is_answered_by_its_leader_only(cluster: Cluster) -> None:
     cluster.produce("a", "b")
     cluster.replicate()

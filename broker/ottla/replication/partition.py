@@ -506,5 +506,5 @@ class Partition:
             timestamp,
             visible_end=visible_end,
             leader_epoch=self.leader_epoch,
-            is_lagging=isolation is not None and self.leader_epoch_start > visible_end,
+            is_lagging=isolation is not None and self.leader_epoch_start > self.high_watermark,
         )
