@@ -1,36 +1,27 @@
 """Apache Kafka 3.9.1 from Maven Central: its classpath, its broker as a process, its tools.
 
-Called by the benchmarks, and by the tests that have Apache Kafka as their judge. The jars are kept outside
-the tree, under the user's cache folder, and fetched once.
+Called by the benchmarks, and by the tests that have Apache Kafka as their judge.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from bench.maven import Artifact, fetch_jars
+from bench.maven import JarsUnavailable as JarsUnavailable
 from ottla.local.java import find_java
 from ottla.local.ports import free_port, port_in_use, wait_until
 from ottla.local.processes import ChildProcess, StartFailed
 
 KAFKA_VERSION: Final = "3.9.1"
-CACHE: Final = Path("~/.cache/ottla").expanduser()
 _ARTIFACTS: Final = (
-    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    ("org.slf4j", "slf4j-reload4j", "1.7.36"),
-)
-_POM: Final = """\
-<project><modelVersion>4.0.0</modelVersion>
-<groupId>dev.ottla</groupId><artifactId>judges</artifactId><version>1</version>
-<dependencies>{dependencies}</dependencies></project>
-"""
-_DEPENDENCY: Final = (
-    "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
+    Artifact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    Artifact("org.slf4j", "slf4j-reload4j", "1.7.36"),
 )
 _LOG4J: Final = """\
 log4j.rootLogger=WARN, out
@@ -59,35 +50,13 @@ STOCK_BROKER_JVM: Final = (
 """For brokers that are measured: what kafka-server-start.sh runs them with."""
 
 
-class JarsUnavailable(Exception):
-    """Maven is missing, or could not get the jars; the message says which."""
-
-
 @lru_cache
 def kafka_classpath() -> str:
     """The classpath of Kafka's broker, clients and tools. Raises JarsUnavailable."""
-    folder = CACHE / f"kafka-{KAFKA_VERSION}"
-    done = folder / ".complete"
-    if not done.exists():
-        if shutil.which("mvn") is None:
-            raise JarsUnavailable(f"needs Maven for Apache Kafka {KAFKA_VERSION}'s jars")
-        folder.mkdir(parents=True, exist_ok=True)
-        pom = folder / "pom.xml"
-        pom.write_text(_POM.format(dependencies="".join(_DEPENDENCY.format(*a) for a in _ARTIFACTS)))
-        command = [
-            "mvn",
-            "-q",
-            "-B",
-            "-f",
-            str(pom),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={folder}",
-        ]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        if ran.returncode:
-            raise JarsUnavailable(f"Maven could not get Apache Kafka's jars: {ran.stdout[-800:]}")
-        (folder / "log4j.properties").write_text(_LOG4J)
-        done.touch()
+    folder = fetch_jars(f"kafka-{KAFKA_VERSION}", _ARTIFACTS)
+    logging = folder / "log4j.properties"
+    if not logging.exists():
+        logging.write_text(_LOG4J)
     return f"{folder}/*"
 
 
@@ -96,11 +65,11 @@ def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = LEAN_JVM
     classpath = kafka_classpath()
     logging = Path(classpath).parent / "log4j.properties"
     options = [*jvm, f"-Dlog4j.configuration=file:{logging}"]
-    return [_java(), *options, "-cp", classpath, main_class, *arguments]
+    return [java(), *options, "-cp", classpath, main_class, *arguments]
 
 
 @lru_cache
-def _java() -> str:
+def java() -> str:
     """Asking a Java for its version takes a tenth of a second: once is enough."""
     return str(find_java())
 
