@@ -131,7 +131,8 @@ class LeaderFetcher:
 
     async def stop(self) -> None:
         """Finish the request in flight, and close the session: the leader has better use for its memory."""
-        self._followers.clear()
+        for key in list(self._followers):
+            self.remove(key)
         self._stopping = True
         self._woken.set()
         if self._task is not None:

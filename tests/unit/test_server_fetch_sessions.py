@@ -1,0 +1,300 @@
+"""Fetch sessions: what an incremental answer names, whom news reaches, and who has to go for whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import FetchRequest
+from ottla.server.fetch_sessions import (
+    EVICTION_MS,
+    NO_SESSION,
+    FetchContext,
+    FetchSessionCache,
+    IncrementalFetch,
+    WantedPartition,
+    WholeFetch,
+)
+from ottla.server.handlers.fetch_response import FetchedPartition
+
+IDS = {"a": UUID(int=1), "b": UUID(int=2)}
+NAMES = {topic_id: name for name, topic_id in IDS.items()}
+UNKNOWN = UUID(int=99)
+
+
+@dataclass
+class Log:
+    """As much of a partition as sessions see: news of it, and what a leader hears of a follower."""
+
+    topic: str = "a"
+    partition: int = 0
+    heard: list[tuple[int, int]] = field(default_factory=list)
+
+    def follower_was_idle(self, broker_id: int, at_ms: int) -> None:
+        self.heard.append((broker_id, at_ms))
+
+
+class Poll:
+    """A long poll, as far as sessions know it."""
+
+    done = False
+    follower = True
+    bucket = 0
+    watched = ()
+
+    def news(self, key: tuple[str, int]) -> None: ...
+
+    def expire(self) -> None: ...
+
+
+class Broker:
+    """Answers whatever is asked for with high watermark 5, and remembers what it read."""
+
+    def __init__(self, slots: int = 10) -> None:
+        self.cache = FetchSessionCache(slots)
+        self.names: dict[UUID, str] = dict(NAMES)
+        self.now_ms = 1_000_000
+        self.records: dict[tuple[str, int], int] = {}
+        self.high_watermark: dict[tuple[str, int], int] = {}
+        self.unsettled: set[tuple[str, int]] = set()
+        self.read: list[tuple[str, int]] = []
+
+    def open(
+        self,
+        session_id: int,
+        epoch: int,
+        *wanted: tuple[str, int],
+        forget: tuple[tuple[str, int], ...] = (),
+        replica_id: int = -1,
+        version: int = 16,
+        offset: int = 5,
+    ) -> FetchContext | ErrorCode:
+        request = FetchRequest(
+            session_id=session_id,
+            session_epoch=epoch,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic=topic,
+                    topic_id=IDS.get(topic, UNKNOWN),
+                    partitions=[FetchRequest.FetchPartition(partition=index, fetch_offset=offset)],
+                )
+                for topic, index in wanted
+            ],
+            forgotten_topics_data=[
+                FetchRequest.ForgottenTopic(topic=topic, topic_id=IDS.get(topic, UNKNOWN), partitions=[index])
+                for topic, index in forget
+            ],
+        )
+        return self.cache.open(
+            request, version, replica_id=replica_id, name_of=self.names.get, now_ms=self.now_ms
+        )
+
+    def answer(self, context: FetchContext | ErrorCode) -> tuple[int, list[tuple[str, int]]]:
+        """(session id, the partitions that the answer names)."""
+        assert not isinstance(context, ErrorCode), context
+        answers = [self._answer(wanted) for wanted in context.to_read()]
+        self.read = [self._name(answer.wanted) for answer in answers]
+        chosen = context.choose(answers)
+        context.commit(answers, self.now_ms)
+        return context.session_id, [self._name(answer.wanted) for answer in chosen]
+
+    def fetch(self, *request: object, **more: object) -> tuple[int, list[tuple[str, int]]]:
+        return self.answer(self.open(*request, **more))  # type: ignore[arg-type]
+
+    def _name(self, wanted: WantedPartition) -> tuple[str, int]:
+        return wanted.topic or "?", wanted.asked.partition
+
+    def _answer(self, wanted: WantedPartition) -> FetchedPartition:
+        name = self._name(wanted)
+        if wanted.topic is None:
+            return FetchedPartition(wanted, ErrorCode.UNKNOWN_TOPIC_ID)
+        high_watermark = self.high_watermark.get(name, 5)
+        size = self.records.get(name, 0)
+        settled = name not in self.unsettled and not size
+        return FetchedPartition(
+            wanted, ErrorCode.NONE, high_watermark, high_watermark, 0, size=size, settled=settled
+        )
+
+
+A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
+
+
+def test_an_idle_session_looks_at_no_partition() -> None:
+    broker = Broker()
+    session, named = broker.fetch(0, 0, A0, A1, B0)
+    assert named == [A0, A1, B0]
+    assert broker.fetch(session, 1) == (session, [])
+    assert broker.read == []
+
+
+def test_news_brings_a_partition_back_and_only_what_is_new_is_said() -> None:
+    broker = Broker()
+    session, _ = broker.fetch(0, 0, A0, A1)
+    broker.cache.mark(Log("a", 1), consumers=True, wake_followers=False)
+    assert broker.fetch(session, 1) == (session, [])
+    assert broker.read == [A1], "looked at, and found unchanged"
+    broker.high_watermark[A1] = 6
+    broker.cache.mark(Log("a", 1), consumers=True, wake_followers=False)
+    assert broker.fetch(session, 2) == (session, [A1])
+    assert broker.fetch(session, 3) == (session, [])
+
+
+def test_what_is_not_settled_stays_in_the_turn() -> None:
+    broker = Broker()
+    broker.unsettled.add(A0)
+    session, _ = broker.fetch(0, 0, A0, A1)
+    assert broker.fetch(session, 1) == (session, [])
+    assert broker.read == [A0]
+    broker.unsettled.clear()
+    broker.fetch(session, 2)
+    broker.fetch(session, 3)
+    assert broker.read == []
+
+
+def test_who_was_answered_records_goes_to_the_end() -> None:
+    broker = Broker()
+    broker.records = {A0: 10, A1: 10, B0: 10}
+    session, _ = broker.fetch(0, 0, A0, A1, B0)
+    broker.records = {A0: 10}
+    broker.fetch(session, 1)
+    assert broker.read == [A0, A1, B0]
+    broker.fetch(session, 2, A1, B0)
+    assert broker.read == [A1, B0, A0]
+
+
+def test_a_poll_answered_too_late_says_that_the_session_went_on() -> None:
+    broker = Broker()
+    session, _ = broker.fetch(0, 0, A0)
+    waiting = broker.open(session, 1)
+    assert broker.fetch(session, 2) == (session, [])
+    assert isinstance(waiting, IncrementalFetch)
+    broker.answer(waiting)
+    assert waiting.error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_a_throttled_answer_leaves_the_session_as_it_was() -> None:
+    broker = Broker()
+    session, _ = broker.fetch(0, 0, A0)
+    broker.high_watermark[A0] = 6
+    broker.cache.mark(Log(), consumers=True, wake_followers=True)
+    context = broker.open(session, 1)
+    assert isinstance(context, IncrementalFetch)
+    assert len(context.choose([broker._answer(wanted) for wanted in context.to_read()])) == 1
+    # ... and no commit: the next one says it.
+    assert broker.fetch(session, 2) == (session, [A0])
+
+
+def test_the_name_of_a_topic_may_be_learned_later() -> None:
+    broker = Broker()
+    del broker.names[IDS["b"]]
+    session, named = broker.fetch(0, 0, A0, B0)
+    assert named == [A0, ("?", 0)]
+    assert broker.fetch(session, 1) == (session, [("?", 0)])
+    broker.names[IDS["b"]] = "b"
+    assert broker.fetch(session, 2) == (session, [B0])
+    assert broker.fetch(session, 3) == (session, [])
+    broker.high_watermark[B0] = 6
+    broker.cache.mark(Log("b", 0), consumers=True, wake_followers=True)
+    assert broker.fetch(session, 4) == (session, [B0])
+
+
+def test_nobody_is_told_of_what_was_forgotten() -> None:
+    broker = Broker()
+    session, _ = broker.fetch(0, 0, A0, A1)
+    broker.fetch(session, 1, forget=(A0,))
+    assert set(broker.cache.watching) == {A1}
+    assert broker.fetch(session, 2, forget=(A1,)) == (NO_SESSION, [])
+    assert broker.cache.watching == {}
+    assert broker.open(session, 3) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_the_epoch_starts_over_at_one() -> None:
+    broker = Broker()
+    session, _ = broker.fetch(0, 0, A0)
+    broker.cache._sessions[session].epoch = 0x7FFFFFFF
+    broker.fetch(session, 0x7FFFFFFF)
+    assert broker.fetch(session, 1) == (session, [])
+
+
+# --- followers ---------------------------------------------------------------------------------------
+
+
+def test_a_leader_hears_late_of_the_polls_of_an_idle_follower() -> None:
+    broker = Broker()
+    session, _ = broker.fetch(0, 0, A0, replica_id=7)
+    for epoch in range(1, 4):
+        broker.now_ms += 500
+        broker.fetch(session, epoch, replica_id=7)
+    log = Log()
+    broker.now_ms += 400
+    broker.cache.mark(log, consumers=False, wake_followers=True)
+    broker.cache.mark(log, consumers=False, wake_followers=True)
+    assert log.heard == [(7, broker.now_ms - 400)], "once, and the time of its last poll"
+
+
+def test_appends_wake_followers_and_high_watermarks_wake_consumers() -> None:
+    broker = Broker()
+    woken: dict[str, Poll] = {}
+    for name, replica_id in (("follower", 7), ("consumer", -1)):
+        session, _ = broker.fetch(0, 0, A0, replica_id=replica_id)
+        context = broker.open(session, 1, replica_id=replica_id)
+        assert isinstance(context, IncrementalFetch)
+        woken[name] = context.session.waiting = Poll()
+    appended = broker.cache.mark(Log(), consumers=False, wake_followers=True)
+    advanced = broker.cache.mark(Log(), consumers=True, wake_followers=False)
+    assert appended == [woken["follower"]]
+    assert advanced == [woken["consumer"]]
+
+
+# --- eviction ----------------------------------------------------------------------------------------
+
+
+def test_a_consumer_finds_no_room_where_all_are_young() -> None:
+    broker = Broker(slots=1)
+    session, _ = broker.fetch(0, 0, A0)
+    assert broker.fetch(0, 0, A0, A1)[0] == NO_SESSION
+    assert broker.fetch(session, 1) == (session, [])
+
+
+def test_the_session_unused_for_two_minutes_goes_first() -> None:
+    broker = Broker(slots=2)
+    stale, _ = broker.fetch(0, 0, A0, A1, replica_id=7)
+    used, _ = broker.fetch(0, 0, A0)
+    broker.now_ms += EVICTION_MS
+    broker.fetch(used, 1)
+    assert broker.fetch(0, 0, A0)[0] == NO_SESSION
+    broker.now_ms += 1
+    assert broker.fetch(0, 0, A0)[0] != NO_SESSION
+    assert broker.open(stale, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_follower_evicts_the_smallest_of_the_consumers() -> None:
+    broker = Broker(slots=2)
+    big, _ = broker.fetch(0, 0, A0, A1)
+    small, _ = broker.fetch(0, 0, A0)
+    follower, _ = broker.fetch(0, 0, A0, replica_id=7)
+    assert follower != NO_SESSION
+    assert broker.open(small, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    broker.fetch(0, 0, A0, replica_id=8)
+    assert broker.open(big, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert broker.fetch(0, 0, A0, replica_id=9)[0] == NO_SESSION, "followers are left, and young"
+
+
+@pytest.mark.parametrize(("size", "evicts"), [(1, False), (2, False), (3, True)])
+def test_an_old_session_gives_way_to_a_bigger_one(size: int, evicts: bool) -> None:
+    broker = Broker(slots=1)
+    old, _ = broker.fetch(0, 0, A0, A1)
+    for epoch in range(1, 4):
+        broker.now_ms += EVICTION_MS // 2
+        broker.fetch(old, epoch)
+    new, _ = broker.fetch(0, 0, *[("a", index) for index in range(size)])
+    assert (new != NO_SESSION) == evicts
+
+
+def test_no_slots_no_sessions() -> None:
+    broker = Broker(slots=0)
+    assert broker.fetch(0, 0, A0) == (NO_SESSION, [A0])
+    assert isinstance(broker.open(0, -1, A0), WholeFetch)
