@@ -133,6 +133,9 @@ class FetchRead:
             if throttled and replica_id not in replica.isr and quota.is_throttled(*replica.key):
                 data = None
             size = 0 if data is None else data.size
+            aborted = None
+            if read_committed and not read.error:
+                aborted = replica.log.aborted_transactions(asked.fetch_offset, data)
             answers.append(
                 FetchedPartition(
                     wanted,
@@ -143,7 +146,7 @@ class FetchRead:
                     None if data is None else data.slices,
                     size,
                     read.diverging,
-                    () if read_committed and not read.error else None,
+                    aborted,
                     read.settled,
                 )
             )

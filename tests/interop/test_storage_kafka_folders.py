@@ -1,0 +1,476 @@
+"""One data folder, served in turns by Apache Kafka 3.9.1 and by us, after clean stops and after kill -9.
+
+Kafka writes it: rolled, compressed and compacted topics, records deleted, transactions committed, aborted and
+left open, a group's offsets. Our logs must make of it what Kafka says that it is, and Kafka of what we add.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from judges import java, needs_kafka_jars
+from kazoo.client import KazooClient
+
+from bench.apache_kafka import KafkaBroker, kafka_classpath, run_tool
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port, wait_until
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol.records import decode_batch, iter_batches
+from ottla.storage.directories import read_properties
+from ottla.storage.log import Log
+from ottla.storage.manager import LogManager
+from ottla.storage.snapshots import decode, encode
+
+WAIT_S = 60.0
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.cleaner.backoff.ms": "100",
+    "log.roll.ms": "3600000",
+    "zookeeper.session.timeout.ms": "6000",
+    "log.segment.delete.delay.ms": "0",
+}
+TOPICS = {
+    "rolled": {"segment.bytes": "4000", "index.interval.bytes": "200"},
+    "compacted": {
+        "segment.bytes": "1500",
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "0",
+    },
+    "transactions": {"segment.bytes": "2500", "index.interval.bytes": "200"},
+}
+OFFSETS = "__consumer_offsets"
+Found = list[tuple[int, bytes | None, bytes | None]]
+
+
+class Facts(NamedTuple):
+    """What a broker says of a topic's partition 0: its ends, and (offset, key, value) of its records."""
+
+    low: int
+    high: int
+    records: Found
+    committed: Found
+
+
+class Folder:
+    """A data folder, and the two brokers that may serve it; `facts` are as last read from a broker."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "broker"
+        self.zookeeper = EmbeddedZooKeeper(root / "zookeeper")
+        self.zookeeper.start()
+        self.kafka = KafkaBroker(self.path, self.zookeeper.connect, settings=SETTINGS)
+        self.ours = BrokerProcess(0, self.path, free_port())
+        self.bootstrap = ""
+        self.left_open: list[Producer] = []
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data"
+
+    def start_kafka(self) -> None:
+        self.kafka.start()
+        self.bootstrap = self.kafka.bootstrap
+        self.wait_until_it_leads()
+
+    def start_ours(self) -> None:
+        settings = {name: value for name, value in SETTINGS.items() if not name.startswith("log.cleaner")}
+        self.ours.write_properties(self.zookeeper.connect, settings)
+        self.ours.start_and_wait()
+        self.bootstrap = f"127.0.0.1:{self.ours.port}"
+        self.wait_until_it_leads()
+
+    def wait_until_it_leads(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+
+        def leads() -> bool:
+            listed = admin.list_topics(timeout=20)
+            wanted = TOPICS.keys() & listed.topics.keys()
+            leaders = {listed.topics[topic].partitions[0].leader for topic in wanted}
+            return list(listed.brokers) == [0] and leaders <= {0}
+
+        until(leads, "the broker leads what it has")
+
+    def kill(self) -> None:
+        """kill -9, and what ZooKeeper does once the session is over."""
+        if self.kafka.pid is not None:
+            os.kill(self.kafka.pid, signal.SIGKILL)
+            self.kafka.stop()
+        else:
+            self.ours.kill()
+        tree = KazooClient(self.zookeeper.connect)
+        tree.start()
+        for node in ("/brokers/ids/0", "/controller"):
+            tree.ensure_path(node)
+            tree.delete(node)
+        tree.stop()
+        tree.close()
+
+    def stop(self) -> None:
+        self.kafka.stop()
+        self.ours.stop()
+
+    def copy(self, to: Path) -> Path:
+        shutil.copytree(self.data, to)
+        (to / ".lock").unlink(missing_ok=True)
+        return to
+
+    # --- clients --------------------------------------------------------------------------------
+
+    def produce(self, topic: str, values: list[str], codec: str = "none", key: str | None = None) -> None:
+        failures: list[object] = []
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "compression.type": codec,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "batch.num.messages": 10,
+            }
+        )
+        for number, value in enumerate(values):
+            producer.produce(
+                topic,
+                value,
+                key=key or f"key {number % 5}",
+                partition=0,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+        assert producer.flush(WAIT_S) == 0
+        assert failures == []
+
+    def transactions_by_java(self, prefix: str, count: int) -> None:
+        """Kafka's own producer: overlapping transactions, half of them aborted, the last two left open."""
+        source = Path(__file__).with_name("java") / "Transactions.java"
+        command = [
+            java(),
+            "-cp",
+            kafka_classpath(),
+            str(source),
+            self.bootstrap,
+            "transactions",
+            prefix,
+            str(count),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def transactions(self, name: str) -> None:
+        """Three, committed, aborted and left open."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": name, "linger.ms": 0})
+        producer.init_transactions(WAIT_S)
+        for end in (producer.commit_transaction, producer.abort_transaction, None):
+            producer.begin_transaction()
+            for number in range(20):
+                producer.produce("transactions", f"{name} {end and end.__name__} {number}", partition=0)
+            assert producer.flush(WAIT_S) == 0
+            if end is not None:
+                end(WAIT_S)
+        self.left_open.append(producer)
+
+    def says(self) -> dict[str, Facts]:
+        found: dict[str, dict[str, Found]] = {topic: {} for topic in TOPICS}
+        ends: dict[str, tuple[int, int]] = {}
+        for isolation in ("read_uncommitted", "read_committed"):
+            consumer = self.consumer("reader", **{"isolation.level": isolation, "enable.partition.eof": True})
+            try:
+                wanted = [TopicPartition(topic, 0) for topic in TOPICS]
+                if not ends:
+                    for each in wanted:
+                        ends[each.topic] = consumer.get_watermark_offsets(each, timeout=WAIT_S)
+                consumer.assign([TopicPartition(topic, 0, low) for topic, (low, _) in ends.items()])
+                for records in found.values():
+                    records[isolation] = []
+                going = set(TOPICS)
+                deadline = time.monotonic() + WAIT_S
+                while going:
+                    assert time.monotonic() < deadline
+                    message = consumer.poll(1)
+                    if message is None:
+                        continue
+                    if message.error():
+                        assert message.error().code() == KafkaError._PARTITION_EOF
+                        going.discard(message.topic())
+                    else:
+                        records = found[message.topic()][isolation]
+                        records.append((message.offset(), message.key(), message.value()))
+            finally:
+                consumer.close()
+        return {
+            topic: Facts(*ends[topic], records["read_uncommitted"], records["read_committed"])
+            for topic, records in found.items()
+        }
+
+    def consumer(self, group: str, **settings: object) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                **settings,
+            }
+        )
+
+    def commit(self, offset: int) -> None:
+        consumer = self.consumer("kept")
+        try:
+            consumer.commit(offsets=[TopicPartition("rolled", 0, offset)], asynchronous=False)
+        finally:
+            consumer.close()
+
+    def committed(self) -> int:
+        consumer = self.consumer("kept")
+        try:
+            [found] = consumer.committed([TopicPartition("rolled", 0)], timeout=WAIT_S)
+            return int(found.offset)
+        finally:
+            consumer.close()
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    assert wait_until(condition, timeout_s=WAIT_S), f"never came true: {what}"
+
+
+class Story(NamedTuple):
+    """The folder in its stations, and what the broker that wrote it said then."""
+
+    by_kafka: Path
+    by_kafka_says: dict[str, Facts]
+    killed_kafka: Path
+    killed_kafka_says: dict[str, Facts]
+    by_us: Path
+    we_say: dict[str, Facts]
+    of_us_kafka_says: dict[str, Facts]
+    of_us_killed_we_say: dict[str, Facts]
+    of_us_killed_kafka_says: dict[str, Facts]
+    committed: list[int]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    needs_kafka_jars()
+    root = tmp_path_factory.mktemp("folders")
+    folder = Folder(root)
+    committed = []
+    try:
+        folder.start_kafka()
+        admin = AdminClient({"bootstrap.servers": folder.bootstrap})
+        new = [NewTopic(topic, 1, 1, config=config) for topic, config in TOPICS.items()]
+        for created in admin.create_topics(new).values():
+            created.result(WAIT_S)
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            folder.produce("rolled", [f"{codec} {number} {'x' * number}" for number in range(60)], codec)
+        folder.produce("compacted", [f"value {number} {'y' * 50}" for number in range(100)])
+        folder.transactions_by_java("by Java", 12)
+        [deleted] = admin.delete_records([TopicPartition("rolled", 0, 33)]).values()
+        deleted.result(WAIT_S)
+        folder.commit(17)
+        checkpoint = folder.data / "cleaner-offset-checkpoint"
+        until(lambda: "compacted 0" in checkpoint.read_text(), "the topic is compacted")
+        by_kafka_says = folder.says()
+        folder.stop()
+        by_kafka = folder.copy(root / "by_kafka")
+
+        folder.start_ours()
+        committed.append(folder.committed())
+        folder.produce("rolled", [f"ours {number} {'x' * number}" for number in range(60)], "zstd")
+        folder.produce("compacted", [f"ours {number} {'y' * 50}" for number in range(40)])
+        folder.commit(18)
+        we_say = folder.says()
+        folder.stop()
+        by_us = folder.copy(root / "by_us")
+
+        folder.start_kafka()
+        committed.append(folder.committed())
+        of_us_kafka_says = folder.says()
+        folder.transactions("more")
+        folder.produce("rolled", [f"killed {number} {'x' * number}" for number in range(40)], "lz4")
+        folder.commit(19)
+        killed_kafka_says = folder.says()
+        folder.kill()
+        killed_kafka = folder.copy(root / "killed_kafka")
+
+        folder.start_ours()
+        committed.append(folder.committed())
+        folder.produce("rolled", [f"ours again {number} {'x' * number}" for number in range(40)], "gzip")
+        folder.commit(20)
+        of_us_killed_we_say = folder.says()
+        folder.kill()
+
+        folder.start_kafka()
+        committed.append(folder.committed())
+        of_us_killed_kafka_says = folder.says()
+    finally:
+        folder.stop()
+        folder.zookeeper.stop()
+    return Story(
+        by_kafka,
+        by_kafka_says,
+        killed_kafka,
+        killed_kafka_says,
+        by_us,
+        we_say,
+        of_us_kafka_says,
+        of_us_killed_we_say,
+        of_us_killed_kafka_says,
+        committed,
+    )
+
+
+def latest(records: Found) -> dict[bytes | None, tuple[int, bytes | None]]:
+    return {key: (offset, value) for offset, key, value in records}
+
+
+def test_nothing_is_lost_or_changed_from_hand_to_hand(story: Story) -> None:
+    rolled = [facts["rolled"] for facts in (story.by_kafka_says, story.we_say, story.killed_kafka_says)]
+    assert [facts.low for facts in rolled] == [33, 33, 33]
+    assert len(story.by_kafka_says["rolled"].records) == 300 - 33
+    for ours, kafkas in (
+        (story.we_say, story.of_us_kafka_says),
+        (story.of_us_killed_we_say, story.of_us_killed_kafka_says),
+    ):
+        for topic in ("rolled", "transactions"):
+            assert kafkas[topic] == ours[topic]
+        # Kafka has gone on compacting.
+        assert latest(kafkas["compacted"].records) == latest(ours["compacted"].records)
+        assert (kafkas["compacted"].low, kafkas["compacted"].high) == (
+            ours["compacted"].low,
+            ours["compacted"].high,
+        )
+    assert story.committed == [17, 18, 19, 20]
+
+
+# --- what our logs make of Kafka's files -------------------------------------------------------------
+
+
+def opened(data: Path) -> LogManager:
+    properties = read_properties(data / "meta.properties")
+    logs = LogManager([data], 0, properties["cluster.id"], {"file.delete.delay.ms": "0"})
+    logs.load(int(time.time() * 1000), TOPICS)
+    return logs
+
+
+def records_of(log: Log) -> Found:
+    found: Found = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1 << 20, up_to=log.log_end_offset).to_bytes()
+        headers = list(iter_batches(data))
+        for position, header in headers:
+            if not header.is_control:
+                records = decode_batch(data, position)
+                found += [(each.offset, each.key, each.value) for each in records if each.offset >= offset]
+        offset = headers[-1][1].next_offset
+    return found
+
+
+def readable(log: Log, records: Found) -> Found:
+    """What a read_committed consumer keeps of them, by the answers of a Fetch."""
+    kept = []
+    producers = {
+        offset: header.producer_id
+        for segment in log._segments
+        for _, header in segment.headers()
+        for offset in range(header.base_offset, header.next_offset)
+    }
+    stable = log.last_stable_offset(log.log_end_offset)
+    aborted = log.collect_aborted_transactions(0, stable)
+    for record in records:
+        skipped = any(
+            each.producer_id == producers[record[0]] and each.first_offset <= record[0] <= each.last_offset
+            for each in aborted
+        )
+        if record[0] < stable and not skipped:
+            kept.append(record)
+    return kept
+
+
+@pytest.mark.parametrize("station", ["by_kafka", "killed_kafka"])
+def test_we_find_what_kafka_says_is_there(story: Story, station: str, tmp_path: Path) -> None:
+    data = shutil.copytree(getattr(story, station), tmp_path / "data")
+    checkpoints = {path: path.read_bytes() for path in data.glob("*/leader-epoch-checkpoint")}
+    assert (data / ".kafka_cleanshutdown").exists() == (station == "by_kafka")
+    logs = opened(data)
+    for topic, facts in getattr(story, f"{station}_says").items():
+        log = logs.get(topic, 0)
+        assert log is not None
+        assert log.segment_count > 1
+        assert (log.log_start_offset, log.log_end_offset) == (facts.low, facts.high), topic
+        records = records_of(log)
+        if topic != "compacted":  # Kafka may have compacted more since
+            assert records == facts.records
+            assert readable(log, records) == facts.committed
+            assert len(facts.committed) == len(facts.records) or topic == "transactions"
+        assert latest(records) == latest(facts.records)
+    assert {path: path.read_bytes() for path in checkpoints} == checkpoints
+    assert logs.get(OFFSETS, 0) is not None
+    logs.close(int(time.time() * 1000))
+
+
+def test_we_know_kafkas_producers_with_its_snapshots_and_without(story: Story, tmp_path: Path) -> None:
+    data = shutil.copytree(story.by_kafka, tmp_path / "data")
+    newest = {path.parent.name: path for path in sorted(data.glob("*/*.snapshot"))}
+    said = {name: decode(path.read_bytes()) for name, path in newest.items()}
+    assert len(said["transactions-0"]) == 2
+    assert {entry.transaction_start is not None for entry in said["transactions-0"].values()} == {True}
+    assert len(said["rolled-0"]) == 5
+
+    def known() -> dict[str, bytes]:
+        logs = opened(data).logs()
+        return {f"{topic}-{n}": encode(_sorted(log.producers.entries())) for (topic, n), log in logs.items()}
+
+    expected = {name: encode(_sorted(entries)) for name, entries in said.items()}
+    with_snapshots = known()
+    assert {name: with_snapshots[name] for name in expected} == expected
+    (data / ".lock").unlink()
+    for path in data.glob("*/*.snapshot"):
+        path.unlink()
+    replayed = known()
+    assert {name: replayed[name] for name in expected} == expected
+
+
+def _sorted(entries: Any) -> Any:
+    return dict(sorted(entries.items()))
+
+
+def test_we_make_kafkas_transaction_indexes_anew_to_the_byte(story: Story, tmp_path: Path) -> None:
+    data = shutil.copytree(story.by_kafka, tmp_path / "data")
+    indexes = {
+        path: path.read_bytes() for path in data.glob("transactions-0/*.txnindex") if path.stat().st_size
+    }
+    assert sum(map(len, indexes.values())) == 11 * 34
+    assert len(indexes) > 1
+    for path in indexes:
+        path.unlink()
+    (data / ".kafka_cleanshutdown").unlink()
+    (data / "recovery-point-offset-checkpoint").unlink()
+    opened(data)
+    assert {path: path.read_bytes() for path in indexes} == indexes
+
+
+def test_kafkas_tool_reads_what_we_added(story: Story) -> None:
+    suffixes = {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
+    files = [path for path in sorted(story.by_us.glob("*-0/*")) if path.suffix in suffixes]
+    assert {path.suffix for path in files} == suffixes
+    done = run_tool("kafka.tools.DumpLogSegments", ["--deep-iteration", "--files", ",".join(map(str, files))])
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert not re.search(
+        r"Mismatches in|Found timestamp mismatch|are not found|out of order|Exception|corrupt", output
+    )
+    assert set(re.findall(r"isvalid: (\w+)", output)) == {"true"}
