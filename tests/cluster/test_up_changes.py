@@ -18,7 +18,7 @@ from up_session import HOST, UpSession
 
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
-from ottla.local.ports import port_in_use
+from ottla.local.ports import port_in_use, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -31,7 +31,7 @@ def cluster_spec(replicas: int = 3, **config: object) -> dict[str, object]:
     return {"replicas": replicas, "config": {**base, **config}}
 
 
-SEGMENTS_CHANGED = {"log.segment.bytes": 2_000_000}
+STATIC_CHANGED = {"replica.fetch.max.bytes": 2_000_000}
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) ->
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    up.write("BrokerCluster", "demo", cluster_spec(**SEGMENTS_CHANGED))
+    up.write("BrokerCluster", "demo", cluster_spec(**STATIC_CHANGED))
     up.wait_ready(120)
     watching.set()
     watcher.join()
@@ -194,15 +194,34 @@ def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) ->
     assert all(up.broker_pid(broker) != pid for broker, pid in pids.items())
     assert not writer.failed
     order = [
-        line.split(" stop broker ")[1][0] for line in up.lines if "bounce, because log.segment.bytes" in line
+        line.split(" stop broker ")[1][0]
+        for line in up.lines
+        if "bounce, because replica.fetch.max.bytes" in line
     ]
     assert sorted(order) == ["0", "1", "2"]
 
     async def setting(client: AdminClient) -> set[str | None]:
         found = [await client.describe_broker_configs(broker) for broker in range(3)]
-        return {settings["log.segment.bytes"].value for settings in found}
+        return {settings["replica.fetch.max.bytes"].value for settings in found}
 
     assert run_admin([(HOST, up.port)], setting) == {"2000000"}
+
+
+def test_a_changed_dynamic_setting_reaches_brokers_that_run(up: UpSession) -> None:
+    pids = {broker: up.broker_pid(broker) for broker in range(3)}
+    up.write("BrokerCluster", "demo", cluster_spec(**STATIC_CHANGED, **{"log.segment.bytes": 3_000_000}))
+    up.wait_line("alter the brokers' settings: log.segment.bytes=3000000")
+    up.wait_ready()
+
+    async def settings(client: AdminClient) -> set[tuple[str | None, int]]:
+        found = [(await client.describe_broker_configs(b))["log.segment.bytes"] for b in range(3)]
+        return {(entry.value, entry.source) for entry in found}
+
+    dynamic_for_all = 3
+    assert wait_until(
+        lambda: run_admin([(HOST, up.port)], settings) == {("3000000", dynamic_for_all)}, timeout_s=20
+    )
+    assert {broker: up.broker_pid(broker) for broker in range(3)} == pids, "no broker is bounced for it"
 
 
 def test_topic_settings_and_partitions_follow_the_file(up: UpSession) -> None:

@@ -22,6 +22,7 @@ from ottla_operator.planning.observed import (
     ZooKeeperState,
 )
 from ottla_operator.planning.steps import (
+    AlterBrokerSettings,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -81,6 +82,7 @@ class FakeCluster:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, FakeTopic] = {}
         self.groups: dict[str, GroupState] = {}
+        self.settings: dict[str, str] = {}
         self.controller = -1
         self.broken_hashes = set(broken_hashes)
         self.racks = dict(racks or {})
@@ -254,7 +256,15 @@ class FakeCluster:
             for name, topic in self.topics.items()
         }
         found = {group: self.groups.get(group, GroupState(group, "Dead", lags={})) for group in groups}
-        return KafkaState(True, "cluster-id", self.controller, frozenset(live), topics, found)
+        return KafkaState(
+            True,
+            "cluster-id",
+            self.controller,
+            frozenset(live),
+            topics,
+            found,
+            settings=dict(self.settings),
+        )
 
     def take(self, step: KafkaStep) -> None:
         self.log.append(str(step))
@@ -268,6 +278,10 @@ class FakeCluster:
                 config.update(step.set_)
                 for name in step.delete:
                     config.pop(name, None)
+            case AlterBrokerSettings():
+                self.settings.update(step.set_)
+                for name in step.delete:
+                    self.settings.pop(name, None)
             case CreatePartitions():
                 self._grow(step)
             case DeleteTopic():

@@ -38,7 +38,7 @@ def loads(world: World) -> dict[int, int]:
 def world() -> World:
     """Three brokers and a topic, all Ready."""
     world = World()
-    world.brokers(3, config={"log.segment.bytes": "1048576"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "1048576"})
     world.topic("orders", config={"min.insync.replicas": 2})
     world.settle()
     assert not world.cluster.violations
@@ -59,7 +59,7 @@ def test_nothing_is_done_when_all_is_as_desired(world: World) -> None:
 
 
 def test_scaling_up_adds_the_broker_first_and_then_moves_replicas_onto_it(world: World) -> None:
-    world.brokers(4, config={"log.segment.bytes": "1048576"})
+    world.brokers(4, config={"replica.fetch.max.bytes": "1048576"})
     world.settle()
     log = world.cluster.log
     start = next(i for i, line in enumerate(log) if line.startswith("start 3"))
@@ -73,7 +73,7 @@ def test_scaling_up_adds_the_broker_first_and_then_moves_replicas_onto_it(world:
 def test_a_rebalance_goes_on_in_batches_until_it_is_done(world: World) -> None:
     world.topic("many", partitions=60)
     world.settle()
-    world.brokers(4, config={"log.segment.bytes": "1048576"})
+    world.brokers(4, config={"replica.fetch.max.bytes": "1048576"})
     world.until(lambda: cluster_status(world).reassignment is not None)
     seen = []
     while cluster_status(world).reassignment is not None:
@@ -85,15 +85,15 @@ def test_a_rebalance_goes_on_in_batches_until_it_is_done(world: World) -> None:
 
 
 def test_without_on_scale_up_the_new_broker_stays_empty(world: World) -> None:
-    world.brokers(4, config={"log.segment.bytes": "1048576"}, rebalance={"onScaleUp": False})
+    world.brokers(4, config={"replica.fetch.max.bytes": "1048576"}, rebalance={"onScaleUp": False})
     world.settle()
     assert 3 not in loads(world)
 
 
 def test_scaling_down_drains_the_last_broker_before_it_is_stopped(world: World) -> None:
-    world.brokers(4, config={"log.segment.bytes": "1048576"})
+    world.brokers(4, config={"replica.fetch.max.bytes": "1048576"})
     world.settle()
-    world.brokers(3, config={"log.segment.bytes": "1048576"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "1048576"})
     world.settle()
     assert sorted(world.cluster.brokers) == [0, 1, 2]
     assert loads(world) == {0: 4, 1: 4, 2: 4}
@@ -102,9 +102,9 @@ def test_scaling_down_drains_the_last_broker_before_it_is_stopped(world: World) 
 
 
 def test_a_replica_that_lands_on_a_broker_being_drained_is_moved_off_first(world: World) -> None:
-    world.brokers(4, config={"log.segment.bytes": "1048576"})
+    world.brokers(4, config={"replica.fetch.max.bytes": "1048576"})
     world.settle()
-    world.brokers(3, config={"log.segment.bytes": "1048576"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "1048576"})
     world.step()
     world.cluster.create_topic("stray", 2, 2, assignment={0: [3, 0], 1: [1, 3]})
     world.settle()
@@ -113,9 +113,9 @@ def test_a_replica_that_lands_on_a_broker_being_drained_is_moved_off_first(world
 
 
 def test_new_topics_stay_off_a_broker_that_is_being_drained(world: World) -> None:
-    world.brokers(4, config={"log.segment.bytes": "1048576"})
+    world.brokers(4, config={"replica.fetch.max.bytes": "1048576"})
     world.settle()
-    world.brokers(3, config={"log.segment.bytes": "1048576"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "1048576"})
     world.topic("late", partitions=8)
     world.step()
     created = [p.replicas for p in world.cluster.topics["late"].partitions]
@@ -123,19 +123,19 @@ def test_new_topics_stay_off_a_broker_that_is_being_drained(world: World) -> Non
 
 
 def test_a_drain_that_cannot_be_done_is_blocked_and_says_why(world: World) -> None:
-    world.brokers(2, config={"log.segment.bytes": "1048576"})
+    world.brokers(2, config={"replica.fetch.max.bytes": "1048576"})
     for _ in range(5):
         world.step()
     status, reason, message = world.condition("BrokerCluster/demo", "Scaling")
     assert (status, reason) == ("False", "ScaleDownBlocked")
     assert "orders-0 needs 3 replicas; 2 brokers can take them" in message
     assert sorted(world.cluster.brokers) == [0, 1, 2]
-    world.brokers(3, config={"log.segment.bytes": "1048576"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "1048576"})
     world.settle()
 
 
 def test_policy_block_names_the_broker_that_still_holds_replicas(world: World) -> None:
-    world.brokers(2, config={"log.segment.bytes": "1048576"}, scaleDown={"policy": "Block"})
+    world.brokers(2, config={"replica.fetch.max.bytes": "1048576"}, scaleDown={"policy": "Block"})
     world.step()
     assert "broker 2 holds 4 replicas" in world.condition("BrokerCluster/demo", "Scaling")[2]
     assert not any(line.startswith(("stop", "reassign")) for line in world.cluster.log)
@@ -143,13 +143,13 @@ def test_policy_block_names_the_broker_that_still_holds_replicas(world: World) -
 
 def test_a_changed_static_setting_bounces_the_brokers_one_by_one_the_controller_last(world: World) -> None:
     controller = world.cluster.controller
-    world.brokers(3, config={"log.segment.bytes": "2097152"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "2097152"})
     world.step()
     rollout = cluster_status(world).rollout
     assert rollout is not None
     assert (rollout.updated, rollout.total) == (0, 3)
     reasons = {reason for broker in cluster_status(world).brokers for reason in broker.restart_reasons}
-    assert reasons == {"log.segment.bytes is changed"}
+    assert reasons == {"replica.fetch.max.bytes is changed"}
     world.settle()
     stops = [line for line in world.cluster.log if line.startswith("stop")]
     assert stops[-1] == f"stop {controller}"
@@ -161,14 +161,14 @@ def test_a_changed_static_setting_bounces_the_brokers_one_by_one_the_controller_
 
 
 def test_a_roll_is_over_when_the_last_broker_is_back_in_every_isr(world: World) -> None:
-    world.brokers(3, config={"log.segment.bytes": "2097152"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "2097152"})
     world.settle()
     assert all(len(p.isr) == 3 for p in world.cluster.topics["orders"].partitions)
     assert cluster_status(world).rollout is None
 
 
 def test_while_brokers_wait_the_status_says_for_what(world: World) -> None:
-    world.brokers(3, config={"log.segment.bytes": "2097152"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "2097152"})
     world.step()
     waiting = {b.id: b.waiting_for for b in cluster_status(world).brokers}
     assert "controller" in waiting[0]
@@ -179,7 +179,7 @@ def test_a_setting_that_brokers_cannot_start_with_stops_the_roll_and_taking_it_b
     world: World,
 ) -> None:
     before = world.cluster.brokers[0].launch.config_hash
-    world.brokers(3, config={"log.segment.bytes": "15"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "15"})
     world.step()
     rollout = cluster_status(world).rollout
     assert rollout is not None
@@ -190,7 +190,7 @@ def test_a_setting_that_brokers_cannot_start_with_stops_the_roll_and_taking_it_b
     assert world.condition("BrokerCluster/demo", "Available")[0] == "True"
     still = [b.id for b in world.cluster.brokers.values() if b.launch.config_hash == before and b.up]
     assert len(still) == 2
-    world.brokers(3, config={"log.segment.bytes": "1048576"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "1048576"})
     world.settle()
     assert {b.launch.config_hash for b in world.cluster.brokers.values()} == {before}
     assert not world.cluster.violations
@@ -198,7 +198,7 @@ def test_a_setting_that_brokers_cannot_start_with_stops_the_roll_and_taking_it_b
 
 def test_a_broker_that_crashes_during_a_roll_comes_back_as_it_was(world: World) -> None:
     before = world.cluster.brokers[0].launch.config_hash
-    world.brokers(3, config={"log.segment.bytes": "2097152"})
+    world.brokers(3, config={"replica.fetch.max.bytes": "2097152"})
     world.step()
     world.cluster.crash(2)
     world.step()
@@ -209,7 +209,7 @@ def test_a_broker_that_crashes_during_a_roll_comes_back_as_it_was(world: World) 
 
 def test_on_approval_the_roll_waits_for_the_annotation(world: World) -> None:
     spec = {"rollingUpdate": {"strategy": "OnApproval"}}
-    world.brokers(3, config={"log.segment.bytes": "2097152"}, **spec)
+    world.brokers(3, config={"replica.fetch.max.bytes": "2097152"}, **spec)
     for _ in range(5):
         world.step()
     rollout = cluster_status(world).rollout
@@ -219,7 +219,7 @@ def test_on_approval_the_roll_waits_for_the_annotation(world: World) -> None:
     world.apply(
         "BrokerCluster",
         "demo",
-        {"replicas": 3, "config": {"log.segment.bytes": "2097152"}, **spec},
+        {"replicas": 3, "config": {"replica.fetch.max.bytes": "2097152"}, **spec},
         approve_rollout=rollout.target_hash,
     )
     world.settle()

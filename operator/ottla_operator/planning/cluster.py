@@ -7,6 +7,7 @@ ours are not begun at the same time; what is in flight may go on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
@@ -22,7 +23,9 @@ from ottla_operator.planning.scaling import (
     plan_scale_down,
     plan_scale_up,
 )
+from ottla_operator.planning.settings import difference
 from ottla_operator.planning.steps import (
+    AlterBrokerSettings,
     ClusterStep,
     ElectPreferredLeaders,
     EnsureZooKeeper,
@@ -34,6 +37,7 @@ from ottla_operator.planning.steps import (
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster import BrokerStatus, ReassignmentStatus, RolloutStatus
 from ottla_operator.resources.common import APPROVE_ANNOTATION
+from ottla_operator.resources.settings import is_live_setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +83,13 @@ def plan_cluster(cluster: BrokerCluster, observed: Observed, target: Revision) -
     roll = plan_roll(observed, members.desired, target.hash, spec.rolling_update, approved=approved)
     roll = _until_caught_up(cluster, observed, target, roll)
     scaling = Scaling()
+    settings = _settings(observed, target)
     steps: list[ClusterStep] = []
     if not observed.zookeeper.running:
         steps.append(EnsureZooKeeper())
     else:
         steps += _starts(observed, members, target, roll)
+        steps += settings
         scaling = _scaling(cluster, observed, members, roll)
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
         if elect:
@@ -93,7 +99,7 @@ def plan_cluster(cluster: BrokerCluster, observed: Observed, target: Revision) -
     status = _status(cluster, observed, members, target, roll, scaling)
     return ClusterPlan(
         steps=tuple(steps),
-        findings=tuple(_findings(cluster, observed, members, target, roll, scaling)),
+        findings=tuple(_findings(cluster, observed, members, target, roll, scaling, settings)),
         status=status,
         placement=_placement(observed, members),
     )
@@ -148,6 +154,15 @@ def _starts(observed: Observed, members: Members, target: Revision, roll: Roll) 
     needed = (broker for broker in members.surplus if observed.kafka.holding(broker))
     idle = (broker for broker in needed if observed.brokers[broker].state in ("Stopped", "Crashed"))
     return [*steps, *(StartBroker(broker, on_target=False) for broker in idle)]
+
+
+def _settings(observed: Observed, target: Revision) -> list[ClusterStep]:
+    """What brokers take while they run. A rate that somebody throttles replicas with is not ours to undo."""
+    if not observed.kafka.settled:
+        return []
+    current = {name: value for name, value in observed.kafka.settings.items() if is_live_setting(name)}
+    changed, deleted = difference(target.live, current)
+    return [AlterBrokerSettings(changed, tuple(deleted))] if changed or deleted else []
 
 
 def _bounces(observed: Observed, target: Revision, roll: Roll) -> list[ClusterStep]:
@@ -315,12 +330,16 @@ def _findings(
     target: Revision,
     roll: Roll,
     scaling: Scaling,
+    settings: Sequence[ClusterStep],
 ) -> list[Finding]:
     kafka = observed.kafka
     offline = [partition.name for partition in kafka.partitions() if partition.leader < 0]
     lagging = [partition.name for partition in kafka.partitions() if partition.under_replicated]
     not_ready = [broker for broker in members.desired if not observed.in_service(broker)]
-    findings = [_ready(cluster, observed, members, roll, scaling, not_ready, offline)]
+    ready = _ready(cluster, observed, members, roll, scaling, not_ready, offline)
+    if settings and ready.status == "True":
+        ready = no("Ready", "Configuring", "; ".join(map(str, settings)))
+    findings = [ready]
     if not kafka.settled:
         reason = "NoController" if kafka.reachable else "Unreachable"
         findings.append(no("Available", reason, kafka.problem))
@@ -340,6 +359,8 @@ def _findings(
     findings.append(
         no("ConfigApplied", "Outdated", f"{stale} of {roll.total} brokers are not on revision {target.hash}")
         if stale
+        else no("ConfigApplied", "Applying", "; ".join(map(str, settings)))
+        if settings
         else yes("ConfigApplied", "UpToDate", f"revision {target.hash}")
     )
     if roll.stalled:

@@ -125,6 +125,8 @@ class KafkaState:
     groups: Mapping[str, GroupState] = field(default_factory=dict)
     problem: str = ""
     """Why the cluster could not be reached."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What is set for all brokers together, and taken while they run."""
 
     @property
     def settled(self) -> bool:

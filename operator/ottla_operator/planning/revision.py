@@ -1,8 +1,9 @@
 """The revision of a cluster's brokers: their static settings, and a hash of them.
 
-A broker whose hash is not the target's is bounced. Brokers take no setting of theirs while running yet, so
-`spec.config` is static as a whole; topics' settings are applied live, by `planning.topics`. Left out of the
-hash: what the operator fills in by default, and what only tells brokers apart.
+A broker whose hash is not the target's is bounced. What brokers take while they run is not static: it is
+kept in the cluster for all of them, and altered there (`planning.cluster`), as topics' settings are. It is
+not in a broker's own file either, where it would come back when it is taken out of the spec. Left out of
+the hash, too: what the operator fills in by default, and what only tells brokers apart.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from ottla_operator.resources.cluster import BrokerClusterSpec
 from ottla_operator.resources.common import config_texts
+from ottla_operator.resources.settings import is_live_setting
 
 # Three replicas of each internal topic are Kafka's default, and impossible on fewer brokers.
 _INTERNAL_REPLICATION = (
@@ -30,6 +32,8 @@ class Revision:
     hash: str
     static: Mapping[str, str]
     defaults: Mapping[str, str] = field(default_factory=dict)
+    live: Mapping[str, str] = field(default_factory=dict)
+    """What all brokers take without a bounce."""
 
     @property
     def properties(self) -> dict[str, str]:
@@ -40,13 +44,17 @@ class Revision:
 def target_revision(spec: BrokerClusterSpec) -> Revision:
     """The revision that the spec asks for."""
     settings = config_texts(spec.config)
-    static = {name: settings[name] for name in sorted(settings)}
+    static = {name: settings[name] for name in sorted(settings) if not is_live_setting(name)}
+    live = {name: settings[name] for name in sorted(settings) if is_live_setting(name)}
     replication = str(min(3, spec.replicas))
     defaults = dict.fromkeys(_INTERNAL_REPLICATION, replication)
     defaults[_INTERNAL_MIN_ISR] = str(min(2, spec.replicas))
     described = json.dumps({"static": static, "version": spec.version, "image": spec.image}, sort_keys=True)
     return Revision(
-        hash=hashlib.sha256(described.encode()).hexdigest()[:10], static=static, defaults=defaults
+        hash=hashlib.sha256(described.encode()).hexdigest()[:10],
+        static=static,
+        defaults=defaults,
+        live=live,
     )
 
 

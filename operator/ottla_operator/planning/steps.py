@@ -104,6 +104,20 @@ class AlterTopicConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AlterBrokerSettings:
+    """Of all brokers together, while they run."""
+
+    set_: Mapping[str, str]
+    delete: Sequence[str]
+
+    def __str__(self) -> str:
+        changes = [f"{name}={value}" for name, value in self.set_.items()]
+        return "alter the brokers' settings: " + ", ".join(
+            changes + [f"{name} to default" for name in self.delete]
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CreatePartitions:
     topic: str
     total: int
@@ -137,6 +151,7 @@ ClusterStep = (
     | RemoveBroker
     | Reassign
     | ElectPreferredLeaders
+    | AlterBrokerSettings
 )
 ResourceStep = CreateTopic | AlterTopicConfig | CreatePartitions | DeleteTopic | DeleteGroup | Reassign
 Step = ClusterStep | ResourceStep

@@ -16,6 +16,7 @@ from ottla_operator.planning.observed import Observed, TopicState
 from ottla_operator.planning.placement import Layout, Unplaceable
 from ottla_operator.planning.rebalance import Changes, batch, change_factor
 from ottla_operator.planning.scaling import target_assignment
+from ottla_operator.planning.settings import difference
 from ottla_operator.planning.steps import (
     AlterTopicConfig,
     CreatePartitions,
@@ -203,18 +204,7 @@ def _ours(topic: Topic, state: TopicState) -> bool:
 
 def _config_difference(topic: Topic, state: TopicState) -> tuple[dict[str, str], list[str]]:
     """(settings to set, settings to put back to their default)."""
-    wanted = config_texts(topic.spec.config)
-    changed = {
-        name: value
-        for name, value in wanted.items()
-        if name not in state.config or _normal(state.config[name]) != _normal(value)
-    }
-    return changed, [name for name in state.config if name not in wanted]
-
-
-def _normal(value: str) -> str:
-    """Lists compare without their blanks, as Kafka reads them."""
-    return ",".join(part.strip() for part in value.split(","))
+    return difference(config_texts(topic.spec.config), state.config)
 
 
 def _plan_config(topic: Topic, state: TopicState, change: _Change) -> None:

@@ -19,6 +19,7 @@ from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla_operator.planning.observed import GroupState, KafkaState, PartitionState, TopicState
 from ottla_operator.planning.steps import (
+    AlterBrokerSettings,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -100,6 +101,7 @@ class KafkaAdmin:
         moves = await controller.list_partition_reassignments()
         topics = await controller.describe_topics()
         configs = await controller.describe_topic_configs(topics)
+        settings = await controller.describe_broker_configs(None)
         return KafkaState(
             reachable=True,
             cluster_id=described.cluster_id or "",
@@ -108,6 +110,7 @@ class KafkaAdmin:
             topics={
                 name: _topic_state(topic, configs.get(name, {}), moves) for name, topic in topics.items()
             },
+            settings={name: entry.value for name, entry in settings.items() if entry.value is not None},
         )
 
     async def _group(self, admin: AdminClient, group: str, topics: Mapping[str, TopicState]) -> GroupState:
@@ -187,6 +190,8 @@ async def _take(admin: AdminClient, step: KafkaStep) -> None:
             await _create_topic(admin, step)
         case AlterTopicConfig():
             await admin.alter_topic_config(step.topic, set_values=step.set_, delete=step.delete)
+        case AlterBrokerSettings():
+            await admin.alter_broker_config(None, set_values=step.set_, delete=step.delete)
         case CreatePartitions():
             await _create_partitions(admin, step)
         case DeleteTopic():

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from ottla_operator.planning.observed import BrokerInstance, KafkaState, ZooKeeperState
 from ottla_operator.planning.steps import (
+    AlterBrokerSettings,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -31,6 +32,7 @@ KafkaStep = (
     | DeleteGroup
     | Reassign
     | ElectPreferredLeaders
+    | AlterBrokerSettings
 )
 
 Address = tuple[str, int]

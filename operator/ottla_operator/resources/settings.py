@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ottla.metadata.broker_config_table import BROKER_CONFIGS, WITHOUT_EFFECT
 from ottla.metadata.config import BrokerConfig, ConfigError, is_connect_string, validate_topic_config
 
 __all__ = [
     "RESERVED_BROKER_SETTINGS",
     "broker_settings_problems",
     "is_connect_string",
+    "is_live_setting",
     "topic_setting_problem",
 ]
 
@@ -36,6 +38,12 @@ RESERVED_BROKER_SETTINGS: Final = {
 def topic_setting_problem(name: str, value: str) -> str | None:
     """What is wrong with a topic's setting, or None."""
     return validate_topic_config(name, value)
+
+
+def is_live_setting(name: str) -> bool:
+    """Whether brokers that run take a new value. Those without effect are not asked to: Kafka's rules for
+    them (twice as many threads at most) would only be in the way."""
+    return name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic and name not in WITHOUT_EFFECT
 
 
 def broker_settings_problems(settings: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[str]]:
