@@ -6,7 +6,7 @@ import asyncio
 import functools
 import heapq
 import struct
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from ottla.coordinators.config import GroupConfig
@@ -113,8 +113,9 @@ class MemoryLog:
             gate.set_result(None)
         self.held.clear()
 
-    def read_all(self, partition: int) -> Iterator[bytes]:
-        yield from list(self.batches.get(partition, []))
+    async def read_all(self, partition: int) -> AsyncIterator[bytes]:
+        for batch in list(self.batches.get(partition, [])):
+            yield batch
 
     def records(self) -> list[Record]:
         return [

@@ -13,7 +13,7 @@ from ottla.protocol.records import Record, build_batch
 from ottla.storage import page_cache
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.page_cache import ColdRead, is_resident, load, no_waiting, pread, read_file
+from ottla.storage.page_cache import ColdRead, NoWaiting, is_resident, load, pread, read_file
 from ottla.storage.segment import SegmentFile
 
 MIB = 1 << 20
@@ -38,7 +38,7 @@ def miss(attempt: Callable[[], object], *paths: Path) -> ColdRead:
     for _ in range(20):
         evict(*paths)
         try:
-            with no_waiting():
+            with NoWaiting():
                 attempt()
         except ColdRead as e:
             return e
@@ -52,12 +52,12 @@ def file(tmp_path: Path) -> SegmentFile:
 
 
 def test_what_is_in_memory_is_read_and_what_is_not_is_named(file: SegmentFile) -> None:
-    with no_waiting():
+    with NoWaiting():
         assert len(pread(file.fd, 5000, 100)) == 5000
     cold = miss(lambda: pread(file.fd, 5000, MIB), file.path)
     assert (cold.position, cold.length) == (MIB, 5000)
     load(cold.file.fd, MIB, 5000)
-    with no_waiting():
+    with NoWaiting():
         assert pread(file.fd, 5000, MIB) == os.pread(file.fd, 5000, MIB)
 
 
@@ -82,7 +82,7 @@ def test_a_range_of_which_a_part_is_in_memory_is_cold(file: SegmentFile) -> None
 
 
 def test_the_end_of_a_file_is_no_reason_to_wait(file: SegmentFile) -> None:
-    with no_waiting():
+    with NoWaiting():
         assert len(pread(file.fd, 5000, 2 * MIB - 100)) == 100
         assert pread(file.fd, 5000, 2 * MIB) == b""
 
@@ -109,7 +109,7 @@ def test_without_nowait_the_pages_are_counted(file: SegmentFile, monkeypatch: py
 
     monkeypatch.setattr(os, "preadv", refuse)
     assert is_resident(file.fd, 100, MIB)
-    with no_waiting():
+    with NoWaiting():
         assert len(pread(file.fd, 5000, 100)) == 5000
         assert len(pread(file.fd, 5000, 2 * MIB - 100)) == 100
     os.fsync(file.fd)
@@ -117,7 +117,7 @@ def test_without_nowait_the_pages_are_counted(file: SegmentFile, monkeypatch: py
     if is_resident(file.fd, 0, 1):
         pytest.skip("this file system is memory")
     assert not is_resident(file.fd, 100, MIB)
-    with no_waiting(), pytest.raises(ColdRead):
+    with NoWaiting(), pytest.raises(ColdRead):
         pread(file.fd, 5000, MIB)
     load(file.fd, 0, 2 * MIB)
     assert is_resident(file.fd, 100, MIB)
@@ -140,7 +140,7 @@ def test_a_log_on_disk_is_looked_up_without_waiting(tmp_path: Path) -> None:
     for _ in range(10):
         load(cold.file.fd, cold.position, cold.length)
         try:
-            with no_waiting():
+            with NoWaiting():
                 found = look_up()
                 break
         except ColdRead as e:

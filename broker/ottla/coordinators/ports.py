@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class GroupLog(Protocol):
         """
         ...
 
-    def read_all(self, partition: int) -> Iterator[bytes | memoryview]:
+    def read_all(self, partition: int) -> AsyncIterator[bytes | memoryview]:
         """Whole record batches, some at a time, from the log's start to its end. May raise KafkaError."""
         ...
 

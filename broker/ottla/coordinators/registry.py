@@ -147,7 +147,7 @@ class Registry:
     async def _replay(self, partition: int) -> list[Group]:
         replay = Replay()
         yielded_at = 0
-        for buffer in self._log.read_all(partition):
+        async for buffer in self._log.read_all(partition):
             for position, header in iter_batches(buffer):
                 replay.apply_batch(buffer, position, header)
                 if replay.record_count - yielded_at >= RECORDS_PER_SLICE:

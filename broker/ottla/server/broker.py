@@ -35,6 +35,7 @@ from ottla.metadata.succession import wait_for_successors
 from ottla.metadata.zookeeper import ZooKeeperStore
 from ottla.replication.manager import ReplicaManager
 from ottla.server import live_settings, routes
+from ottla.server.cold_reads import ColdReads
 from ottla.server.controlled_shutdown import ControlledShutdown
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher
@@ -158,6 +159,8 @@ class Broker:
         undo.push_async_callback(self._close_logs, logs)
 
         sessions = FetchSessionCache(config.get_int("max.incremental.fetch.session.cache.slots"))
+        self.cold_reads = cold_reads = ColdReads(loop)
+        undo.callback(cold_reads.close)
         self.purgatory = purgatory = Purgatory(loop, sessions)
         undo.callback(purgatory.close)
         self.controller = controller = Controller(
@@ -207,6 +210,7 @@ class Broker:
             purgatory,
             self.cache,
             clock,
+            cold_reads,
             partitions=await offsets_partitions(store, config),
         )
         undo.push_async_callback(coordinator.stop)
@@ -224,6 +228,8 @@ class Broker:
             send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
             receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
             backlog=config.get_int("socket.listen.backlog.size"),
+            queued_max_bytes=config.get_int("queued.max.request.bytes"),
+            cold_reads=cold_reads,
         )
         undo.callback(server.close_all)
         undo.callback(server.stop_accepting)
@@ -243,6 +249,7 @@ class Broker:
             controller=controller,
             channel=channel,
             first_view=self._first_view,
+            cold_reads=cold_reads,
         )
         routes.register(rooms, dispatcher)
         self.endpoints = [server.bind(Endpoint(x.name, x.host, x.port)) for x in config.listeners]

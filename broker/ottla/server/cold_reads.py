@@ -5,7 +5,7 @@ Called by connections, before they send ranges of files, and by the handlers tha
 - `may_send` says of a range that is about to go out whether it may go out now. If not, its pages are read
   by a thread, and the connection is called back. One that reads a cold file from front to back has the next
   `AHEAD_BYTES` read in good time, so that mostly it finds them there.
-- `run` is for reads that look something up (`storage.page_cache.no_waiting`): it tries on the loop and, after
+- `run` is for reads that look something up (`storage.page_cache.NoWaiting`): it tries on the loop and, after
   `ColdRead`, again once a thread has read those pages. What is tried must bear being tried again.
 
 Progress is certain: what a thread has read is sent, or read, without another look, even if memory is so short
@@ -19,10 +19,10 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from ottla.storage import page_cache
-from ottla.storage.page_cache import ColdRead, no_waiting
+from ottla.storage.page_cache import ColdRead, NoWaiting
 from ottla.storage.segment import FileSlice
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ LOOKUP_AHEAD_BYTES: Final = 1 << 20
 TRIES_MAX: Final = 4
 """A lookup may need the index, and then the log. After so many it is done on the loop, come what may."""
 
+T = TypeVar("T")
 Done = Callable[["OSError | None"], None]
 
 
@@ -98,7 +99,7 @@ class ColdReads:
             attempt()
             return
         try:
-            with no_waiting():
+            with NoWaiting():
                 attempt()
         except ColdRead as miss:
             self.fetch([miss], partial(self._run_again, attempt, fail, tries + 1))
@@ -116,6 +117,18 @@ class ColdReads:
             self.run(attempt, fail, tries)
         except Exception as e:
             fail(e)
+
+    async def look_up(self, attempt: Callable[[], T]) -> T:
+        """As `run`, for coroutines."""
+        for _ in range(TRIES_MAX):
+            try:
+                with NoWaiting():
+                    return attempt()
+            except ColdRead as miss:
+                loaded: asyncio.Future[None] = self._loop.create_future()
+                self.fetch([miss], partial(_settle, loaded))
+                await loaded
+        return attempt()
 
     def fetch(self, misses: Sequence[ColdRead], then: Done) -> None:
         """Have what was missed read, all at once; `then` is called on the loop, with the last error."""
@@ -164,3 +177,12 @@ class ColdReads:
         """Call nobody back from now on (connections are closed already)."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _settle(loaded: asyncio.Future[None], problem: OSError | None) -> None:
+    if loaded.done():
+        return  # nobody waits any more
+    if problem is None:
+        loaded.set_result(None)
+    else:
+        loaded.set_exception(problem)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import iter_batches
 from ottla.replication.manager import ReplicaManager
+from ottla.server.cold_reads import ColdReads
 from ottla.server.handlers.auto_create import OFFSETS_TOPIC
 from ottla.server.purgatory import Purgatory
 
@@ -23,6 +25,7 @@ class ReplicatedGroupLog:
         replicas: ReplicaManager,
         purgatory: Purgatory,
         clock: Callable[[], int],
+        cold_reads: ColdReads,
         *,
         commit_timeout_ms: int,
         load_buffer_bytes: int,
@@ -30,6 +33,7 @@ class ReplicatedGroupLog:
         self._replicas = replicas
         self._purgatory = purgatory
         self._clock = clock
+        self._cold_reads = cold_reads
         self._commit_timeout_ms = commit_timeout_ms
         self._load_buffer_bytes = load_buffer_bytes
 
@@ -62,14 +66,16 @@ class ReplicatedGroupLog:
         )
         return await settled
 
-    def read_all(self, partition: int) -> Iterator[bytes | memoryview]:
-        """From the log's start to its end as of now, about `offsets.load.buffer.size` at a time."""
+    async def read_all(self, partition: int) -> AsyncIterator[bytes | memoryview]:
+        """From the log's start to its end as of now, about `offsets.load.buffer.size` at a time. By threads:
+        after a failover nobody may have read it for long."""
         replica = self._replicas.partition(OFFSETS_TOPIC, partition)
         offset = replica.log.log_start_offset
         end = replica.log.log_end_offset
         while offset < end:
-            read = replica.log.read(offset, self._load_buffer_bytes, up_to=end)
-            data = read.to_bytes()
+            look_up = partial(replica.log.read, offset, self._load_buffer_bytes, up_to=end)
+            read = await self._cold_reads.look_up(look_up)
+            data = await asyncio.to_thread(read.to_bytes)
             if not data:
                 return
             yield data

@@ -17,6 +17,7 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import MetadataStore
 from ottla.replication.manager import ReplicaManager
+from ottla.server.cold_reads import ColdReads
 from ottla.server.group_log import ReplicatedGroupLog
 from ottla.server.handlers.auto_create import OFFSETS_TOPIC
 from ottla.server.purgatory import Purgatory
@@ -41,6 +42,7 @@ def make_coordinator(
     purgatory: Purgatory,
     cache: MetadataCache,
     clock: Callable[[], int],
+    cold_reads: ColdReads,
     *,
     partitions: int,
 ) -> GroupCoordinator:
@@ -48,6 +50,7 @@ def make_coordinator(
         replicas,
         purgatory,
         clock,
+        cold_reads,
         commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
         load_buffer_bytes=config.get_int("offsets.load.buffer.size"),
     )

@@ -21,6 +21,7 @@ from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.store import MetadataStore
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
+from ottla.server.cold_reads import ColdReads
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher, Route
 from ottla.server.handlers.alter_configs import AlterConfigsHandler
@@ -67,6 +68,7 @@ class Rooms:
     controller: Controller
     channel: ControllerChannel
     first_view: FirstView
+    cold_reads: ColdReads
 
 
 class Handler(Protocol):
@@ -81,8 +83,16 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     throttle = ClientThrottle(rooms.quotas, clock)
     return (
         ProduceHandler(replicas, purgatory, cache, clock, throttle),
-        FetchHandler(replicas, purgatory, cache, clock, throttle, fetch_max_bytes=fetch_max_bytes),
-        OffsetsHandler(replicas, clock),
+        FetchHandler(
+            replicas,
+            purgatory,
+            cache,
+            clock,
+            throttle,
+            cold_reads=rooms.cold_reads,
+            fetch_max_bytes=fetch_max_bytes,
+        ),
+        OffsetsHandler(replicas, clock, rooms.cold_reads),
         MetadataHandler(cache, creator, config, rooms.first_view),
         FindCoordinatorHandler(cache, creator, rooms.coordinator.partition_for),
         GroupsHandler(rooms.coordinator),

@@ -1,6 +1,6 @@
 """Reading files without waiting for the disk: what the event loop may do, and what it leaves to a thread.
 
-`pread` and `read_file` are how storage reads where clients ask for it. Inside `no_waiting`, which the server
+`pread` and `read_file` are how storage reads where clients ask for it. Inside `NoWaiting`, which the server
 enters on the event loop around what it looks up, they raise `ColdRead` where they would wait. Whoever catches
 that has the bytes read into the page cache by a thread (`load`), and tries again. The thread touches the file
 alone and nothing of a log's state, which stays the loop's. Outside, they read as ever.
@@ -21,8 +21,6 @@ import errno
 import logging
 import mmap
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -62,46 +60,56 @@ class ColdRead(Exception):
         self.length: Final = length
 
 
-@contextmanager
-def no_waiting() -> Iterator[None]:
+class NoWaiting:  # a context manager on the hot path: a generator would cost a microsecond
     """Raise ColdRead rather than wait for the disk."""
-    token = _may_wait.set(False)
-    try:
-        yield
-    finally:
-        _may_wait.reset(token)
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> None:
+        self._token = _may_wait.set(False)
+
+    def __exit__(self, *_: object) -> None:
+        _may_wait.reset(self._token)
 
 
 def waiting_allowed() -> bool:
-    """Whether reads may wait here: false inside `no_waiting`."""
+    """Whether reads may wait here: false inside `NoWaiting`."""
     return _may_wait.get()
 
 
 def pread(fd: int, length: int, position: int) -> bytes:
-    """As os.pread. Raises OSError, and ColdRead inside `no_waiting`."""
+    """As os.pread. Raises OSError, and ColdRead inside `NoWaiting`."""
     if _may_wait.get():
         return os.pread(fd, length, position)
+    found = try_pread(fd, length, position)
+    if found is None:
+        raise ColdRead(fd, position, length)
+    return bytes(found)
+
+
+def try_pread(fd: int, length: int, position: int) -> bytes | bytearray | None:
+    """As os.pread, but None rather than wait for the disk, whoever calls. Raises OSError."""
     buffer = bytearray(length)
     got = -1
     if _NOWAIT is not None:
         try:
             got = os.preadv(fd, (buffer,), position, _NOWAIT)
         except BlockingIOError:
-            raise ColdRead(fd, position, length) from None
+            return None
         except OSError as problem:
             if problem.errno not in _NOT_SUPPORTED:
                 raise
+    if got == length:
+        return buffer
     if got < 0:
-        if not _is_mapped_in_memory(fd, position, length):
-            raise ColdRead(fd, position, length)
-        return os.pread(fd, length, position)
-    if got < length and got < os.fstat(fd).st_size - position:
-        raise ColdRead(fd, position, length)
-    return bytes(memoryview(buffer)[:got])
+        return os.pread(fd, length, position) if _is_mapped_in_memory(fd, position, length) else None
+    if got < os.fstat(fd).st_size - position:
+        return None
+    return buffer[:got]
 
 
 def read_file(path: Path) -> bytes:
-    """As `path.read_bytes()`. Raises OSError, and ColdRead inside `no_waiting`."""
+    """As `path.read_bytes()`. Raises OSError, and ColdRead inside `NoWaiting`."""
     if _may_wait.get():
         return path.read_bytes()
     file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))

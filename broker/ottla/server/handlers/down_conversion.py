@@ -28,6 +28,7 @@ from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.server.dispatch import Request
 from ottla.server.handlers.fetch_response import FetchedPartition, FetchedTopic
 from ottla.storage.log_config import LogConfig
+from ottla.storage.page_cache import is_resident
 from ottla.storage.segment import FileSlice
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,10 @@ class DownConverter:
                     _refuse(row, refusal)
                 elif p.slices:
                     work.append(_Work(row, p.slices, p.wanted.asked.fetch_offset, magic))
-        if sum(piece.length for each in work for piece in each.slices) <= INLINE_MAX_BYTES:
+        pieces = [piece for each in work for piece in each.slices]
+        if sum(piece.length for piece in pieces) <= INLINE_MAX_BYTES and all(
+            is_resident(piece.file.fd, piece.position, piece.length) for piece in pieces
+        ):
             _convert(work)
             request.respond(response)
             return

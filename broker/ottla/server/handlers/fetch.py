@@ -22,6 +22,7 @@ from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.replication.manager import ReplicaManager
+from ottla.server.cold_reads import TRIES_MAX, ColdReads
 from ottla.server.connection import Part
 from ottla.server.dispatch import Request, Route
 from ottla.server.fetch_sessions import TOPIC_IDS_FROM, WantedPartition
@@ -56,6 +57,7 @@ class FetchHandler:
         clock: Callable[[], int],
         quota: FetchQuota | None = None,
         *,
+        cold_reads: ColdReads,
         fetch_max_bytes: int,
     ) -> None:
         self.replicas = replicas
@@ -63,6 +65,7 @@ class FetchHandler:
         self.cache = cache
         self.clock = clock
         self.quota = quota
+        self.cold_reads = cold_reads
         self.fetch_max_bytes = fetch_max_bytes
         self.converter = DownConverter()
 
@@ -100,12 +103,15 @@ class _Fetch:
 
     __slots__ = (
         "_context",
+        "_due",
         "_grown",
         "_handler",
+        "_loading",
         "_max_wait_ms",
         "_min_bytes",
         "_read",
         "_request",
+        "_tries",
         "bucket",
         "done",
         "follower",
@@ -122,6 +128,9 @@ class _Fetch:
         self._max_wait_ms = message.max_wait_ms
         self._min_bytes = min(message.min_bytes, read.max_bytes)
         self._grown = 0
+        self._tries = 0
+        self._loading = False  # a thread reads what the last read missed
+        self._due = False  # it is time to answer, whatever there is
         self.follower = read.follower
         self.watched: dict[PartitionKey, WantedPartition] = {}
         self.bucket = 0
@@ -130,6 +139,9 @@ class _Fetch:
     def start(self) -> None:
         read = self._read
         read.first()
+        if read.misses:
+            self._load(self.start)
+            return
         nothing_to_wait_for = len(read.unknown) == len(self._context)
         if self._max_wait_ms <= 0 or self._is_ready() or nothing_to_wait_for:
             self._respond()
@@ -138,6 +150,26 @@ class _Fetch:
 
     def _is_ready(self) -> bool:
         return self._read.urgent or self._read.size >= self._min_bytes
+
+    def _load(self, read_again: Callable[[], None]) -> None:
+        """Some of it has to come from the disk first."""
+        self._loading = True
+        self._tries += 1
+
+        def loaded(problem: OSError | None) -> None:
+            self._loading = False
+            if self._request.abandoned:
+                self._leave()
+                return
+            # After an error too: then the read itself runs into it, and says so.
+            self._read.may_wait = problem is not None or self._tries >= TRIES_MAX
+            try:
+                read_again()
+            except Exception as e:
+                self._leave()
+                self._request.fail(e)
+
+        self._handler.cold_reads.fetch(self._read.misses, loaded)
 
     # --- waiting ------------------------------------------------------------------------------------
 
@@ -167,8 +199,10 @@ class _Fetch:
     def news(self, key: PartitionKey) -> None:
         if self._request.abandoned:
             self._leave()
+        elif self._loading:
+            return  # it will read what there is by then
         elif self._min_bytes <= 1 or self._may_be_enough(self._wanted(key)):
-            self._read_again(due=False)
+            self._read_again()
 
     def _wanted(self, key: PartitionKey) -> WantedPartition | None:
         session = self._context.session
@@ -189,15 +223,18 @@ class _Fetch:
 
     def expire(self) -> None:
         self._leave()
-        if not self._request.abandoned:
-            self._read_again(due=True)
+        self._due = True
+        if not self._request.abandoned and not self._loading:
+            self._read_again()
 
-    def _read_again(self, *, due: bool) -> None:
+    def _read_again(self) -> None:
         """Answer if there is enough, or if it is time. No caller above could turn an error into an answer."""
         try:
             self._grown = 0
             self._read.again()
-            if due or self._is_ready():
+            if self._read.misses:
+                self._load(self._read_again)
+            elif self._due or self._is_ready():
                 self._leave()
                 self._respond()
         except Exception as e:

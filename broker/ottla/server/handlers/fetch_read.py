@@ -16,6 +16,7 @@ from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch_response import FetchedPartition
+from ottla.storage.page_cache import ColdRead, NoWaiting
 
 FOLLOWER_FETCH_FROM: Final = 11
 STORAGE_ERROR_FROM: Final = 6
@@ -37,6 +38,8 @@ class FetchRead:
         "context",
         "follower",
         "max_bytes",
+        "may_wait",
+        "misses",
         "size",
         "unknown",
         "urgent",
@@ -68,6 +71,10 @@ class FetchRead:
         """Those that nobody knew when the request came. They come last, and are no reason to hurry."""
         self.size = 0
         """Bytes of records in all."""
+        self.misses: list[ColdRead] = []
+        """What has to come from the disk before there can be an answer: then it is to be read once more."""
+        self.may_wait = False
+        """Wait for the disk rather than miss something."""
         self.urgent = False
         """There is an error, or a follower has diverged: no waiting for more."""
 
@@ -85,7 +92,14 @@ class FetchRead:
             self.answers.append(answer)
 
     def _read(self, *, record_progress: bool) -> list[FetchedPartition]:
-        """Set `answers`, `size` and `urgent`; return the answers for partitions that nobody knows."""
+        self.misses = []
+        if self.may_wait:
+            return self._read_all(record_progress=record_progress)
+        with NoWaiting():
+            return self._read_all(record_progress=record_progress)
+
+    def _read_all(self, *, record_progress: bool) -> list[FetchedPartition]:
+        """Set `answers`, `size`, `urgent` and `misses`; return the answers for partitions nobody knows."""
         replicas, version, replica_id, follower = (
             self._replicas, self._version, self._replica_id, self.follower
         )  # fmt: skip
@@ -113,19 +127,23 @@ class FetchRead:
                     answers.append(FetchedPartition(wanted, error))
                     self.urgent = True
                 continue
-            read = replica.read(
-                asked.fetch_offset,
-                min(asked.partition_max_bytes, remaining),
-                replica_id=replica_id,
-                current_leader_epoch=asked.current_leader_epoch,
-                last_fetched_epoch=asked.last_fetched_epoch,
-                read_committed=read_committed,
-                min_one=min_one,
-                now_ms=now_ms,
-                record_progress=record_progress,
-                leader_only=leader_only,
-                follower_log_start_offset=asked.log_start_offset,
-            )
+            try:
+                read = replica.read(
+                    asked.fetch_offset,
+                    min(asked.partition_max_bytes, remaining),
+                    replica_id=replica_id,
+                    current_leader_epoch=asked.current_leader_epoch,
+                    last_fetched_epoch=asked.last_fetched_epoch,
+                    read_committed=read_committed,
+                    min_one=min_one,
+                    now_ms=now_ms,
+                    record_progress=record_progress,
+                    leader_only=leader_only,
+                    follower_log_start_offset=asked.log_start_offset,
+                )
+            except ColdRead as miss:
+                self.misses.append(miss)
+                continue
             if read.error or read.diverging is not None:
                 read = read._replace(error=self._told(read.error))
                 self.urgent = True

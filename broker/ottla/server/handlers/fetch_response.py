@@ -6,7 +6,6 @@ ottla.server.handlers.fetch; tests compare the packed bytes with the codec's.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from uuid import UUID
@@ -15,9 +14,10 @@ from ottla.metadata.cache import BrokerEndpoint
 from ottla.protocol.errors import ErrorCode
 from ottla.server.connection import Part
 from ottla.server.fetch_sessions import WantedPartition
+from ottla.storage.page_cache import try_pread
 from ottla.storage.segment import FileSlice
 
-# Up to here a slice is read into the response: one sendmsg for all beats a sendfile for each.
+# Up to here a slice that is in memory is read into the response: one sendmsg beats a sendfile for each.
 INLINE_SLICE_MAX_BYTES = 16 * 1024
 
 _I32 = Struct(">i")
@@ -145,8 +145,10 @@ def build(
             out += uvarint(p.size + 1) if flexible else _I32.pack(p.size)
             if p.slices:
                 for piece in p.slices:
+                    data = None
                     if piece.length <= INLINE_SLICE_MAX_BYTES:
-                        data = os.pread(piece.file.fd, piece.length, piece.position)
+                        data = try_pread(piece.file.fd, piece.length, piece.position)
+                    if data is not None:
                         assert len(data) == piece.length, "a segment ended before its slice"
                         out += data
                     else:

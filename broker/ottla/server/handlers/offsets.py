@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
@@ -21,6 +22,7 @@ from ottla.protocol.messages import (
 )
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
+from ottla.server.cold_reads import ColdReads
 from ottla.server.dispatch import Request, Route
 from ottla.storage.log_config import INT64_MAX
 
@@ -32,8 +34,9 @@ LEADER_EPOCH_FROM = 4
 
 
 class OffsetsHandler:
-    def __init__(self, replicas: ReplicaManager, clock: Callable[[], int]) -> None:
+    def __init__(self, replicas: ReplicaManager, clock: Callable[[], int], cold_reads: ColdReads) -> None:
         self._replicas = replicas
+        self._cold_reads = cold_reads
         self._clock = clock
 
     def routes(self) -> list[Route]:
@@ -43,6 +46,12 @@ class OffsetsHandler:
         ]
 
     def list_offsets(self, request: Request) -> None:
+        # Timestamps are looked up in logs, which nobody may have read for long.
+        self._cold_reads.run(partial(self._list_offsets, request), request.fail)
+
+    def _list_offsets(self, request: Request) -> None:
+        if request.abandoned:
+            return
         message = request.decode(ListOffsetsRequest)
         # A follower (or a debugging consumer, -2) sees beyond the high watermark.
         isolation = message.isolation_level if message.replica_id == CONSUMER_REPLICA_ID else None
