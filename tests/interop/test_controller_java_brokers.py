@@ -24,7 +24,13 @@ from ottla.local.ports import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from ottla.metadata.znodes import PartitionState
-from ottla.protocol.messages import MetadataRequest, MetadataResponse
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from tests.judges import needs_kafka_jars
 
 OURS, JAVA = 1, 2
@@ -205,3 +211,71 @@ def test_kafkas_broker_shuts_down_in_order_and_comes_back(mixed: Mixed) -> None:
 
     until(in_sync, "Kafka has caught up from our leader, and we let it in")
     assert consume(ours, "moves", 0, 2) == ["before", "between"]
+
+
+def init_producer_id(port: int) -> InitProducerIdResponse:
+    async def ask() -> InitProducerIdResponse:
+        connection = await BrokerConnection.open("127.0.0.1", port, client_id="test")
+        try:
+            request = InitProducerIdRequest(transactional_id=None)
+            answer: InitProducerIdResponse = await connection.request(request, version=4)
+            return answer
+        finally:
+            connection.close()
+
+    return asyncio.run(ask())
+
+
+def producer_id(port: int) -> int:
+    """An id from the broker; while Kafka's asks for a block, it says to come again."""
+    found: list[InitProducerIdResponse] = []
+
+    def given() -> bool:
+        found[:] = [init_producer_id(port)]
+        assert found[0].error_code in (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return not found[0].error_code
+
+    until(given, "the controller gives a block of producer ids")
+    return found[0].producer_id
+
+
+def elect(mixed: Mixed, broker: int) -> None:
+    """Depose the controller until it is this one's turn."""
+
+    def elected() -> bool:
+        data = mixed.node(znodes.CONTROLLER)
+        if data is not None and znodes.decode_controller(data) != broker:
+            mixed.tree.delete(znodes.CONTROLLER)
+        return data is not None and znodes.decode_controller(data) == broker
+
+    until(elected, f"broker {broker} is elected")
+
+
+def block_owner(mixed: Mixed) -> int:
+    data = mixed.node(znodes.PRODUCER_ID_BLOCK)
+    assert data is not None
+    return znodes.decode_producer_id_block(data)[0]
+
+
+def test_our_controller_gives_kafkas_broker_its_producer_ids(mixed: Mixed) -> None:
+    first = producer_id(mixed.java.port)
+    assert block_owner(mixed) == JAVA
+    assert producer_id(mixed.java.port) == first + 1
+    mixed.create("idempotent", [[JAVA]])
+    failures: list[object] = []
+    producer = Producer({"bootstrap.servers": mixed.java.bootstrap, "enable.idempotence": True})
+    for n in range(100):
+        producer.produce("idempotent", b"%d" % n, on_delivery=lambda e, _: failures.append(e) if e else None)
+    assert producer.flush(30) == 0
+    assert failures == []
+
+
+def test_kafkas_controller_gives_our_broker_its_producer_ids(mixed: Mixed) -> None:
+    before = {producer_id(mixed.java.port)}
+    elect(mixed, JAVA)
+    try:
+        assert producer_id(mixed.ours.port) not in before
+        assert block_owner(mixed) == OURS
+    finally:
+        elect(mixed, OURS)
+    until(lambda: mixed.admin().list_topics(timeout=10).controller_id == OURS, "all know the controller")
