@@ -44,7 +44,6 @@ class VerifiableProducer:
             "org.apache.kafka.tools.VerifiableProducer",
             *("--bootstrap-server", bootstrap, "--topic", topic, "--acks", "-1"),
             *("--throughput", str(per_second), "--producer.config", str(config)),
-            heap="256m",
         )
         self.acknowledged: dict[tuple[int, int], str] = {}
         """(partition, offset) -> value."""

@@ -1,0 +1,98 @@
+"""A broker whose ZooKeeper session ends under it: somebody else closes it, by its id and password, while the
+cluster is written to.
+
+The broker is not told by its process dying: it steps down as controller, leads on under its old epoch until
+the others have moved on, registers anew, and loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults import cluster_for_faults
+from judges import needs_kafka_jars
+from kazoo.client import KazooClient
+from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+
+from ottla.local.brokers import BrokerProcess
+from ottla.local.cluster import LocalCluster
+from ottla.metadata import znodes
+from ottla.metadata.former_session import FILE_NAME
+
+PARTITIONS = 3
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    needs_kafka_jars()
+    with cluster_for_faults(tmp_path_factory.mktemp("sessions")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tree(cluster: LocalCluster) -> Iterator[KazooClient]:
+    client = KazooClient(cluster.zookeeper.connect)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def close_session_of(cluster: LocalCluster, broker: BrokerProcess) -> None:
+    """As another client with the same session would: take it over, and close it."""
+    (file,) = broker.directory.glob(f"**/{FILE_NAME}")
+    session_id, _, password = file.read_text().strip().partition(":")
+    thief = KazooClient(cluster.zookeeper.connect, client_id=(int(session_id, 16), bytes.fromhex(password)))
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+def registered_in(tree: KazooClient, broker: int) -> int:
+    """The broker's epoch; -1 while it is not registered."""
+    stat = tree.exists(znodes.broker_path(broker))
+    return -1 if stat is None else int(stat.czxid)
+
+
+def check_it_comes_back(
+    cluster: LocalCluster, tree: KazooClient, broker: int, topic: str, tmp_path: Path
+) -> None:
+    before, pid = registered_in(tree, broker), cluster.brokers[broker].pid
+    with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
+        producer.wait_for(300)
+        close_session_of(cluster, cluster.brokers[broker])
+        cluster.wait_until(lambda: registered_in(tree, broker) > before, "it to register in a new epoch")
+        producer.wait_for_more(300)
+        cluster.wait_until(lambda: cluster.fully_replicated(topic), "it to be in every ISR again")
+        producer.wait_for_more(300)
+    producer.stop()
+    assert producer.errors == []
+    assert cluster.brokers[broker].pid == pid, "its process is the same"
+    stored = read_topic(cluster.bootstrap, topic, PARTITIONS)
+    assert_nothing_lost_or_doubled(producer.acknowledged, stored)
+
+
+def test_a_leader_whose_session_is_closed_registers_anew(
+    cluster: LocalCluster, tree: KazooClient, tmp_path: Path
+) -> None:
+    cluster.create_topic("led", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
+    controller = cluster.describe().controller_id
+    topic = cluster.topic("led")
+    assert topic is not None
+    leaders = {partition.leader for partition in topic.partitions}
+    check_it_comes_back(cluster, tree, min(leaders - {controller}), "led", tmp_path)
+
+
+def test_a_controller_whose_session_is_closed_steps_down_and_registers_anew(
+    cluster: LocalCluster, tree: KazooClient, tmp_path: Path
+) -> None:
+    cluster.create_topic("controlled", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
+    epoch = int(tree.get(znodes.CONTROLLER_EPOCH)[0])
+    controller = cluster.describe().controller_id
+    check_it_comes_back(cluster, tree, controller, "controlled", tmp_path)
+    assert int(tree.get(znodes.CONTROLLER_EPOCH)[0]) > epoch, "there was an election"
+    owner = tree.get(znodes.CONTROLLER)[1].ephemeralOwner
+    assert owner in {tree.exists(znodes.broker_path(b)).ephemeralOwner for b in cluster.brokers}
