@@ -117,6 +117,20 @@ def test_damaged_settings_and_failing_callbacks_do_not_stop_the_following() -> N
     run(scenario)
 
 
+def test_of_settings_written_by_hand_what_is_valid_is_applied() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        heard = Heard(tree)
+        settings = {"retention.ms": "soon", "segment.bytes": "2000", "no.such.setting": "1"}
+        await heard.start()
+        await heard.configs.alter_topic_config("t", settings)
+        await heard.until(lambda: "t" in heard.topics)
+        assert heard.topics["t"] == {"segment.bytes": "2000"}
+        assert await heard.configs.topic_config("t") == settings, "who describes or mends it sees it all"
+        await heard.configs.stop()
+
+    run(scenario)
+
+
 def test_old_notifications_are_purged_by_whoever_comes_by() -> None:
     async def scenario(tree: MemoryTree) -> None:
         now = [CHANGE_EXPIRATION_MS]

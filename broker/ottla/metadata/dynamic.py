@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from ottla.metadata import znodes
+from ottla.metadata.config import TOPIC_CONFIGS
 from ottla.metadata.store import (
     Cancel,
     MetadataStore,
@@ -224,7 +225,7 @@ class DynamicConfigs:
 
     def _call_topic(self, topic: str, data: bytes) -> None:
         try:
-            config = znodes.decode_config(znodes.topic_config_path(topic), data)
+            config = usable_topic_config(topic, znodes.decode_config(znodes.topic_config_path(topic), data))
         except znodes.InvalidNode as error:
             log.error("ignoring topic settings: %s", error)
             return
@@ -247,6 +248,18 @@ class DynamicConfigs:
                 await self._store.delete(path)
             except StoreError as error:
                 log.debug("a config change is not purged: %s", error)
+
+
+def usable_topic_config(topic: str, stored: Mapping[str, str]) -> dict[str, str]:
+    """What can be applied of a topic's settings as stored. A hand may have written the rest: it is logged."""
+    good: dict[str, str] = {}
+    for name, text in stored.items():
+        problem = TOPIC_CONFIGS.problem(name, text)
+        if problem is None:
+            good[name] = text
+        else:
+            log.error("a stored setting of topic %s is ignored: %s", topic, problem)
+    return good
 
 
 def _sequence(name: str) -> int:
