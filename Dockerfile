@@ -1,0 +1,44 @@
+# One image for everything that Ottla runs on Kubernetes: brokers, the operator, tools.
+#
+#   FLAVOUR=java    (the default) with Java and ZooKeeper's server, for ensembles that the operator runs
+#   FLAVOUR=plain   without
+#
+# BASE_IMAGE lets it build where no registry is: any Debian with Python 3.11 or later.
+ARG BASE_IMAGE=python:3.12-slim
+
+FROM ${BASE_IMAGE} AS build
+WORKDIR /build
+COPY requirements/runtime.txt requirements/
+RUN python3 -m venv --copies /opt/ottla \
+ && /opt/ottla/bin/pip install --no-cache-dir --quiet --require-hashes -r requirements/runtime.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY broker broker
+COPY operator operator
+COPY pipeline pipeline
+RUN python3 -m venv /tmp/tools && /tmp/tools/bin/pip install --no-cache-dir --quiet hatchling \
+ && /tmp/tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheel . \
+ && /opt/ottla/bin/pip install --no-cache-dir --quiet --no-deps /tmp/wheel/*.whl \
+ && /opt/ottla/bin/python -m compileall -q /opt/ottla/lib
+
+FROM ${BASE_IMAGE}
+ARG FLAVOUR=java
+# Of Debian's ZooKeeper, only what its server needs of the jars beside it.
+RUN apt-get update && apt-get install -y --no-install-recommends tini \
+ && if [ "$FLAVOUR" = java ]; then \
+      mkdir -p /usr/share/man/man1 /opt/zookeeper \
+   && apt-get install -y --no-install-recommends openjdk-17-jre-headless libzookeeper-java \
+   && for jar in zookeeper zookeeper-jute slf4j-api slf4j-simple netty-* snappy-java commons-io metrics-core; do \
+        for found in /usr/share/java/$jar.jar; do [ ! -e "$found" ] || ln -s "$found" /opt/zookeeper/; done; \
+      done; \
+    fi \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/ottla ottla \
+ && install -d -o 10001 -g 10001 /var/lib/ottla /run/ottla
+COPY --from=build /opt/ottla /opt/ottla
+ENV PATH=/opt/ottla/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OTTLA_ZOOKEEPER_JARS=/opt/zookeeper
+USER 10001:10001
+WORKDIR /var/lib/ottla
+EXPOSE 9092
+# A process 1 that hands signals on and reaps what is left behind.
+ENTRYPOINT ["/usr/bin/tini", "--", "ottla"]
+CMD ["--help"]
