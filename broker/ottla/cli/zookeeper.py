@@ -17,6 +17,13 @@ from ottla.local.java import JavaUnusable, find_java
 from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
 
 JARS_VARIABLE = "OTTLA_ZOOKEEPER_JARS"
+# Of Debian's jars slf4j-simple writes the log, of PySpark's log4j; a probe's request is no news.
+_LOGGING = (
+    "-Dlog4j2.level=INFO",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss,SSS",
+    "-Dorg.slf4j.simpleLogger.log.org.apache.zookeeper.server.NIOServerCnxn=warn",
+)
 _MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
@@ -52,7 +59,7 @@ def zookeeper(config: Path, id_from_hostname: bool, heap: str) -> None:
         "-XX:+UseSerialGC",
         "-XX:+ExitOnOutOfMemoryError",
         "-Dzookeeper.admin.enableServer=false",
-        "-Dlog4j2.level=INFO",
+        *_LOGGING,
         "-cp",
         f"{jars}/*",
         _MAIN_CLASS,
