@@ -1,8 +1,9 @@
 """`python -m bench.requests`: what one request costs the broker, in CPU time, without Java or ZooKeeper.
 
 A broker over the in-memory store runs on core 0; this process, on core 1, sends it requests made beforehand,
-five in flight as Kafka's producer does, and reads the broker's main thread's CPU time from /proc. Repeated in
-turns with `--against CHECKOUT`, so that a change is measured beside its predecessor under the same noise.
+five in flight as Kafka's producer allows (its small ones mostly go one at a time: `--in-flight 1`), and reads
+the broker's main thread's CPU time from /proc. Repeated in turns with `--against CHECKOUT`, so that a change
+is measured beside its predecessor under the same noise.
 """
 
 from __future__ import annotations
@@ -196,10 +197,9 @@ async def serve(directory: Path) -> None:
     await broker.stop()
 
 
-def measure(who: Subject, load: Load) -> tuple[float, float]:
+def measure(who: Subject, load: Load, in_flight: int) -> tuple[float, float]:
     """(CPU µs per request, the system's share of it)."""
     peer = Peer(who.port)
-    in_flight = IN_FLIGHT
     if load.name.startswith("fetch"):
         in_flight = 1
         peer.run(produce_frame(64 << 10), 32, IN_FLIGHT)  # there must be something to read
@@ -217,8 +217,9 @@ def measure(who: Subject, load: Load) -> tuple[float, float]:
 @click.option("--against", type=click.Path(path_type=Path, exists=True), help="Another checkout.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--only", default="", help="Loads whose name has this text.")
+@click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests at a time.")
 @click.option("--serve", "serve_in", type=click.Path(path_type=Path), hidden=True)
-def main(against: Path | None, rounds: int, only: str, serve_in: Path | None) -> None:
+def main(against: Path | None, rounds: int, only: str, in_flight: int, serve_in: Path | None) -> None:
     """CPU time that the broker's loop spends on one request of each kind."""
     if serve_in is not None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -241,7 +242,7 @@ def main(against: Path | None, rounds: int, only: str, serve_in: Path | None) ->
             taken: dict[str, list[tuple[float, float]]] = {who.name: [] for who in subjects}
             for number in range(rounds + 1):
                 for who in subjects if number % 2 else reversed(subjects):
-                    sample = measure(who, load)
+                    sample = measure(who, load, in_flight)
                     if number:  # the first is for warming up
                         taken[who.name].append(sample)
             for name, samples in taken.items():
