@@ -132,12 +132,8 @@ _WITHOUT_EFFECT = """
     producer.purgatory.purge.interval.requests INT 1000
     queued.max.request.bytes LONG -1
     queued.max.requests INT 500 1
-    quota.window.num INT 11 1
-    quota.window.size.seconds INT 1 1
     replica.selector.class STRING -
     replica.socket.receive.buffer.bytes INT 65536
-    replication.quota.window.num INT 11 1
-    replication.quota.window.size.seconds INT 1 1
     reserved.broker.max.id INT 1000 0
     socket.connection.setup.timeout.max.ms LONG 30000
     socket.connection.setup.timeout.ms LONG 10000
@@ -290,6 +286,23 @@ _ACTED_UPON = [
         BOOLEAN,
         "false",
         "May a replica outside the ISR lead, losing data?",
+    ),
+    # quotas
+    K("quota.window.num", INT, "11", "Samples that a client's rate is measured over.", at_least(1)),
+    K("quota.window.size.seconds", INT, "1", "Time that each of those samples spans.", at_least(1)),
+    K(
+        "replication.quota.window.num",
+        INT,
+        "11",
+        "Samples that a throttled replica's rate is measured over.",
+        at_least(1),
+    ),
+    K(
+        "replication.quota.window.size.seconds",
+        INT,
+        "1",
+        "Time that each of those samples spans.",
+        at_least(1),
     ),
     # replication
     K("replica.lag.time.max.ms", LONG, "30000", "A follower this long behind leaves the ISR."),
