@@ -37,7 +37,7 @@ class Harness:
         ours, self.client = socket.socketpair(type=kind)
         ours.setblocking(False)
         self.client.setblocking(False)
-        self.connection = self.server.adopt(ours, "PLAINTEXT", ("::ffff:10.0.0.7", 1234))
+        self.connection = self.server.adopt(ours, "PLAINTEXT", ("10.0.0.7", 1234))
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         self.requests.append(bytes(frame))

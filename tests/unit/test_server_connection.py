@@ -353,7 +353,7 @@ def test_a_listener_on_port_0_tells_its_real_port_and_serves(run: asyncio.Runner
     async def story() -> None:
         h = Harness()
         h.echo = True
-        endpoint = h.server.bind(Endpoint("PLAINTEXT", "127.0.0.1", 0))
+        endpoint = h.server.bind(Endpoint("PLAINTEXT", "", 0))
         assert endpoint.port > 0
         h.server.listen()
         h.server.serve()

@@ -108,9 +108,6 @@ _WITHOUT_EFFECT = """
     log.local.retention.ms LONG -2 -2
     log.message.format.version STRING 3.0-IV1
     max.connection.creation.rate INT 2147483647 0
-    max.connections INT 2147483647 0
-    max.connections.per.ip INT 2147483647 0
-    max.connections.per.ip.overrides STRING ""
     max.request.partition.size.limit INT 2000 1
     metadata.log.dir STRING -
     metadata.log.max.record.bytes.between.snapshots LONG 20971520 1
@@ -130,7 +127,6 @@ _WITHOUT_EFFECT = """
     num.replica.fetchers INT 1
     offsets.commit.required.acks SHORT -1
     producer.purgatory.purge.interval.requests INT 1000
-    queued.max.request.bytes LONG -1
     queued.max.requests INT 500 1
     replica.selector.class STRING -
     replica.socket.receive.buffer.bytes INT 65536
@@ -371,6 +367,10 @@ _ACTED_UPON = [
     K("offsets.topic.compression.codec", INT, "0", "Codec of __consumer_offsets.", between(0, 4)),
     # sockets
     K("connections.max.idle.ms", LONG, "600000", "Close connections that are silent this long."),
+    K("max.connections", INT, INT_MAX, "Connections in all.", at_least(0)),
+    K("max.connections.per.ip", INT, INT_MAX, "Connections from one address.", at_least(0)),
+    K("max.connections.per.ip.overrides", STRING, "", "The same for single ones: HOST:COUNT,…"),
+    K("queued.max.request.bytes", LONG, "-1", "Memory for requests in all; -1 for no bound."),
     K("socket.listen.backlog.size", INT, "50", "Pending connections per listener.", at_least(1)),
     K("socket.receive.buffer.bytes", INT, "102400", "SO_RCVBUF; -1 leaves it to the system."),
     K("socket.send.buffer.bytes", INT, "102400", "SO_SNDBUF; -1 leaves it to the system."),

@@ -14,6 +14,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ottla.metadata.address_limits import parse_address_limits
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, QUOTA_CONFIGS, WITHOUT_EFFECT
 from ottla.metadata.config_def import ConfigDef, ConfigError, ConfigKey, ConfigType, Value
 from ottla.metadata.config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
@@ -380,6 +381,18 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     connect = values["zookeeper.connect"]
     if connect and not is_connect_string(str(connect)):
         problems.append(f"zookeeper.connect={connect}: must be HOST:PORT[,HOST:PORT…][/chroot]")
+    queued, largest = values["queued.max.request.bytes"], values["socket.request.max.bytes"]
+    if isinstance(queued, int) and isinstance(largest, int) and 0 < queued < largest:
+        problems.append(
+            f"queued.max.request.bytes={queued}: must be at least socket.request.max.bytes={largest}, or -1"
+        )
+    overrides = str(values["max.connections.per.ip.overrides"])
+    try:
+        parse_address_limits(overrides)
+    except ValueError as problem:
+        problems.append(f"max.connections.per.ip.overrides={overrides}: {problem}")
+    if values["max.connections.per.ip"] == 0 and not overrides:
+        problems.append("max.connections.per.ip=0: needs max.connections.per.ip.overrides to let anybody in")
     between_brokers = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
     if between_brokers not in names:
         problems.append(

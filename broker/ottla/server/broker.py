@@ -26,7 +26,7 @@ from ottla.metadata import former_session, znodes
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import quota_listener
 from ottla.metadata.config import BrokerConfig, Listener, topic_defaults
-from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.dynamic import DynamicConfigs, usable_topic_config
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.registration import cluster_id as read_cluster_id
@@ -36,6 +36,7 @@ from ottla.metadata.zookeeper import ZooKeeperStore
 from ottla.replication.manager import ReplicaManager
 from ottla.server import live_settings, routes
 from ottla.server.cold_reads import ColdReads
+from ottla.server.connection_limits import ConnectionLimits
 from ottla.server.controlled_shutdown import ControlledShutdown
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher
@@ -230,6 +231,7 @@ class Broker:
             backlog=config.get_int("socket.listen.backlog.size"),
             queued_max_bytes=config.get_int("queued.max.request.bytes"),
             cold_reads=cold_reads,
+            limits=ConnectionLimits(config),
         )
         undo.callback(server.close_all)
         undo.callback(server.stop_accepting)
@@ -293,7 +295,8 @@ class Broker:
         configs: dict[str, dict[str, str]] = {}
         for topic, path, found in zip(topics, paths, await get_many(self.store, paths), strict=True):
             try:
-                configs[topic] = {} if found is None else znodes.decode_config(path, found[0])
+                stored = {} if found is None else znodes.decode_config(path, found[0])
+                configs[topic] = usable_topic_config(topic, stored)
             except znodes.InvalidNode as e:
                 log.error("ignoring topic settings: %s", e)
         return configs

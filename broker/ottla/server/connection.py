@@ -99,6 +99,7 @@ class PlaintextConnection:
         "_warm",
         "_writing",
         "closed",
+        "idle_bucket",
         "listener",
         "peer_host",
         "peer_port",
@@ -121,6 +122,7 @@ class PlaintextConnection:
         self.listener = listener
         self.peer_host, self.peer_port = peer
         self.closed = False
+        self.idle_bucket = 0  # the IdleWatch's
         self._sock = sock
         self._fd = sock.fileno()
         self._loop = loop

@@ -17,6 +17,8 @@ from typing import NamedTuple
 from ottla.server.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPool, RequestMemory
 from ottla.server.cold_reads import ColdReads
 from ottla.server.connection import FrameHandler, PlaintextConnection
+from ottla.server.connection_limits import ConnectionLimits
+from ottla.server.idle_watch import IdleWatch
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +49,14 @@ class SocketServer:
         backlog: int = 50,
         queued_max_bytes: int = -1,
         cold_reads: ColdReads | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
-        """`queued_max_bytes` is queued.max.request.bytes, -1 for no bound."""
+        """`queued_max_bytes` is queued.max.request.bytes, -1 for no bound; no `limits` are none."""
         self._loop = loop
         self._on_frame = on_frame
         self._max_request_bytes = max_request_bytes
-        self._idle_max_s = idle_max_ms / 1000
+        self._idle_watch = IdleWatch(idle_max_ms / 1000)
+        self._limits = limits
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
         self._backlog = backlog
@@ -62,6 +66,7 @@ class SocketServer:
         self.memory = None if queued_max_bytes <= 0 else RequestMemory(queued_max_bytes, loop.call_soon)
         self._listening: dict[str, socket.socket] = {}
         self._accepting: set[str] = set()
+        self._serving = False
         self.connections: set[PlaintextConnection] = set()
 
     def bind(self, endpoint: Endpoint) -> Endpoint:
@@ -101,6 +106,7 @@ class SocketServer:
             sock.listen(self._backlog)
 
     def serve(self) -> None:
+        self._serving = True
         for listener in self._listening:
             self._resume(listener)
 
@@ -111,7 +117,12 @@ class SocketServer:
             self._loop.add_reader(sock.fileno(), self._accept, listener, sock)
 
     def _accept(self, listener: str, sock: socket.socket) -> None:
+        limits = self._limits
         for _ in range(ACCEPTS_PER_EVENT):
+            if limits is not None and limits.is_full and not limits.is_protected(listener):
+                self._pause(listener, sock)
+                log.debug("max.connections: nobody is accepted on %s until somebody leaves", listener)
+                return
             try:
                 client, address = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -120,10 +131,13 @@ class SocketServer:
                 if e.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     raise
                 log.error("cannot accept on %s for now: %s", listener, e)
-                self._accepting.discard(listener)
-                self._loop.remove_reader(sock.fileno())
+                self._pause(listener, sock)
                 self._loop.call_later(ACCEPT_RETRY_S, self._resume, listener)
                 return
+            peer = (str(address[0]).removeprefix("::ffff:"), int(address[1]))
+            if limits is not None and not limits.admit(peer[0]):
+                client.close()
+                continue
             client.setblocking(False)
             try:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -132,34 +146,66 @@ class SocketServer:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
             except OSError:  # gone already
                 client.close()
+                if limits is not None:
+                    limits.left(peer[0])
                 continue
-            self.adopt(client, listener, (str(address[0]), int(address[1])))
+            self.adopt(client, listener, peer)
+            if limits is not None and limits.is_exceeded:
+                self._make_room()
+
+    def _pause(self, listener: str, sock: socket.socket) -> None:
+        self._accepting.discard(listener)
+        self._loop.remove_reader(sock.fileno())
+
+    def _make_room(self) -> None:
+        """A broker has come to a full house: the client that was idle longest goes."""
+        assert self._limits is not None
+        now = self._loop.time()
+        clients = (c for c in self.connections if not self._limits.is_protected(c.listener))
+        longest = max(clients, key=lambda c: c.idle_for(now), default=None)
+        if longest is not None:
+            longest.close("max.connections: a broker needs its place", level=logging.INFO)
 
     def adopt(self, sock: socket.socket, listener: str, peer: tuple[str, int]) -> PlaintextConnection:
-        """Serve a connected, non-blocking socket."""
-        host, port = peer
+        """Serve a connected, non-blocking socket, which the limits have admitted if there are any."""
         connection = PlaintextConnection(
             sock,
             loop=self._loop,
             listener=listener,
-            peer=(host.removeprefix("::ffff:"), port),
+            peer=peer,
             max_request_bytes=self._max_request_bytes,
             buffers=self.buffers,
             memory=self.memory,
             cold_reads=self.cold_reads,
             on_frame=self._on_frame,
-            on_closed=self.connections.discard,
+            on_closed=self._closed,
         )
         self.connections.add(connection)
+        self._idle_watch.watch(connection, self._loop.time())
         return connection
+
+    def _closed(self, connection: PlaintextConnection) -> None:
+        self.connections.discard(connection)
+        self._idle_watch.forget(connection)
+        limits = self._limits
+        if limits is not None:
+            limits.left(connection.peer_host)
+            self._accept_again()
+
+    def _accept_again(self) -> None:
+        """Where accepting was stopped because of max.connections."""
+        if self._serving and len(self._accepting) < len(self._listening):
+            if self._limits is not None and self._limits.is_full:
+                return
+            for listener in self._listening:
+                self._resume(listener)
 
     def tick(self) -> None:
         """Close connections idle for `connections.max.idle.ms`; gather in buffers that are hardly used."""
         now = self._loop.time()
-        for connection in list(self.connections):
-            idle_s = connection.idle_for(now)
-            if 0 < self._idle_max_s <= idle_s:
-                connection.close("idle for connections.max.idle.ms", level=logging.INFO)
+        for connection in self._idle_watch.idle(now):
+            connection.close("idle for connections.max.idle.ms", level=logging.INFO)
+        self._accept_again()  # the limit may have been raised
         lent = self.buffers.lent_bytes
         if lent >= PLENTY_BYTES or (lent > KEPT_BYTES_MAX and now - self._compacted >= COMPACT_S):
             self._compacted = now

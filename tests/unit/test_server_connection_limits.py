@@ -1,0 +1,216 @@
+"""max.connections and its kin over real sockets; who is idle for too long, among many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.metadata.config import BrokerConfig, ConfigError
+from ottla.server.connection import Connection
+from ottla.server.connection_limits import ConnectionLimits
+from ottla.server.idle_watch import IdleWatch
+from ottla.server.listener import Endpoint, SocketServer
+
+BOTH = {
+    "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+    "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+    "inter.broker.listener.name": "BROKERS",
+}
+
+
+@pytest.fixture
+def run() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        yield runner
+
+
+def config(**settings: str) -> BrokerConfig:
+    given = {"broker.id": "0", **{name.replace("_", "."): text for name, text in settings.items()}}
+    return BrokerConfig.from_properties(given)
+
+
+class Served:
+    """A server that echoes, with these settings; the port of its first listener, or of a named one."""
+
+    def __init__(self, settings: BrokerConfig) -> None:
+        def echo(connection: Connection, frame: memoryview) -> None:
+            body = bytes(frame)
+            connection.respond((len(body).to_bytes(4, "big") + body,))
+
+        self.config = settings
+        self.server = SocketServer(
+            loop=asyncio.get_running_loop(),
+            on_frame=echo,
+            max_request_bytes=1000,
+            idle_max_ms=60_000,
+            limits=ConnectionLimits(settings),
+        )
+        self.ports = {
+            x.name: self.server.bind(Endpoint(x.name, "127.0.0.1", 0)).port for x in settings.listeners
+        }
+        self.server.listen()
+        self.server.serve()
+
+    async def connect(self, listener: str = "PLAINTEXT", source: str = "127.0.0.1") -> Client:
+        return Client(
+            *await asyncio.open_connection("127.0.0.1", self.ports[listener], local_addr=(source, 0))
+        )
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def ask(self) -> None:
+        self.writer.write(b"\0\0\0\2hi")
+
+    async def answered(self) -> None:
+        assert await asyncio.wait_for(self.reader.readexactly(6), 5) == b"\0\0\0\2hi"
+
+    async def is_served(self) -> None:
+        self.ask()
+        await self.answered()
+
+    async def was_closed(self) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(self.reader.read(1), 5) == b""
+
+
+def test_a_full_broker_accepts_the_next_client_when_one_leaves(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        served = Served(config(max_connections="2"))
+        first, second, third = [await served.connect() for _ in range(3)]
+        await first.is_served()
+        await second.is_served()
+        third.ask()
+        await first.is_served()
+        assert len(served.server.connections) == 2
+        first.writer.close()
+        await third.answered()
+        served.server.close_all()
+        served.server.stop_accepting()
+
+    run.run(story())
+
+
+def test_a_limit_that_is_raised_lets_those_in_who_wait(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        served = Served(config(max_connections="1"))
+        first, second = await served.connect(), await served.connect()
+        await first.is_served()
+        second.ask()
+        await first.is_served()
+        served.config.overlay({}, {"max.connections": "2"})
+        served.server.tick()
+        await second.answered()
+        served.server.close_all()
+        served.server.stop_accepting()
+
+    run.run(story())
+
+
+def test_for_a_broker_the_client_that_was_idle_longest_makes_room(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        served = Served(config(**BOTH, max_connections="2"))
+        idle, busy = await served.connect("CLIENTS"), await served.connect("CLIENTS")
+        await idle.is_served()
+        await busy.is_served()
+        broker = await served.connect("BROKERS")
+        await broker.is_served()
+        await idle.was_closed()
+        await busy.is_served()
+        served.server.close_all()
+        served.server.stop_accepting()
+
+    run.run(story())
+
+
+def test_an_address_that_has_its_share_is_refused_and_others_are_served(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        limits = {"max_connections_per_ip": "1", "max_connections_per_ip_overrides": "127.0.0.3:2"}
+        served = Served(config(**limits))
+        first = await served.connect(source="127.0.0.2")
+        await first.is_served()
+        await (await served.connect(source="127.0.0.2")).was_closed()
+        favoured = [await served.connect(source="127.0.0.3") for _ in range(2)]
+        for client in favoured:
+            await client.is_served()
+        await (await served.connect(source="127.0.0.3")).was_closed()
+        first.writer.write(b"\xff\xff\xff\xff")  # a size that closes the connection
+        await first.was_closed()
+        await (await served.connect(source="127.0.0.2")).is_served()
+        served.server.close_all()
+        served.server.stop_accepting()
+
+    run.run(story())
+
+
+def test_limits_that_make_no_sense_are_refused() -> None:
+    for settings in (
+        {"max_connections_per_ip_overrides": "127.0.0.1"},
+        {"max_connections_per_ip_overrides": "127.0.0.1:many"},
+        {"max_connections_per_ip": "0"},
+        {"queued_max_request_bytes": "1000"},
+    ):
+        with pytest.raises(ConfigError):
+            config(**settings)
+    assert config(max_connections_per_ip="0", max_connections_per_ip_overrides="::1:5,host : 3")
+    assert config(queued_max_request_bytes="104857600")
+
+
+# --- idleness ----------------------------------------------------------------------------------------
+
+
+class Quiet:
+    """A connection as the watch sees it."""
+
+    def __init__(self) -> None:
+        self.idle_bucket = 0
+        self.active_at = 0.0
+
+    def idle_for(self, now: float) -> float:
+        return now - self.active_at
+
+    def close(self, reason: str, level: int) -> None: ...
+
+
+def test_those_who_are_idle_for_too_long_are_found_within_a_second() -> None:
+    watch = IdleWatch(600)
+    connections = [Quiet() for _ in range(3)]
+    for connection in connections:
+        watch.watch(connection, 0.0)
+    connections[1].active_at = 300.0
+    watch.forget(connections[2])
+    assert watch.idle(599.0) == []
+    assert watch.idle(601.0) == [connections[0]]
+    assert watch.idle(899.0) == []
+    assert watch.idle(901.5) == [connections[1]]
+    assert watch.idle(10_000.0) == []
+
+
+def test_ten_thousand_connections_are_asked_once_in_the_time_and_not_each_second() -> None:
+    watch = IdleWatch(600)
+    connections = [Quiet() for _ in range(10_000)]
+    for number, connection in enumerate(connections):
+        watch.watch(connection, number / 100)
+    for second in range(1, 3601):
+        for connection in connections[second % 600 :: 600]:
+            connection.active_at = second
+        assert watch.idle(second) == []
+    assert watch.asked <= 7 * len(connections)
+
+
+def test_without_a_limit_nobody_is_idle() -> None:
+    watch = IdleWatch(-0.001)
+    watch.watch(Quiet(), 0.0)
+    assert watch.idle(1e9) == []
+
+
+def test_sockets_are_what_they_seem() -> None:
+    """127.0.0.2 and its like can be bound: the tests above rely on it."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.2", 0))
