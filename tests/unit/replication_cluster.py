@@ -205,6 +205,7 @@ class Cluster:
             current_leader_epoch=request.current_leader_epoch,
             last_fetched_epoch=request.last_fetched_epoch,
             now_ms=self.now_ms,
+            follower_log_start_offset=request.log_start_offset,
         )
 
     def fetch(self, follower: int) -> Step:
