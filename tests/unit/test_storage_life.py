@@ -145,6 +145,17 @@ class TestTruncation:
         assert log.max_timestamp() == (19, NOW_MS + 19, 0)
         assert log.offset_for_timestamp(NOW_MS + 20) is None
 
+    def test_timestamps_of_what_is_kept_are_remembered(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        for timestamp in (5, 9, 7, 8):
+            append(log, "v", timestamp=NOW_MS + timestamp)
+        log.truncate_to(3)
+        assert log.max_timestamp() == (1, NOW_MS + 9, 0)
+        log.truncate_to(1)
+        assert log.max_timestamp() == (0, NOW_MS + 5, 0)
+        log.truncate_to(0)
+        assert log.max_timestamp() is None
+
     def test_a_follower_that_is_out_of_range_begins_anew(self, tmp_path: Path) -> None:
         log = filled(tmp_path)
         log.truncate_fully_and_start_at(1000)

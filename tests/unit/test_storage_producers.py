@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from storage_logs import NOW_MS, append, batch, open_log
 
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -177,6 +178,56 @@ class TestSnapshots:
         for offset in range(log.log_end_offset - 1, bases[-2] - 1, -1):
             log.truncate_to(offset)
             assert state(log) == expected[offset], offset
+
+    def test_and_of_that_no_more_than_it_must(self, tmp_path: Path) -> None:
+        """It goes by the last batches before the cut, however large the segment is."""
+        log = open_log(tmp_path)
+        for number in range(300):
+            append(log, "v" * 10_000, producer=(7, 0, number))
+        [path] = (tmp_path / "events-0").glob("*.log")
+        with path.open("r+b") as file:
+            file.write(b"\xff" * 1_000_000)
+        log.truncate_to(280)
+        entry = log.producers.get(7)
+        assert entry is not None
+        assert (entry.last_sequence, entry.batches[-1].last_offset) == (279, 279)
+        assert append(log, "v", producer=(7, 0, 280)) == 280
+
+    def test_unless_a_producer_was_silent_for_long(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        for number in range(2):
+            append(log, "v", producer=(8, 3, number))
+        for _ in range(4):
+            append(log, "v" * 500_000)
+        for number in range(2, 8):
+            append(log, "v", producer=(8, 3, number))
+        log.truncate_to(6)
+        assert append(log, "v", producer=(8, 3, 2)) == 6
+
+    def test_a_producer_that_is_gone_from_the_log_is_gone(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, "v")
+        append(log, "v", producer=(8, 3, 50), transactional=True)
+        log.truncate_to(1)
+        assert log.producers.get(8) is None
+        assert log.last_stable_offset(1) == 1
+
+    def test_one_below_a_replicated_marker_opens_its_transaction_again(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        append(log, "v", producer=(8, 0, 0), transactional=True)
+        end_transaction(log, 8, ControlType.ABORT)
+        append(log, "v", producer=(8, 0, 1), transactional=True)
+        assert log.last_stable_offset(2) == 2
+        log.truncate_to(1)
+        assert log.last_stable_offset(1) == 0
+        assert log.collect_aborted_transactions(0, 10) == []
+        assert refused_plain(log)
+
+
+def refused_plain(log: Log) -> bool:
+    with pytest.raises(KafkaError) as refused:
+        append(log, "v", producer=(8, 0, 1))
+    return refused.value.code is ErrorCode.INVALID_TXN_STATE
 
 
 def log_bytes(log: Log, up_to: int) -> bytes:

@@ -165,6 +165,12 @@ class OffsetIndex(_Index):
         at = bisect_left(self._second, position)
         return self.base_offset + self._first[at] if at < len(self._second) else None
 
+    def position_before(self, position: int) -> int:
+        """The position of a batch at or before `position`, as near as the entries tell."""
+        self._load()
+        at = bisect_right(self._second, position) - 1
+        return self._second[at] if at >= 0 else 0
+
     def truncate_to(self, offset: int) -> None:
         """Drop entries at or beyond `offset`."""
         self._load()

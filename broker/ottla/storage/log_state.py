@@ -263,6 +263,7 @@ class LogState:
                 return True
             self._truncations += 1
             kept = [segment for segment in self._segments if segment.base_offset <= offset]
+            taken_back = self._history.take_back(self._segments[len(kept) - 1 :], offset)
             self._bury(self._segments[len(kept) :])
             kept[-1].truncate_to(offset)
             self._set_segments(kept)
@@ -271,7 +272,10 @@ class LogState:
             self._lower_recovery_point(offset)
             self._epochs.truncate_from_end(offset)
             self.latest_epoch = self._epochs.latest
-            self._history.forget_tail(kept, self.log_start_offset, offset)
+            if taken_back:
+                self._history.snapshots.keep_within(self.log_start_offset, offset)
+            else:  # not synced: this runs on the event loop
+                self._history.rebuild(kept, self.log_start_offset, offset, sync=False)
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:

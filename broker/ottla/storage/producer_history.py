@@ -2,8 +2,10 @@
 
 Owned by `Log`; `loading` feeds it while it recovers segments. `state` is what appends are checked against
 and recorded in. It is rebuilt from the newest snapshot at or before the wanted offset and the headers of
-the batches after that: after a clean shutdown none, after a truncation at most those of the segment that
-the log now ends in, for every roll leaves a snapshot.
+the batches after that: after a clean shutdown none. A truncation, which the event loop waits for, takes
+back what the lost batches did, and looks at few others; only where that cannot be done (a marker is lost
+that was replicated, more than 10,000 batches are, a producer wrote just before that and hardly ever) does
+it replay, and at most the segment that the log now ends in, for every roll leaves a snapshot.
 
 Invariant: an aborted transaction is in its segment's index before its end is noted here, so that the last
 stable offset never passes an abort that readers cannot be told of.
@@ -11,17 +13,21 @@ stable offset never passes an abort that readers cannot be told of.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ottla.protocol.records import BatchHeader, decode_batch, parse_control_record
-from ottla.storage.producers import ProducerState
-from ottla.storage.segment import Segment
+from ottla.storage.producers import BatchMetadata, ProducerEntry, ProducerState
+from ottla.storage.segment import Segment, scan_headers
 from ottla.storage.snapshots import SnapshotFiles
 from ottla.storage.txn_index import AbortedTransaction
 
 _SEGMENTS_SNAPSHOT = 2
 """A replay leaves snapshots where this many of the last segments begin: truncations end there."""
+_TAIL_MAX = 10_000
+"""More batches than these are not taken back one by one."""
+_LOOK_BACK_BYTES = (1 << 20, 16 << 20)
+"""How far before the end of a truncated log its producers' last batches are looked for: first, and then."""
 
 
 class ProducerHistory:
@@ -93,13 +99,19 @@ class ProducerHistory:
             self._replay(segment, start, end_offset)
         self.take_snapshot(end_offset, log_start_offset, sync=sync)
 
-    def forget_tail(self, segments: Sequence[Segment], log_start_offset: int, end_offset: int) -> None:
-        """The log was truncated to `end_offset`. Not synced: this runs on the event loop."""
+    def take_back(self, segments: Sequence[Segment], end_offset: int) -> bool:
+        """The log is about to be truncated to `end_offset`, within the first of `segments`, its last ones.
+        Whether the state is what it was then; if not it is to be rebuilt."""
         if self.state.is_empty:
-            # It was empty with the tail, so it is without; the headers need not be read.
-            self.snapshots.keep_within(log_start_offset, end_offset)
-        else:
-            self.rebuild(segments, log_start_offset, end_offset, sync=False)
+            return True  # it was empty with the tail, so it is without
+        tail: list[BatchHeader] = []
+        for segment in segments:
+            for _, header in segment.headers(segment.position_of(end_offset)):
+                tail.append(header)
+                if len(tail) > _TAIL_MAX:
+                    return False
+        unknown = self.state.take_back(tail, end_offset)
+        return unknown is not None and _restore(unknown, segments[0], end_offset)
 
     def _replay(self, segment: Segment, start: int, end_offset: int) -> None:
         for position, header in segment.headers(segment.position_of(start)):
@@ -108,3 +120,33 @@ class ProducerHistory:
             if header.producer_id >= 0:
                 batch = segment.read_batch(position) if header.is_control else b""
                 self.note(header, batch, None)
+
+
+def _restore(unknown: Mapping[int, ProducerEntry], segment: Segment, end_offset: int) -> bool:
+    """Find the last batches before `end_offset` of producers; whether some were found of each."""
+    end = segment.position_of(end_offset)
+    for length in _LOOK_BACK_BYTES if unknown else ():
+        start = segment.offset_index.position_before(max(end - length, 0))
+        found: set[int] = set()
+        for _, header in scan_headers(segment.fd, start, end):
+            entry = unknown.get(header.producer_id)
+            if entry is None:
+                continue
+            if header.producer_epoch != entry.epoch or header.producer_id not in found:
+                entry.epoch = header.producer_epoch
+                entry.batches.clear()
+            if not header.is_control:
+                found.add(header.producer_id)
+                entry.batches.append(
+                    BatchMetadata(
+                        header.base_sequence,
+                        header.last_sequence,
+                        header.last_offset,
+                        header.last_offset_delta,
+                        header.max_timestamp,
+                    )
+                )
+                entry.last_timestamp = header.max_timestamp
+        if len(found) == len(unknown):
+            return True
+    return not unknown

@@ -14,11 +14,18 @@ deleted by retention); a known one continues at last + 1, or at 0 under a newer 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.records import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, ControlRecord, ControlType
+from ottla.protocol.records import (
+    INT32_MAX,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    BatchHeader,
+    ControlRecord,
+    ControlType,
+)
 
 BATCHES_KEPT = 5
 
@@ -36,10 +43,19 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerEntry:
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "transaction_start")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "first_offset",
+        "last_timestamp",
+        "transaction_start",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, first_offset: int | None = None) -> None:
         self.epoch = NO_PRODUCER_EPOCH
+        self.first_offset = first_offset
+        """Of the first batch that this log holds of the producer, if that is known."""
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
         self.last_timestamp = -1
         self.coordinator_epoch = -1
@@ -57,9 +73,9 @@ class ProducerState:
         self._entries: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}
         """Producer id to first offset, of open transactions."""
-        self._unreplicated: deque[tuple[int, int]] = deque()
-        """(first offset, marker's offset) of those that are complete, but whose marker is not known to be
-        below the high watermark."""
+        self._unreplicated: deque[tuple[int, int, int]] = deque()
+        """(first offset, marker's offset, coordinator epoch before) of those that are complete, but whose
+        marker is not known to be below the high watermark."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -83,12 +99,7 @@ class ProducerState:
         """Begin with a snapshot's entries, which become this state's own."""
         self.clear()
         self._entries.update(entries)
-        started = sorted(
-            (entry.transaction_start, producer_id)
-            for producer_id, entry in entries.items()
-            if entry.transaction_start is not None
-        )
-        self._ongoing.update((producer_id, start) for start, producer_id in started)
+        self._find_ongoing()
 
     def clear(self) -> None:
         self._entries.clear()
@@ -180,7 +191,7 @@ class ProducerState:
         """A data batch is in the log."""
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry()
+            entry = self._entries[producer_id] = ProducerEntry(first_offset)
         if entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches.clear()
@@ -202,12 +213,57 @@ class ProducerState:
         if entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches.clear()
-        entry.coordinator_epoch = marker.coordinator_epoch
-        entry.last_timestamp = timestamp
         if entry.transaction_start is not None:
             del self._ongoing[producer_id]
-            self._unreplicated.append((entry.transaction_start, offset))
+            self._unreplicated.append((entry.transaction_start, offset, entry.coordinator_epoch))
             entry.transaction_start = None
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = timestamp
+
+    def take_back(self, tail: Sequence[BatchHeader], end_offset: int) -> dict[int, ProducerEntry] | None:
+        """Undo what the batches of `tail`, all that the log holds from `end_offset` on, have changed.
+
+        Returns the producers of whose batches before it none is remembered, to be found in the log and
+        `restore`d. None if the state must be rebuilt: a marker was replicated already.
+        """
+        touched = set()
+        for header in reversed(tail):
+            producer_id = header.producer_id
+            if producer_id < 0:
+                continue
+            entry = self._entries.get(producer_id)
+            if entry is None:
+                return None
+            if header.is_control:
+                if not self._unreplicated or self._unreplicated[-1][1] != header.last_offset:
+                    return None
+                start, _, entry.coordinator_epoch = self._unreplicated.pop()
+                entry.transaction_start = start
+            elif entry.transaction_start == header.base_offset:
+                entry.transaction_start = None
+            touched.add(producer_id)
+        unknown = {}
+        for producer_id in touched:
+            entry = self._entries[producer_id]
+            if entry.first_offset is not None and entry.first_offset >= end_offset:
+                del self._entries[producer_id]
+                continue
+            while entry.batches and entry.batches[-1].last_offset >= end_offset:
+                entry.batches.pop()
+            if entry.batches:
+                entry.last_timestamp = entry.batches[-1].timestamp
+            else:
+                unknown[producer_id] = entry
+        self._find_ongoing()
+        return unknown
+
+    def _find_ongoing(self) -> None:
+        started = sorted(
+            (entry.transaction_start, producer_id)
+            for producer_id, entry in self._entries.items()
+            if entry.transaction_start is not None
+        )
+        self._ongoing = {producer_id: start for start, producer_id in started}
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -220,7 +276,7 @@ class ProducerState:
             unreplicated.popleft()
         if not unreplicated:
             return next(iter(self._ongoing.values()), None) if self._ongoing else None
-        first = min(start for start, _ in unreplicated)
+        first = min(start for start, _, _ in unreplicated)
         return min(first, next(iter(self._ongoing.values()), first))
 
     def aborted_by(self, producer_id: int, marker: ControlRecord) -> int | None:

@@ -265,7 +265,8 @@ class Segment:
         self.size = position
         self._bytes_since_index = 0
         self.index_full = False
-        self.load_timestamps()
+        if self.max_timestamp_offset >= offset or self.first_timestamp < 0:
+            self.load_timestamps()
 
     def load_timestamps(self) -> None:
         """Find out the first and highest timestamps: the index's last entry, and the tail behind it."""
@@ -348,8 +349,11 @@ def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchH
     where it stopped with where it should have.
     """
     unpack = BATCH_HEADER.unpack_from
+    size = 0
     while position + RECORD_BATCH_OVERHEAD <= end:
-        window = pread(fd, min(_SCAN_WINDOW_BYTES, end - position), position)
+        # After a large batch just the next header, for its batch will be large, too.
+        wanted = RECORD_BATCH_OVERHEAD if size > _SCAN_WINDOW_BYTES // 2 else _SCAN_WINDOW_BYTES
+        window = pread(fd, min(wanted, end - position), position)
         at = 0
         last = len(window) - RECORD_BATCH_OVERHEAD
         while at <= last:
