@@ -1,10 +1,11 @@
 """Metadata 0 to 12 and DescribeCluster 0 to 1.
 
 Behaviour: answers from this broker's own view (UpdateMetadata), as Kafka does; a partition whose leader is
-dead or unknown has LEADER_NOT_AVAILABLE and leader -1. No topics asked for means all (version 0: an empty
-list, later: null). An unknown topic is created when auto.create.topics.enable and the request allow it, and
-is LEADER_NOT_AVAILABLE until then; an unknown topic id (version 12) is UNKNOWN_TOPIC_ID. Without an
-authorizer every operation is authorized, and said so where asked for.
+dead or unknown has LEADER_NOT_AVAILABLE and leader -1, one whose leader has no listener of the request's name
+LISTENER_NOT_FOUND (from version 6). No topics asked for means all (version 0: an empty list, later: null). An
+unknown topic is created when auto.create.topics.enable and the request allow it, and is LEADER_NOT_AVAILABLE
+until then; an unknown topic id (version 12) is UNKNOWN_TOPIC_ID. Without an authorizer every operation is
+authorized, and said so where asked for.
 
 A broker that has just started knows no cluster until the controller's first UpdateMetadata, a moment later.
 Kafka answers with no brokers then, which some clients take badly; these requests wait for that moment here.
@@ -35,6 +36,7 @@ CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED = -(2**31)
 BROKERS_ENDPOINT = 1
 NO_LEADER = -1
+LISTENER_NOT_FOUND_FROM = 6
 
 
 class MetadataHandler:
@@ -132,14 +134,21 @@ class MetadataHandler:
             return self._cache.broker(broker, listener) is not None
 
         has_leader = p.leader >= 0 and alive(p.leader)
+        error = ErrorCode.NONE
+        if not has_leader:
+            # It may be there, and have no listener of the name that the client came in on.
+            hidden = version >= LISTENER_NOT_FOUND_FROM and self._cache.is_alive(p.leader)
+            error = ErrorCode.LISTENER_NOT_FOUND if hidden else ErrorCode.LEADER_NOT_AVAILABLE
         result = MetadataResponse.MetadataResponsePartition(
-            error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+            error_code=error,
             partition_index=p.partition,
             leader_id=p.leader if has_leader else NO_LEADER,
             leader_epoch=p.leader_epoch,
             replica_nodes=list(p.replicas),
             isr_nodes=list(p.isr),
-            offline_replicas=[r for r in p.replicas if not alive(r) or r in p.offline_replicas],
+            offline_replicas=[
+                r for r in p.replicas if not self._cache.is_alive(r) or r in p.offline_replicas
+            ],
         )
         if version == 0:
             # Clients of version 0 cannot place an id without an address.
