@@ -1,4 +1,4 @@
-"""One broker over the in-memory store, in a process: `python single_broker.py DATA_DIR READY_FILE`.
+"""One broker over the in-memory store, in a process: `single_broker.py DATA_DIR READY_FILE [NAME=VALUE…]`.
 
 No ZooKeeper, no Java. Writes its port to READY_FILE once it serves; stops in order on SIGTERM.
 """
@@ -25,8 +25,9 @@ SETTINGS = {
 }
 
 
-async def serve(data_dir: str, ready_file: Path) -> None:
-    broker = Broker(BrokerConfig.from_properties({**SETTINGS, "log.dirs": data_dir}), store=MemoryStore())
+async def serve(data_dir: str, ready_file: Path, settings: dict[str, str]) -> None:
+    properties = {**SETTINGS, "log.dirs": data_dir, **settings}
+    broker = Broker(BrokerConfig.from_properties(properties), store=MemoryStore())
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     await broker.start()
@@ -40,4 +41,5 @@ async def serve(data_dir: str, ready_file: Path) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serve(sys.argv[1], Path(sys.argv[2])))
+        given = dict(argument.split("=", 1) for argument in sys.argv[3:])
+        runner.run(serve(sys.argv[1], Path(sys.argv[2]), given))

@@ -1,0 +1,377 @@
+"""Clients that want to harm, or know not what they do: the broker's memory stays bounded, others are served.
+
+Over real sockets against a broker in a process of its own, whose resident memory is read from /proc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ottla.local.ports import wait_until
+from ottla.local.processes import ChildProcess
+from ottla.protocol import frames
+from ottla.protocol.messages import (
+    ApiVersionsRequest,
+    CreateTopicsRequest,
+    FetchRequest,
+    MetadataRequest,
+    ProduceRequest,
+)
+from ottla.protocol.records import Record, build_batch
+from ottla.protocol.types import Message
+
+pytestmark = pytest.mark.timeout(180)
+MIB = 1 << 20
+PAGE = resource.getpagesize()
+CONNECTIONS = 10_000
+
+
+class Subject:
+    """A broker under attack."""
+
+    def __init__(self, pid: int, port: int) -> None:
+        self.pid, self.port = pid, port
+
+    def memory(self) -> int:
+        """Resident bytes of its own, without those of files and libraries."""
+        _, resident, shared, *_ = Path(f"/proc/{self.pid}/statm").read_text().split()
+        return (int(resident) - int(shared)) * PAGE
+
+    def connect(self) -> socket.socket:
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def cpu_s(self) -> float:
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+@contextmanager
+def broker(directory: Path, **settings: str) -> Iterator[Subject]:
+    ready, log = directory / "ready", directory / "broker.log"
+    script = Path(__file__).with_name("single_broker.py")
+    given = [f"{name.replace('_', '.')}={text}" for name, text in settings.items()]
+    command = [sys.executable, str(script), str(directory / "data"), str(ready), *given]
+    process = ChildProcess("broker", command, log=log)
+    process.start()
+    try:
+        assert wait_until(lambda: ready.exists() or not process.running, timeout_s=30)
+        assert ready.exists(), log.read_text()
+        assert process.pid is not None
+        yield Subject(process.pid, int(ready.read_text()))
+        assert "Traceback" not in log.read_text(), log.read_text()
+        assert process.stop(timeout_s=20), "it must go on SIGTERM by itself"
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    # A longer backlog: these clients connect faster than anybody accepts; who finds it full waits for 1 s.
+    directory = tmp_path_factory.mktemp("broker")
+    with enough_descriptors(), broker(directory, socket_listen_backlog_size="1000") as it:
+        yield it
+
+
+@contextmanager
+def enough_descriptors() -> Iterator[None]:
+    """For this process and the brokers that it starts."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def framed(message: Message, version: int, correlation_id: int = 1, client_id: str = "hostile") -> bytes:
+    return frames.encode_request(message, version, correlation_id, client_id)
+
+
+def receive(sock: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        chunk = sock.recv(count - len(data))
+        assert chunk, f"closed after {len(data)} of {count} bytes"
+        data += chunk
+    return bytes(data)
+
+
+def correlation_id(sock: socket.socket) -> int:
+    """Of the next answer."""
+    size = int.from_bytes(receive(sock, 4), "big")
+    return int.from_bytes(receive(sock, size)[:4], "big")
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Whether the broker closes the connection, and says nothing before."""
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+HELLO = framed(ApiVersionsRequest(), 0)
+
+
+@contextmanager
+def bystander(subject: Subject) -> Iterator[list[float]]:
+    """An honest client that asks all the time; the seconds that its answers took. It must have had some."""
+    waits: list[float] = []
+    stop = threading.Event()
+    problems: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            with subject.connect() as sock:
+                while not stop.is_set():
+                    started = time.monotonic()
+                    sock.sendall(HELLO)
+                    correlation_id(sock)
+                    waits.append(time.monotonic() - started)
+                    stop.wait(0.002)
+        except Exception as e:
+            problems.append(e)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield waits
+        asked = len(waits)
+        assert wait_until(lambda: len(waits) >= asked + 5 or bool(problems), timeout_s=20)
+    finally:
+        stop.set()
+        thread.join()
+    assert not problems, problems
+
+
+@contextmanager
+def closing(sockets: list[socket.socket]) -> Iterator[list[socket.socket]]:
+    try:
+        yield sockets
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+# --- what makes no sense -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        b"\x80\x00\x00\x00",
+        b"\x00\x00\x00\x00",
+        b"\x00\x00\x00\x01\x00",
+        b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(517 - 11),
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\x00\x00\x00\x08\x7f\xff\x00\x00\x00\x00\x00\x01",
+    ],
+    ids=["minus one", "least", "zero", "one byte", "HTTP", "TLS", "SSH", "unknown API"],
+)
+def test_what_is_no_request_closes_its_connection_without_a_word(subject: Subject, data: bytes) -> None:
+    with bystander(subject), subject.connect() as sock:
+        sock.sendall(data)
+        assert is_closed(sock)
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def test_the_announcement_of_a_large_request_costs_nothing(subject: Subject) -> None:
+    before = subject.memory()
+    with bystander(subject), closing([subject.connect() for _ in range(200)]) as sockets:
+        for sock in sockets:
+            sock.sendall((100 * MIB).to_bytes(4, "big") + b"\0" * 100)
+        with subject.connect() as after:  # when this is answered, all of that was read
+            after.sendall(HELLO)
+            correlation_id(after)
+        assert subject.memory() - before < 20 * MIB
+
+
+def test_a_large_request_takes_memory_as_it_comes_and_gives_it_back(subject: Subject) -> None:
+    before = subject.memory()
+    with bystander(subject), subject.connect() as sock:
+        sock.sendall((100 * MIB).to_bytes(4, "big") + HELLO[4:])
+        for sent in (30, 60, 90):
+            sock.sendall(bytes(30 * MIB))
+            expected = (sent - 5) * MIB
+            assert wait_until(lambda least=expected: subject.memory() - before > least, timeout_s=20)
+            assert subject.memory() - before < (sent + 20) * MIB
+    assert wait_until(lambda: subject.memory() - before < 20 * MIB, timeout_s=20)
+
+
+def test_requests_that_come_byte_by_byte_take_no_more_than_their_bytes(subject: Subject) -> None:
+    before = subject.memory()
+    with bystander(subject), closing([subject.connect() for _ in range(500)]) as sockets:
+        for at in range(len(HELLO) - 1):
+            for sock in sockets:
+                sock.sendall(HELLO[at : at + 1])
+        assert subject.memory() - before < 60 * MIB
+        for sock in sockets:
+            sock.sendall(HELLO[-1:])
+        assert {correlation_id(sock) for sock in sockets} == {1}, "slow, and yet served"
+
+
+def test_ten_thousand_quiet_connections_cost_little_memory_and_no_time(subject: Subject) -> None:
+    before = subject.memory()
+    count = min(CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1000)
+    with closing([]) as sockets, bystander(subject) as waits:
+        for start in range(0, count, 100):
+            batch = [subject.connect() for _ in range(min(100, count - start))]
+            sockets += batch
+            for sock in batch:
+                sock.sendall(HELLO)
+            for sock in batch:
+                correlation_id(sock)
+        each = (subject.memory() - before) / count
+        del waits[:]
+        cpu, started = subject.cpu_s(), time.monotonic()
+        assert wait_until(lambda: len(waits) >= 500, timeout_s=30)
+        share = (subject.cpu_s() - cpu) / (time.monotonic() - started)
+        print(f"\n{count} quiet connections: {each:.0f} bytes each, longest wait {max(waits) * 1e3:.1f} ms, "
+              f"median {sorted(waits)[len(waits) // 2] * 1e3:.2f} ms, {share:.1%} of a core")  # fmt: skip
+        assert each < 8192
+        assert sorted(waits)[len(waits) // 2] < 0.05
+
+
+def test_who_never_reads_is_not_answered_for_ever_and_loses_nothing(subject: Subject) -> None:
+    count = 100_000
+    answer_bytes = 0
+    with subject.connect() as probe:
+        probe.sendall(HELLO)
+        answer_bytes = 4 + int.from_bytes(receive(probe, 4), "big")
+    before = subject.memory()
+    with bystander(subject), subject.connect() as sock:
+        long_name = "x" * 300  # or the kernel's buffers hold all requests
+        data = memoryview(
+            b"".join(framed(ApiVersionsRequest(), 0, number, long_name) for number in range(count))
+        )
+        sock.setblocking(False)
+        sent = 0
+        while select.select([], [sock], [], 1)[1]:  # until the broker takes no more for a second
+            with contextlib.suppress(BlockingIOError):
+                sent += sock.send(data[sent : sent + 65_536])
+            assert sent < len(data), "it was all taken, and nobody reads the answers"
+        assert subject.memory() - before < 10 * MIB
+        sock.setblocking(True)
+        sender = threading.Thread(target=lambda: sock.sendall(data[sent:]))
+        sender.start()
+        stream = bytearray()
+        for number in range(count):
+            while len(stream) < answer_bytes:
+                chunk = sock.recv(1 << 20)
+                assert chunk
+                stream += chunk
+            assert int.from_bytes(stream[4:8], "big") == number
+            del stream[:answer_bytes]
+        sender.join()
+        assert not stream
+        assert subject.memory() - before < 10 * MIB
+
+
+def test_who_has_closed_his_half_is_answered_and_then_closed(subject: Subject) -> None:
+    with subject.connect() as sock:
+        sock.sendall(framed(ApiVersionsRequest(), 0, 1) + framed(MetadataRequest(topics=None), 4, 2))
+        sock.shutdown(socket.SHUT_WR)
+        assert [correlation_id(sock), correlation_id(sock)] == [1, 2]
+        assert is_closed(sock)
+
+
+def test_with_a_bound_for_all_requests_memory_stays_below_and_others_wait_their_turn(tmp_path: Path) -> None:
+    settings = {"socket_request_max_bytes": str(8 * MIB), "queued_max_request_bytes": str(16 * MIB)}
+    with enough_descriptors(), broker(tmp_path, **settings) as subject:
+        before = subject.memory()
+        with closing([subject.connect() for _ in range(40)]) as sockets:
+            for sock in sockets:
+                sock.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    sock.send((8 * MIB).to_bytes(4, "big"))
+            body = bytes(64 * 1024)
+            for _ in range(100):
+                for sock in select.select([], sockets, [], 0)[1]:
+                    with contextlib.suppress(BlockingIOError):
+                        sock.send(body)
+            assert subject.memory() - before < 30 * MIB
+            with subject.connect() as honest:
+                honest.sendall(HELLO)
+                assert not select.select([honest], [], [], 0.3)[0], "there is no memory for it"
+                for sock in sockets:
+                    sock.close()
+                assert correlation_id(honest) == 1
+
+
+# --- time and order --------------------------------------------------------------------------------
+
+
+def create(sock: socket.socket) -> None:
+    topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    sock.sendall(framed(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 5, 0))
+    assert correlation_id(sock) == 0
+
+
+def fetch(number: int, max_wait_ms: int) -> bytes:
+    """Which waits as long as it may."""
+    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MIB)
+    asked = FetchRequest.FetchTopic(topic="t", partitions=[partition])
+    message = FetchRequest(
+        replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=10 * MIB, max_bytes=20 * MIB, topics=[asked]
+    )
+    return framed(message, 11, number)
+
+
+def test_requests_that_wait_and_requests_that_do_not_are_answered_in_order(subject: Subject) -> None:
+    def produce(number: int, acks: int) -> bytes:
+        batch = build_batch([Record(0, 0, None, b"x" * 1000)])
+        data = ProduceRequest.PartitionProduceData(index=0, records=batch)
+        asked = ProduceRequest.TopicProduceData(name="t", partition_data=[data])
+        return framed(ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[asked]), 9, number)
+
+    with subject.connect() as sock:
+        create(sock)
+        started = time.monotonic()
+        sock.sendall(
+            b"".join(
+                (
+                    fetch(1, 300),
+                    framed(ApiVersionsRequest(), 0, 2),
+                    produce(3, -1),
+                    produce(99, 0),
+                    fetch(4, 200),
+                    framed(MetadataRequest(topics=None), 4, 5),
+                    produce(6, 1),
+                    fetch(7, 0),
+                )
+            )
+        )
+        assert [correlation_id(sock) for _ in range(7)] == [1, 2, 3, 4, 5, 6, 7]
+        assert time.monotonic() - started >= 0.49, "both waited to their end, one after the other"
+
+
+def test_idle_connections_are_closed_and_those_that_wait_for_us_are_not(tmp_path: Path) -> None:
+    with (
+        broker(tmp_path, connections_max_idle_ms="1000") as subject,
+        subject.connect() as waiting,
+        subject.connect() as idle,
+    ):
+        create(waiting)
+        waiting.sendall(fetch(1, 3500))
+        idle.sendall(HELLO)
+        correlation_id(idle)
+        started = time.monotonic()
+        assert is_closed(idle)
+        assert time.monotonic() - started >= 0.9
+        assert correlation_id(waiting) == 1
