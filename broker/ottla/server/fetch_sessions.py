@@ -84,17 +84,19 @@ class WantedPartition:
         "topic_id",
     )
 
+    high_watermark: int
+    log_start_offset: int
+    session: FetchSession
+    order: int
+    """Its place in the session's turn. This and what is above it: in a session alone."""
+    log_state: tuple[int, int] | None
+    """(leader epoch, bytes) of its log when last read, where a fetch waits for many bytes."""
+
     def __init__(self, topic: str | None, topic_id: UUID, asked: FetchRequest.FetchPartition) -> None:
         self.topic = topic
         """None as long as nobody here knows the topic of this id."""
         self.topic_id = topic_id
         self.asked = asked
-        self.high_watermark = -1
-        self.log_start_offset = -1
-        self.log_state: tuple[int, int] | None = None
-        """(leader epoch, bytes) of its log when last read, for fetches that wait for many bytes."""
-        self.session: FetchSession | None = None
-        self.order = 0
 
     def key(self, by_topic_id: bool) -> Key:
         return (self.topic_id.int if by_topic_id else self.topic or ""), self.asked.partition
@@ -149,6 +151,8 @@ class FetchSession:
 
     def add(self, wanted: WantedPartition) -> None:
         wanted.session = self
+        wanted.high_watermark = wanted.log_start_offset = -1
+        wanted.log_state = None
         self.partitions[wanted.key(self.by_topic_id)] = wanted
         self.to_the_end(wanted)
         self.dirty.add(wanted)
@@ -296,7 +300,6 @@ class FetchSessionCache:
         woken: list[FetchWatcher] = []
         for wanted in self.watching.get((p.topic, p.partition), ()):
             session = wanted.session
-            assert session is not None
             if not (consumers or session.privileged):
                 continue
             if wanted not in session.dirty:

@@ -46,6 +46,10 @@ class ClientThrottle:
         request.connection.mute(wait_ms)
         return wait_ms
 
+    @property
+    def limits_fetches(self) -> bool:
+        return self._fetch.enabled
+
     def max_bytes(self, request: Request) -> int:
         """How much a Fetch may bring its client at once: more than this would never get through."""
         quota = self._fetch

@@ -16,36 +16,20 @@ Left out on purpose: a preferred read replica other than the leader.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.replication.manager import ReplicaManager
 from ottla.server.cold_reads import TRIES_MAX, ColdReads
-from ottla.server.connection import Part
 from ottla.server.dispatch import Request, Route
 from ottla.server.fetch_sessions import TOPIC_IDS_FROM, WantedPartition
-from ottla.server.handlers import fetch_response
-from ottla.server.handlers.down_conversion import CONVERTED_BELOW, ZSTD_FROM, DownConverter, refuse_zstd
+from ottla.server.handlers.fetch_answer import FetchAnswers, FetchQuota
 from ottla.server.handlers.fetch_read import FetchRead
-from ottla.server.handlers.fetch_response import FetchedPartition, FetchedTopic
-from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.purgatory import PartitionKey, Purgatory
-from ottla.storage.log_config import LogConfig
 
 READ_COMMITTED: Final = 1
-LEADER_HINTS_FROM: Final = 16
-
-
-class FetchQuota(Protocol):
-    """What holds consumers back (server.throttling)."""
-
-    def max_bytes(self, request: Request) -> int:
-        """More than this at once would never get through."""
-
-    def throttle_ms(self, request: Request, size: int) -> int:
-        """Count an answer of `size` bytes; positive: how long the client, answered nothing, has to wait."""
 
 
 class FetchHandler:
@@ -67,7 +51,7 @@ class FetchHandler:
         self.quota = quota
         self.cold_reads = cold_reads
         self.fetch_max_bytes = fetch_max_bytes
-        self.converter = DownConverter()
+        self.answers = FetchAnswers(replicas, cache, clock, quota)
 
     def routes(self) -> list[Route]:
         return [Route(FetchRequest, self.handle, error_response)]
@@ -83,7 +67,7 @@ class FetchHandler:
             request.respond(FetchResponse(error_code=context))
             return
         max_bytes = min(message.max_bytes, self.fetch_max_bytes)
-        if self.quota is not None and replica_id < 0:
+        if self.quota is not None and self.quota.limits_fetches and replica_id < 0:
             max_bytes = min(max_bytes, self.quota.max_bytes(request))
         read = FetchRead(
             self.replicas,
@@ -95,11 +79,15 @@ class FetchHandler:
             max_bytes=max_bytes,
             read_committed=message.isolation_level == READ_COMMITTED,
         )
-        _Fetch(self, request, read, message).start()
+        read.first()
+        if read.has(message.min_bytes) and not read.misses:
+            self.answers.send(request, read)
+        else:
+            _Fetch(self, request, read, message).start()
 
 
 class _Fetch:
-    """One request, read once or, when it waits, again on news (a purgatory FetchWatcher)."""
+    """A request that waits, for the disk or for news (as a purgatory FetchWatcher)."""
 
     __slots__ = (
         "_context",
@@ -137,19 +125,20 @@ class _Fetch:
         self.done = False
 
     def start(self) -> None:
-        read = self._read
-        read.first()
-        if read.misses:
-            self._load(self.start)
-            return
-        nothing_to_wait_for = len(read.unknown) == len(self._context)
-        if self._max_wait_ms <= 0 or self._is_ready() or nothing_to_wait_for:
-            self._respond()
+        """Go on after the first read."""
+        if self._read.misses:
+            self._load(self._start_again)
+        elif self._max_wait_ms <= 0 or self._read.has(self._min_bytes):
+            self._answer()
         else:
             self._wait()
 
-    def _is_ready(self) -> bool:
-        return self._read.urgent or self._read.size >= self._min_bytes
+    def _start_again(self) -> None:
+        self._read.first()
+        self.start()
+
+    def _answer(self) -> None:
+        self._handler.answers.send(self._request, self._read)
 
     def _load(self, read_again: Callable[[], None]) -> None:
         """Some of it has to come from the disk first."""
@@ -234,9 +223,9 @@ class _Fetch:
             self._read.again()
             if self._read.misses:
                 self._load(self._read_again)
-            elif self._due or self._is_ready():
+            elif self._due or self._read.has(self._min_bytes):
                 self._leave()
-                self._respond()
+                self._answer()
         except Exception as e:
             self._leave()
             self._request.fail(e)
@@ -247,69 +236,6 @@ class _Fetch:
         if session is not None and session.waiting is self:
             session.waiting = None
         self._handler.purgatory.unwatch_fetch(self)
-
-    # --- answering ----------------------------------------------------------------------------------
-
-    def _respond(self) -> None:
-        handler, request, context = self._handler, self._request, self._context
-        version = request.version
-        chosen = context.choose(self._read.answers)
-        topics = fetch_response.by_topic(chosen)
-        if version < CONVERTED_BELOW:
-            self._respond_converted(topics)
-            return
-        if version < ZSTD_FROM:
-            refuse_zstd(topics, self._config_of)
-        listener = request.connection.listener
-        hints = LeaderHints(
-            handler.cache, listener, enabled=self._read.urgent and version >= LEADER_HINTS_FROM
-        )
-        if hints.enabled:
-            for answer in chosen:
-                if answer.error in HINTED_ERRORS and answer.wanted.topic is not None:
-                    answer.current_leader = hints.leader_of(answer.wanted.topic, answer.index)
-
-        def build(topics: list[FetchedTopic], throttle_ms: int = 0) -> list[Part]:
-            return fetch_response.build(
-                version,
-                request.correlation_id,
-                topics,
-                error=context.error,
-                session_id=context.session_id,
-                throttle_ms=throttle_ms,
-                endpoints=hints.endpoints.values(),
-            )
-
-        parts = build(topics)
-        if handler.quota is not None and not self.follower:
-            throttle_ms = handler.quota.throttle_ms(request, fetch_response.size_of(parts, version))
-            if throttle_ms > 0:
-                # Nothing was said, and the session stays as it was.
-                request.respond_raw(build([], throttle_ms))
-                return
-        context.commit(self._read.answers, handler.clock())
-        if context.begins:
-            fetch_response.begin_session(parts, version, context.session_id)
-        if self.follower and handler.replicas.leader_quota.active:
-            self._count_throttled(chosen)
-        request.respond_raw(parts)
-
-    def _respond_converted(self, topics: list[FetchedTopic]) -> None:
-        """For clients without sessions that read only old formats."""
-        handler, request = self._handler, self._request
-        throttle_ms = 0
-        if handler.quota is not None and not self.follower:
-            throttle_ms = handler.quota.throttle_ms(request, self._read.size)
-        handler.converter.respond(request, [] if throttle_ms else topics, self._config_of, throttle_ms)
-
-    def _config_of(self, topic: str, partition: int) -> LogConfig | None:
-        replica = self._handler.replicas.find(topic, partition)
-        return None if replica is None else replica.log.config
-
-    def _count_throttled(self, answers: list[FetchedPartition]) -> None:
-        quota = self._handler.replicas.leader_quota
-        sent = [a for a in answers if a.size > 0 and quota.is_throttled(a.wanted.topic or "", a.index)]
-        quota.record(sum(answer.size for answer in sent), self._handler.clock())
 
 
 def error_response(message: FetchRequest, version: int, code: ErrorCode, detail: str | None) -> FetchResponse:

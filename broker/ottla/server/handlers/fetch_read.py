@@ -7,6 +7,7 @@ what is there and whether that is urgent; what goes out, and when, is for others
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from ottla.metadata.cache import MetadataCache
@@ -18,6 +19,7 @@ from ottla.server.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch_response import FetchedPartition
 from ottla.storage.page_cache import ColdRead, NoWaiting
 
+_NOBODY: Final[frozenset[WantedPartition]] = frozenset()
 FOLLOWER_FETCH_FROM: Final = 11
 STORAGE_ERROR_FROM: Final = 6
 MIN_ONE_FROM: Final = 3
@@ -35,6 +37,7 @@ class FetchRead:
         "_replicas",
         "_version",
         "answers",
+        "at_ms",
         "context",
         "follower",
         "max_bytes",
@@ -67,7 +70,9 @@ class FetchRead:
         self.follower = replica_id >= 0
         self.max_bytes = max_bytes
         self.answers: list[FetchedPartition] = []
-        self.unknown: set[WantedPartition] = set()
+        self.at_ms = 0
+        """When they were read."""
+        self.unknown: AbstractSet[WantedPartition] = _NOBODY
         """Those that nobody knew when the request came. They come last, and are no reason to hurry."""
         self.size = 0
         """Bytes of records in all."""
@@ -78,11 +83,18 @@ class FetchRead:
         self.urgent = False
         """There is an error, or a follower has diverged: no waiting for more."""
 
+    def has(self, min_bytes: int) -> bool:
+        """Whether this is enough for a request that waits for `min_bytes`."""
+        return self.urgent or self.size >= min(min_bytes, self.max_bytes)
+
     def first(self) -> None:
         """Read for the first time: a follower's progress counts."""
         unknown = self._read(record_progress=True)
-        self.unknown = {answer.wanted for answer in unknown}
-        self.answers += unknown
+        if unknown:
+            self.unknown = {answer.wanted for answer in unknown}
+            self.answers += unknown
+            if len(unknown) == len(self.context):
+                self.urgent = True  # nothing will come
 
     def again(self) -> None:
         """Read anew what may have something to say by now."""
@@ -104,7 +116,7 @@ class FetchRead:
             self._replicas, self._version, self._replica_id, self.follower
         )  # fmt: skip
         read_committed = self._read_committed
-        now_ms = self._clock()
+        now_ms = self.at_ms = self._clock()
         # A consumer of Fetch 11 and later may read from a follower it was sent to (KIP-392).
         leader_only = follower or version < FOLLOWER_FETCH_FROM
         quota = replicas.leader_quota

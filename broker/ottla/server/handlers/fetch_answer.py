@@ -1,0 +1,129 @@
+"""How the answer to a Fetch goes out: what of it is new to a session, the hints, the quotas, the bytes.
+
+Called by ottla.server.handlers.fetch when a request has been read for the last time. Until here nothing was
+said; what a session remembers is said only in an answer that goes out whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ottla.metadata.cache import BrokerEndpoint, MetadataCache
+from ottla.replication.manager import ReplicaManager
+from ottla.server.dispatch import Request
+from ottla.server.handlers.down_conversion import CONVERTED_BELOW, ZSTD_FROM, DownConverter, refuse_zstd
+from ottla.server.handlers.fetch_read import FetchRead
+from ottla.server.handlers.fetch_response import (
+    FetchedPartition,
+    FetchedTopic,
+    begin_session,
+    build,
+    by_topic,
+    size_of,
+)
+from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
+from ottla.storage.log_config import LogConfig
+
+LEADER_HINTS_FROM: Final = 16
+
+
+class FetchQuota(Protocol):
+    """What holds consumers back (server.throttling)."""
+
+    @property
+    def limits_fetches(self) -> bool:
+        """Whether any client has a quota."""
+
+    def max_bytes(self, request: Request) -> int:
+        """More than this at once would never get through."""
+
+    def throttle_ms(self, request: Request, size: int) -> int:
+        """Count an answer of `size` bytes; positive: how long the client, answered nothing, has to wait."""
+
+
+class FetchAnswers:
+    """Sends them."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        cache: MetadataCache,
+        clock: Callable[[], int],
+        quota: FetchQuota | None,
+    ) -> None:
+        self._replicas = replicas
+        self._cache = cache
+        self._clock = clock
+        self._quota = quota
+        self._converter = DownConverter()
+
+    def send(self, request: Request, read: FetchRead) -> None:
+        context, version = read.context, request.version
+        chosen = context.choose(read.answers)
+        topics = by_topic(chosen)
+        if version < ZSTD_FROM:
+            if version < CONVERTED_BELOW:
+                self._convert(request, read, topics)
+                return
+            refuse_zstd(topics, self._config_of)
+        endpoints = self._name_leaders(request, chosen) if read.urgent else ()
+        parts = build(
+            version,
+            request.correlation_id,
+            topics,
+            error=context.error,
+            session_id=context.session_id,
+            endpoints=endpoints,
+        )
+        quota = self._quota
+        if quota is not None and quota.limits_fetches and not read.follower:
+            throttle_ms = quota.throttle_ms(request, size_of(parts, version))
+            if throttle_ms > 0:
+                self._send_nothing(request, read, throttle_ms)
+                return
+        context.commit(read.answers, read.at_ms)
+        if context.begins:
+            begin_session(parts, version, context.session_id)
+        if read.follower and self._replicas.leader_quota.active:
+            self._count_throttled(chosen)
+        request.respond_raw(parts)
+
+    def _send_nothing(self, request: Request, read: FetchRead, throttle_ms: int) -> None:
+        """The client has to wait, and the session stays as it was."""
+        context = read.context
+        request.respond_raw(
+            build(
+                request.version,
+                request.correlation_id,
+                [],
+                error=context.error,
+                session_id=context.session_id,
+                throttle_ms=throttle_ms,
+            )
+        )
+
+    def _name_leaders(self, request: Request, answers: list[FetchedPartition]) -> list[BrokerEndpoint]:
+        if request.version < LEADER_HINTS_FROM:
+            return []
+        hints = LeaderHints(self._cache, request.connection.listener, enabled=True)
+        for answer in answers:
+            if answer.error in HINTED_ERRORS and answer.wanted.topic is not None:
+                answer.current_leader = hints.leader_of(answer.wanted.topic, answer.index)
+        return list(hints.endpoints.values())
+
+    def _convert(self, request: Request, read: FetchRead, topics: list[FetchedTopic]) -> None:
+        """For clients without sessions that read only old formats."""
+        throttle_ms = 0
+        if self._quota is not None and not read.follower:
+            throttle_ms = self._quota.throttle_ms(request, read.size)
+        self._converter.respond(request, [] if throttle_ms else topics, self._config_of, throttle_ms)
+
+    def _config_of(self, topic: str, partition: int) -> LogConfig | None:
+        replica = self._replicas.find(topic, partition)
+        return None if replica is None else replica.log.config
+
+    def _count_throttled(self, answers: list[FetchedPartition]) -> None:
+        quota = self._replicas.leader_quota
+        sent = [a for a in answers if a.size and quota.is_throttled(a.wanted.topic or "", a.index)]
+        quota.record(sum(answer.size for answer in sent), self._clock())
