@@ -1,7 +1,7 @@
 """One pass: observe everything, plan, take the next safe steps, write the statuses.
 
-Called by `ottla up` again and again, and later by the kopf handlers. Level-triggered: a pass knows nothing of
-the one before but what stands in statuses and can be observed, so it may be killed between any two
+Called by `ottla up` and by the controller on Kubernetes, again and again. Level-triggered: a pass knows
+nothing of the one before but what stands in statuses and can be observed, so it may be killed between any two
 instructions. A step that fails becomes a condition of its resource; the next pass tries again.
 """
 
@@ -28,7 +28,7 @@ from ottla_operator.planning.steps import (
     StopZooKeeper,
 )
 from ottla_operator.planning.topics import Defaults, plan_topics
-from ottla_operator.platform.port import Kafka, Launch, Platform, StepFailed, Store
+from ottla_operator.platform.port import Kafka, Launch, Platform, Recorder, StepFailed, Store
 from ottla_operator.resources import AnyResource, BrokerCluster, ConsumerGroup, Quota, Topic
 from ottla_operator.resources.common import Status
 
@@ -60,6 +60,9 @@ class Pass:
     steps: list[str] = field(default_factory=list)
     observed: Observed | None = None
 
+    settled: bool = True
+    """All resources are Ready: nothing is expected to change by itself."""
+
     @property
     def idle(self) -> bool:
         return not self.steps
@@ -74,7 +77,9 @@ class Reconciler:
         kafka: Kafka,
         store: Store,
         clock_ms: Callable[[], int],
+        recorder: Recorder | None = None,
     ) -> None:
+        self._recorder = recorder
         self._platform = platform
         self._kafka = kafka
         self._store = store
@@ -93,7 +98,7 @@ class Reconciler:
         cluster = clusters[0]
         members = [r for r in resources if not isinstance(r, BrokerCluster)]
         ours = [r for r in members if r.spec.cluster_ref.name == cluster.metadata.name]
-        target = target_revision(cluster.spec)
+        target = target_revision(cluster.spec, self._platform.traits(cluster))
         observed = await self._observe(cluster, ours)
         result.observed = observed
         plan = plan_cluster(cluster, observed, target)
@@ -105,8 +110,10 @@ class Reconciler:
         others = {c.metadata.name for c in clusters[1:]}
         planned_all += self._without_cluster([r for r in members if r not in ours], None, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
+        kept = await self._keep(cluster, target, observed, result)
         for planned in planned_all:
-            failures = await self._take_all(planned, cluster, target, result)
+            failures = kept if planned.resource is cluster else []
+            failures = failures + await self._take_all(planned, cluster, target, result)
             await self._finish(planned, failures, result)
         return result
 
@@ -122,8 +129,7 @@ class Reconciler:
     # ---- planning
 
     def _of_cluster(self, cluster: BrokerCluster, plan: ClusterPlan, observed: Observed) -> Planned:
-        addresses = self._platform.addresses(cluster, range(cluster.spec.replicas))
-        bootstrap = ",".join(f"{host}:{port}" for host, port in addresses)
+        bootstrap = self._platform.bootstrap(cluster)
         status = plan.status.model_copy(update={"bootstrap_servers": bootstrap})
         steps: Sequence[Step] = plan.steps
         return Planned(cluster, plan.findings, status, steps, plan.done)
@@ -156,6 +162,8 @@ class Reconciler:
         if self._clock_ms() - parse_iso_time(deleted_at) < DELETION_DEADLINE_MS:
             return planned
         log.warning("%s is let go: its cluster cannot be reached", planned.resource.key)
+        message = "let go, with nothing deleted in Kafka: the cluster cannot be reached"
+        self._record(planned.resource, "Released", message, warning=True)
         return Planned(planned.resource, planned.findings, planned.status, (), done=True)
 
     def _without_cluster(
@@ -178,6 +186,28 @@ class Reconciler:
 
     # ---- acting
 
+    async def _keep(
+        self, cluster: BrokerCluster, target: Revision, observed: Observed, result: Pass
+    ) -> list[StepFailed]:
+        """Put right what surrounds the brokers, unless we are to keep our hands off."""
+        metadata = cluster.metadata
+        if metadata.deleting or metadata.paused or not metadata.managed:
+            return []
+        lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
+        try:
+            done = await self._platform.keep(cluster, launch_of(target), under_replicated=lagging)
+        except StepFailed as failure:
+            self._record(cluster, failure.reason, failure.message, warning=True)
+            return [failure]
+        result.steps += done
+        for what in done:
+            self._record(cluster, "Applied", what)
+        return []
+
+    def _record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
+        if self._recorder is not None:
+            self._recorder.record(resource, reason, message, warning=warning)
+
     async def _take_all(
         self, planned: Planned, cluster: BrokerCluster, target: Revision, result: Pass
     ) -> list[StepFailed]:
@@ -189,8 +219,10 @@ class Reconciler:
         for step in planned.steps:
             try:
                 await self._take(step, cluster, target)
+                self._record(planned.resource, type(step).__name__, str(step))
             except StepFailed as failure:
                 failures.append(failure)
+                self._record(planned.resource, failure.reason, failure.message, warning=True)
             except Exception as error:
                 # A bug of ours; the other resources are not to suffer from it.
                 log.exception("%s failed", step)
@@ -205,10 +237,11 @@ class Reconciler:
             case StopZooKeeper():
                 await self._platform.stop_zookeeper(cluster)
             case StartBroker():
-                launch = Launch(target.hash, target.static, target.properties) if step.on_target else None
+                launch = launch_of(target) if step.on_target else None
                 await self._platform.start_broker(cluster, step.broker, launch)
             case StopBroker():
-                await self._platform.stop_broker(cluster, step.broker)
+                after = launch_of(target) if step.bounce else None
+                await self._platform.stop_broker(cluster, step.broker, after)
             case RemoveBroker():
                 await self._platform.remove_broker(cluster, step.broker, delete_volume=step.delete_volume)
             case _:
@@ -224,6 +257,7 @@ class Reconciler:
         ready = find(resource.status.conditions, "Ready")
         current = ready is not None and ready.observed_generation == resource.metadata.generation
         if planned.keep and current and ready is not None and ready.reason != "Pending":
+            result.settled = False
             return
         findings = list(planned.findings)
         if failures:
@@ -247,8 +281,14 @@ class Reconciler:
             ),
             observed_generation,
         )
+        if not is_true(status.conditions, "Ready"):
+            result.settled = False
         if status != resource.status:
             await self._store.update_status(resource, status)
+
+
+def launch_of(target: Revision) -> Launch:
+    return Launch(target.hash, target.described, target.properties)
 
 
 def with_conditions(status: S, conditions: list[Condition], generation: int) -> S:

@@ -89,6 +89,7 @@ class FakeCluster:
         self.violations: list[str] = []
         self.log: list[str] = []
         self.max_down = 0
+        self.made_of: dict[str, str] = {}
         self.refuse: dict[type, StepFailed] = {}
         self._ids = itertools.count(1)
 
@@ -187,6 +188,16 @@ class FakeCluster:
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         return [("host", 9092 + broker) for broker in sorted(brokers)]
 
+    def bootstrap(self, cluster: BrokerCluster) -> str:
+        addresses = self.addresses(cluster, range(cluster.spec.replicas))
+        return ",".join(f"{host}:{port}" for host, port in addresses)
+
+    def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
+        return self.made_of
+
+    async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
+        return ()
+
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
         self.zookeeper = True
 
@@ -210,7 +221,7 @@ class FakeCluster:
             crashes=known.crashes if known and known.launch.config_hash == launch.config_hash else 0,
         )
 
-    async def stop_broker(self, cluster: BrokerCluster, broker: int) -> None:
+    async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:
         known = self.brokers[broker]
         if known.state not in ("Running", "Starting"):
             return

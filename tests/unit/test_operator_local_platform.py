@@ -12,6 +12,7 @@ import pytest
 from ottla.local.ports import free_port
 from ottla_operator.planning.observed import BrokerInstance
 from ottla_operator.platform import local
+from ottla_operator.platform.last_words import last_words
 from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.port import Launch, StepFailed
 from ottla_operator.resources import BrokerCluster
@@ -131,7 +132,7 @@ def test_an_exit_that_was_asked_for_is_no_crash(world: World) -> None:
     ],
 )
 def test_the_reason_of_an_exit_is_the_last_thing_above_info(log: str, words: str) -> None:
-    assert local.last_words(log) == words
+    assert last_words(log) == words
 
 
 @pytest.mark.parametrize(

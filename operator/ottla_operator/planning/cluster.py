@@ -171,7 +171,7 @@ def _bounces(observed: Observed, target: Revision, roll: Roll) -> list[ClusterSt
         instance = observed.brokers[broker]
         if instance.state in ("Running", "Starting"):
             reasons = restart_reasons(target, instance.config_hash, instance.settings)
-            steps.append(StopBroker(broker, f"bounce, because {', '.join(reasons)}"))
+            steps.append(StopBroker(broker, f"bounce, because {', '.join(reasons)}", bounce=True))
     return steps
 
 
@@ -275,7 +275,7 @@ def _status(
     return BrokerClusterStatus(
         replicas=len(observed.brokers),
         ready_replicas=len(ready),
-        selector=f"ottla.dev/cluster={cluster.metadata.name}",
+        selector=f"ottla.dev/cluster={cluster.metadata.name},ottla.dev/component=broker",
         cluster_id=kafka.cluster_id or before.cluster_id,
         controller_id=kafka.controller_id,
         version=cluster.spec.version or "3.9",

@@ -1,6 +1,7 @@
 """The revision of a cluster's brokers: their static settings, and a hash of them.
 
-A broker whose hash is not the target's is bounced. What brokers take while they run is not static: it is
+A broker whose hash is not the target's is bounced; on Kubernetes the hash covers its pod, too (`traits`).
+What brokers take while they run is not static: it is
 kept in the cluster for all of them, and altered there (`planning.cluster`), as topics' settings are. It is
 not in a broker's own file either, where it would come back when it is taken out of the spec. Left out of
 the hash, too: what the operator fills in by default, and what only tells brokers apart.
@@ -34,6 +35,13 @@ class Revision:
     defaults: Mapping[str, str] = field(default_factory=dict)
     live: Mapping[str, str] = field(default_factory=dict)
     """What all brokers take without a bounce."""
+    traits: Mapping[str, str] = field(default_factory=dict)
+    """What brokers are made of on their platform."""
+
+    @property
+    def described(self) -> dict[str, str]:
+        """What tells two revisions apart, by the words in which a bounce is explained."""
+        return {**self.static, **self.traits}
 
     @property
     def properties(self) -> dict[str, str]:
@@ -41,20 +49,23 @@ class Revision:
         return {**self.defaults, **self.static}
 
 
-def target_revision(spec: BrokerClusterSpec) -> Revision:
-    """The revision that the spec asks for."""
+def target_revision(spec: BrokerClusterSpec, traits: Mapping[str, str] | None = None) -> Revision:
+    """The revision that the spec asks for. `traits`: what brokers are made of on their platform."""
     settings = config_texts(spec.config)
     static = {name: settings[name] for name in sorted(settings) if not is_live_setting(name)}
     live = {name: settings[name] for name in sorted(settings) if is_live_setting(name)}
     replication = str(min(3, spec.replicas))
     defaults = dict.fromkeys(_INTERNAL_REPLICATION, replication)
     defaults[_INTERNAL_MIN_ISR] = str(min(2, spec.replicas))
-    described = json.dumps({"static": static, "version": spec.version, "image": spec.image}, sort_keys=True)
+    of_all: dict[str, object] = {"static": static, "version": spec.version, "image": spec.image}
+    if traits:
+        of_all["traits"] = dict(traits)
     return Revision(
-        hash=hashlib.sha256(described.encode()).hexdigest()[:10],
+        hash=hashlib.sha256(json.dumps(of_all, sort_keys=True).encode()).hexdigest()[:10],
         static=static,
         defaults=defaults,
         live=live,
+        traits=dict(traits or {}),
     )
 
 
@@ -62,7 +73,6 @@ def restart_reasons(target: Revision, running_hash: str, running: Mapping[str, s
     """Why a broker that runs with `running` needs a bounce; empty when it does not."""
     if running_hash == target.hash:
         return []
-    names = sorted(
-        name for name in {*running, *target.static} if running.get(name) != target.static.get(name)
-    )
+    wanted = target.described
+    names = sorted(name for name in {*running, *wanted} if running.get(name) != wanted.get(name))
     return [f"{name} is changed" for name in names] or ["its revision is not the target's"]

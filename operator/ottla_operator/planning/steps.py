@@ -41,10 +41,11 @@ class StartBroker:
 
 @dataclass(frozen=True, slots=True)
 class StopBroker:
-    """Shut a broker down in order. One that is still desired is started again by a later pass: a bounce."""
+    """Shut a broker down in order; one that is bounced is started again on the target revision."""
 
     broker: int
     reason: str
+    bounce: bool = False
 
     def __str__(self) -> str:
         return f"stop broker {self.broker}: {self.reason}"

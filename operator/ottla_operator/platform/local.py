@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from ottla.local.ports import port_in_use
 from ottla.local.processes import StartFailed
 from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
+from ottla_operator.platform.last_words import last_words
 from ottla_operator.platform.port import Address, Launch, StepFailed
 from ottla_operator.resources import BrokerCluster
 
@@ -78,6 +79,16 @@ class LocalPlatform:
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         return [(HOST, self.port_of(broker)) for broker in sorted(brokers)]
+
+    def bootstrap(self, cluster: BrokerCluster) -> str:
+        addresses = self.addresses(cluster, range(cluster.spec.replicas))
+        return ",".join(f"{host}:{port}" for host, port in addresses)
+
+    def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
+        return {}
+
+    async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
+        return ()
 
     def _revision_file(self, broker: int) -> Path:
         return self.brokers_dir / str(broker) / "revision.json"
@@ -135,7 +146,9 @@ class LocalPlatform:
         known = self._known()
         instances = await asyncio.gather(*(self._observe(broker) for broker in known))
         external = cluster.spec.zookeeper.connect is not None
-        running = external or (self._zookeeper is not None and self._zookeeper.running)
+        running = (external and not cluster.metadata.deleting) or (
+            self._zookeeper is not None and self._zookeeper.running
+        )
         zookeeper = ZooKeeperState(running, self._connect(cluster))
         return zookeeper, {instance.id: instance for instance in instances}
 
@@ -234,7 +247,7 @@ class LocalPlatform:
             process, started_at_ms=self._clock_ms(), crashes=crashes, last_crash=last_crash
         )
 
-    async def stop_broker(self, cluster: BrokerCluster, broker: int) -> None:
+    async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:
         running = self._brokers.get(broker)
         if running is not None and running.stop_asked_ms is None:
             running.stop_asked_ms = self._clock_ms()
@@ -293,13 +306,6 @@ def _crash_message(process: BrokerProcess) -> str:
         return f"was killed by signal {-(code or 0)}"
     reason = last_words(process.log_tail(15))
     return f"ended with code {code}" + (f": {reason}" if reason else "")
-
-
-def last_words(log_tail: str) -> str:
-    """Why a process ended, as far as its log tells: the last line above INFO, or else the last one."""
-    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
-    told = [line for line in lines if " INFO " not in line] or lines
-    return told[-1].rpartition(" ERROR ")[2].strip() if told else ""
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -53,6 +53,7 @@ class Launch:
 
     config_hash: str
     static: Mapping[str, str] = field(default_factory=dict)
+    """What the hash is of."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """All settings but those that make a broker this one: id, listeners, folders, ZooKeeper."""
 
@@ -66,6 +67,18 @@ class Platform(Protocol):
         """Where clients and the operator reach these brokers."""
         ...
 
+    def bootstrap(self, cluster: BrokerCluster) -> str:
+        """Where clients begin: host:port[,host:port…]."""
+        ...
+
+    def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
+        """What brokers here are made of beside their settings, in words: a change of it needs a bounce."""
+        ...
+
+    async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
+        """Put right what surrounds the brokers; stops no broker. What was done, in words."""
+        ...
+
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None: ...
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None: ...
@@ -75,8 +88,9 @@ class Platform(Protocol):
         started with growing pauses in between."""
         ...
 
-    async def stop_broker(self, cluster: BrokerCluster, broker: int) -> None:
-        """Begin a controlled shutdown."""
+    async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:
+        """Begin a controlled shutdown. `after`: what it is started with next, for a platform that starts
+        it by itself; None when it is to stay down."""
         ...
 
     async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None: ...
@@ -106,3 +120,9 @@ class Store(Protocol):
     async def release(self, resource: AnyResource) -> None:
         """A deletion is complete: let the resource go."""
         ...
+
+
+class Recorder(Protocol):
+    """Who tells people what was done: Events on Kubernetes. Never raises, and drops what was just said."""
+
+    def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None: ...

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla_operator.conditions import find, iso_time, merge, no, unknown
+from ottla_operator.conditions import iso_time, merge, unknown
 from ottla_operator.resources import KINDS, AnyResource, Problem
 from ottla_operator.resources.common import Status
+from ottla_operator.resources.invalid import invalid_status
 from ottla_operator.resources.loading import Document, Loaded, parse_resource
 
 MISSING_MS_MAX = 2_000
@@ -132,7 +133,9 @@ class FolderStore:
             problems = _transition_problems(entry, spec)
         if problems:
             entry.problems = [f"{document.source}: {problem}" for problem in problems]
-            entry.status = _invalid_status(entry, self._clock_ms())
+            entry.status = invalid_status(
+                entry.kind, entry.metadata, entry.status, entry.problems, self._clock_ms()
+            )
             _reparse(entry)
             return
         was_invalid = bool(entry.problems)
@@ -196,9 +199,7 @@ class FolderStore:
         entry.status = status.model_dump(by_alias=True, exclude_none=True)
         if entry.problems:
             # What is wrong with the file is what its author must see first.
-            ready = _invalid_status(
-                Entry(entry.kind, entry.metadata, None, before, "", entry.problems), self._clock_ms()
-            )
+            ready = invalid_status(entry.kind, entry.metadata, before, entry.problems, self._clock_ms())
             others = [c for c in entry.status["conditions"] if c["type"] != "Ready"]
             entry.status["conditions"] = [ready["conditions"][0], *others]
         _reparse(entry)
@@ -230,18 +231,3 @@ def _transition_problems(entry: Entry, spec: dict[str, Any]) -> list[Problem]:
     if new is None or old is None:
         return problems
     return list(new.transition_problems(old))
-
-
-def _invalid_status(entry: Entry, now_ms: int) -> dict[str, Any]:
-    """The status with Ready=False InvalidSpec, and everything else as it was."""
-    status_model = KINDS[entry.kind].model_fields["status"].annotation
-    assert isinstance(status_model, type)
-    assert issubclass(status_model, Status)
-    parsed = status_model.model_validate(entry.status)
-    finding = no("Ready", "InvalidSpec", "; ".join(entry.problems))
-    generation = int(entry.metadata.get("generation", 0))
-    conditions = merge(parsed.conditions, [finding], generation=generation, now_ms=now_ms, keep_others=True)
-    ready = find(conditions, "Ready")
-    assert ready is not None
-    ordered = [ready, *(condition for condition in conditions if condition is not ready)]
-    return parsed.model_copy(update={"conditions": ordered}).model_dump(by_alias=True, exclude_none=True)

@@ -1,0 +1,91 @@
+"""What kopf watches: every event becomes a word to the controller, and nothing else happens here.
+
+Called by `ottla operator`. Only `on.event` handlers: they add no finalizer, store no annotation and are not
+retried. Our own finalizer is the store's. One operator at a time runs (the Deployment recreates it), so there
+is no peering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import kopf
+
+from ottla_operator.kubernetes.naming import CLUSTER_LABEL, MANAGED_BY, MANAGER
+from ottla_operator.resources import KINDS, BrokerCluster
+from ottla_operator.resources.common import GROUP, VERSION
+
+Poke = Callable[[str, str], None]
+"""(namespace, cluster)"""
+
+# What we make, and what comes of it: watched by label, on the server's side.
+_CHILDREN: Final = (
+    ("", "v1", "pods"),
+    ("", "v1", "configmaps"),
+    ("", "v1", "services"),
+    ("", "v1", "serviceaccounts"),
+    ("apps", "v1", "statefulsets"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
+)
+
+# A watch that stalls says nothing: it is begun anew after this, whatever it did.
+_WATCH_TIMEOUT_S: Final = 300
+
+
+def registry_for(poke: Poke) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(id="client", registry=registry, errors=kopf.ErrorsMode.PERMANENT)(kopf.login_via_client)
+
+    async def resource_changed(body: Any, namespace: str | None, **_: Any) -> None:
+        cluster = cluster_of(body)
+        if namespace and cluster:
+            poke(namespace, cluster)
+
+    async def child_changed(labels: Any, namespace: str | None, **_: Any) -> None:
+        cluster = labels.get(CLUSTER_LABEL)
+        if namespace and cluster:
+            poke(namespace, cluster)
+
+    for model in KINDS.values():
+        plural = model.definition.plural
+        kopf.on.event(GROUP, VERSION, plural, id=plural, registry=registry)(resource_changed)
+    for group, version, plural in _CHILDREN:
+        kopf.on.event(group, version, plural, id=plural, labels={MANAGED_BY: MANAGER}, registry=registry)(
+            child_changed
+        )
+    return registry
+
+
+def cluster_of(body: Any) -> str:
+    """The name of the cluster that a resource of ours is, or belongs to; "" when it does not say."""
+    if body.get("kind") == BrokerCluster.definition.kind:
+        return str(body["metadata"]["name"])
+    reference = (body.get("spec") or {}).get("clusterRef") or {}
+    return str(reference.get("name") or "")
+
+
+def settings() -> kopf.OperatorSettings:
+    chosen = kopf.OperatorSettings()
+    chosen.posting.enabled = False
+    chosen.peering.standalone = True
+    chosen.watching.server_timeout = _WATCH_TIMEOUT_S
+    chosen.watching.client_timeout = _WATCH_TIMEOUT_S + 10
+    chosen.watching.connect_timeout = 10
+    for group, version, plural in _CHILDREN:
+        chosen.watching.label_selectors[group, version, plural] = f"{MANAGED_BY}={MANAGER}"
+    return chosen
+
+
+async def watch(poke: Poke, namespaces: Sequence[str], stopping: asyncio.Event) -> None:
+    """Run kopf until told to stop. No namespaces: all of them."""
+    await kopf.operator(
+        registry=registry_for(poke),
+        settings=settings(),
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=list(namespaces),
+        stop_flag=stopping,
+    )

@@ -1,0 +1,263 @@
+"""The API server, asynchronously: list, get, server-side apply, patch, delete, and errors by type.
+
+The one place that knows the official client, which is synchronous: it runs in threads of its own. Objects are
+plain dicts, as the API has them. Invariants: every call has a time-out; what fails raises an `ApiError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubernetes import client, config
+
+from ottla_operator.kubernetes.naming import MANAGER
+from ottla_operator.resources import API_VERSION, KINDS
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+_TIMEOUT_S: Final = 20.0
+_THREADS: Final = 8
+_PAGE: Final = 500
+
+_PLURALS: Final = {
+    "ConfigMap": ("v1", "configmaps"),
+    "Event": ("v1", "events"),
+    "Node": ("v1", "nodes"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "Pod": ("v1", "pods"),
+    "Service": ("v1", "services"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
+    "StatefulSet": ("apps/v1", "statefulsets"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    **{kind: (API_VERSION, model.definition.plural) for kind, model in KINDS.items()},
+}
+
+
+class ApiError(Exception):
+    """A request that the API server refused, or that did not reach it (status 0)."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class NotFound(ApiError):
+    """There is no such object, or no such kind."""
+
+
+class Conflict(ApiError):
+    """The object is another one than was meant: a newer version, another uid, or it exists already."""
+
+
+class Forbidden(ApiError):
+    """Not allowed to us; also a creation in a namespace that is being deleted."""
+
+
+class Invalid(ApiError):
+    """The object or the patch is not acceptable."""
+
+
+_ERRORS: Final = {403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as those who count requests see it."""
+
+    verb: str
+    kind: str
+    status: int
+
+
+def path_of(kind: str, namespace: str | None, name: str | None = None, subresource: str = "") -> str:
+    version, plural = _PLURALS[kind]
+    root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
+    parts = [root]
+    if namespace is not None:
+        parts.append(f"namespaces/{namespace}")
+    parts.append(plural)
+    if name is not None:
+        parts.append(name)
+    if subresource:
+        parts.append(subresource)
+    return "/".join(parts)
+
+
+def load_config() -> None:
+    """The pod's own account inside a cluster, else the kubeconfig. Raises RuntimeError."""
+    try:
+        config.load_incluster_config()  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        try:
+            config.load_kube_config()  # type: ignore[no-untyped-call]
+        except (config.ConfigException, OSError) as error:
+            raise RuntimeError(f"no cluster to work for: {error}") from None
+
+
+class Api:
+    """One connection pool to the API server. `load_config` comes first."""
+
+    def __init__(self, counted: Callable[[Call], None] | None = None) -> None:
+        settings = client.Configuration.get_default_copy()
+        settings.connection_pool_maxsize = _THREADS
+        self._client = client.ApiClient(settings)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="api")
+        self._counted = counted or (lambda call: None)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # ---- requests
+
+    async def _request(
+        self,
+        verb: str,
+        kind: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        method = {"get": "GET", "list": "GET", "create": "POST", "delete": "DELETE"}.get(verb, "PATCH")
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        text = None if body is None else json.dumps(body)
+        loop = asyncio.get_running_loop()
+        status = 0
+        try:
+            status, answer = await loop.run_in_executor(
+                self._threads, self._send, method, path, dict(query or {}), headers, text
+            )
+        finally:
+            self._counted(Call(verb, kind, status))
+        content = _parsed(answer)
+        if status >= 300 or status == 0:
+            reason = str(content.get("reason") or f"Status{status}")
+            message = str(content.get("message") or answer[:300].decode(errors="replace"))
+            raise _ERRORS.get(status, ApiError)(status, reason, message)
+        return content
+
+    def _send(
+        self, method: str, path: str, query: dict[str, str], headers: dict[str, str], body: str | None
+    ) -> tuple[int, bytes]:
+        """In a thread. Status 0 with a reason when nobody answered."""
+        try:
+            method, url, all_headers, _, _ = self._client.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params=headers,
+                auth_settings=["BearerToken"],
+            )
+            # The pool itself: the client's own encoder refuses JSON under the types that patches have.
+            response = self._client.rest_client.pool_manager.request(
+                method, url, body=body, headers=all_headers, timeout=_TIMEOUT_S, retries=False
+            )
+            return int(response.status), bytes(response.data)
+        except Exception as error:
+            # urllib3 and ssl raise what they like; to us all of it is an API server that does not answer.
+            reason = {"reason": "Unreachable", "message": f"the API server does not answer: {error}"}
+            return 0, json.dumps(reason).encode()
+
+    # ---- reading
+
+    async def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
+        """All objects of a kind; None: of all namespaces."""
+        found: list[Object] = []
+        query = {"limit": str(_PAGE)}
+        if selector:
+            query["labelSelector"] = selector
+        while True:
+            page = await self._request("list", kind, path_of(kind, namespace), query=query)
+            found += page.get("items") or []
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return found
+            query["continue"] = token
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object:
+        return await self._request("get", kind, path_of(kind, namespace, name))
+
+    # ---- writing
+
+    async def apply(self, manifest: Object) -> Object:
+        """Server-side apply, with all fields of the manifest ours."""
+        metadata = manifest["metadata"]
+        return await self._request(
+            "apply",
+            manifest["kind"],
+            path_of(manifest["kind"], metadata["namespace"], metadata["name"]),
+            query={"fieldManager": MANAGER, "force": "true"},
+            body=manifest,
+            content_type="application/apply-patch+yaml",
+        )
+
+    async def create(self, manifest: Object) -> Object:
+        kind = manifest["kind"]
+        return await self._request(
+            "create", kind, path_of(kind, manifest["metadata"]["namespace"]), body=manifest
+        )
+
+    async def merge(self, kind: str, namespace: str, name: str, patch: Object) -> Object:
+        """A merge patch; with metadata.resourceVersion in it, it holds for that version only."""
+        return await self._request(
+            "patch",
+            kind,
+            path_of(kind, namespace, name),
+            query={"fieldManager": MANAGER},
+            body=patch,
+            content_type="application/merge-patch+json",
+        )
+
+    async def replace_status(
+        self, kind: str, namespace: str, name: str, resource_version: str, status: Object
+    ) -> Object:
+        """Raises Conflict when the object is no longer of that version."""
+        patch = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": resource_version},
+            {"op": "add", "path": "/status", "value": status},
+        ]
+        try:
+            return await self._request(
+                "patch",
+                kind,
+                path_of(kind, namespace, name, "status"),
+                query={"fieldManager": MANAGER},
+                body=patch,
+                content_type="application/json-patch+json",
+            )
+        except Invalid as error:
+            if "test" in error.message and "resourceVersion" in error.message:
+                raise Conflict(409, "Conflict", error.message) from None
+            raise
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str = "", propagation: str = "Background"
+    ) -> None:
+        """Begin a deletion; an object that is gone is no error. `uid`: only if it still is that one."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        try:
+            await self._request("delete", kind, path_of(kind, namespace, name), body=options)
+        except NotFound:
+            log.debug("%s %s/%s is gone already", kind, namespace, name)
+
+
+def _parsed(answer: bytes) -> Object:
+    try:
+        content = json.loads(answer)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,111 @@
+"""`ottla operator`: look after the clusters of a Kubernetes, until a signal ends it.
+
+Run by the chart's Deployment, one at a time. Serves /healthz and /metrics; keeps nothing on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+import click
+from aiohttp import web
+
+from ottla_operator import handlers
+from ottla_operator.kubernetes.api import Api, load_config
+from ottla_operator.kubernetes.controller import Controller
+from ottla_operator.kubernetes.manifests_common import Images
+from ottla_operator.kubernetes.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+@click.command(short_help="Run the operator on Kubernetes.")
+@click.option(
+    "--namespace", "namespaces", multiple=True, help="Watch this namespace alone; repeatable. All if none."
+)
+@click.option(
+    "--resync-s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(1, 3600),
+    help="Look at every cluster this often, whatever happens.",
+)
+@click.option(
+    "--http-port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="For /healthz and /metrics; 0: none.",
+)
+@click.option(
+    "--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
+)
+def operator(namespaces: tuple[str, ...], resync_s: float, http_port: int, log_level: str) -> None:
+    """Run the operator on Kubernetes: brokers, topics, quotas and groups as their resources say.
+
+    Images come from OTTLA_BROKER_IMAGE, OTTLA_ZOOKEEPER_IMAGE and OTTLA_IMAGE_PULL_POLICY.
+    """
+    logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    for noisy in ("kopf", "aiohttp.access", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        load_config()
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+    asyncio.run(_run(namespaces, resync_s, http_port))
+
+
+def images_from(environment: dict[str, str]) -> Images:
+    default = Images()
+    broker = environment.get("OTTLA_BROKER_IMAGE") or default.broker
+    return Images(
+        broker=broker,
+        zookeeper=environment.get("OTTLA_ZOOKEEPER_IMAGE") or broker,
+        pull_policy=environment.get("OTTLA_IMAGE_PULL_POLICY") or default.pull_policy,
+    )
+
+
+async def _run(namespaces: Sequence[str], resync_s: float, http_port: int) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    metrics = Metrics()
+    api = Api(metrics.count_request)
+    controller = Controller(
+        api, images_from(dict(os.environ)), metrics, lambda: time.time_ns() // 1_000_000, resync_s
+    )
+    watching = loop.create_task(handlers.watch(controller.poke, namespaces, stopping))
+    watching.add_done_callback(lambda _: stopping.set())
+    server = await _serve(http_port, controller, metrics) if http_port else None
+    try:
+        await controller.run(stopping)
+        await watching
+    finally:
+        if server is not None:
+            await server.cleanup()
+        api.close()
+
+
+async def _serve(port: int, controller: Controller, metrics: Metrics) -> web.AppRunner:
+    async def healthz(_: web.Request) -> web.Response:
+        stuck = controller.stuck()
+        return web.Response(
+            text=f"stuck: {', '.join(stuck)}\n" if stuck else "ok\n", status=503 if stuck else 200
+        )
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        return web.Response(body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    application = web.Application()
+    application.router.add_get("/healthz", healthz)
+    application.router.add_get("/metrics", show_metrics)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, None, port).start()
+    return runner

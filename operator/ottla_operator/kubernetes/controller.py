@@ -1,0 +1,146 @@
+"""One worker for each (namespace, cluster): passes of its reconciler, one after the other.
+
+Called by the handlers, which only say that something happened there. What a worker does depends on what it
+then observes, never on what woke it; so events may be lost, doubled and late. A worker ends when nothing is
+left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ottla_operator.kubernetes.api import Api, ApiError
+from ottla_operator.kubernetes.events import EventRecorder
+from ottla_operator.kubernetes.manifests_common import Images
+from ottla_operator.kubernetes.metrics import Metrics
+from ottla_operator.kubernetes.platform import KubernetesPlatform
+from ottla_operator.kubernetes.store import KubernetesStore
+from ottla_operator.platform.kafka import KafkaAdmin
+from ottla_operator.reconcile import Pass, Reconciler
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""Namespace and name of a BrokerCluster, whether or not there is one."""
+
+# Events come in bursts: a pod that starts is five of them.
+_SETTLE_S: Final = 0.2
+_BUSY_S: Final = 1.0
+_UNSETTLED_S: Final = 3.0
+_BACK_OFF_S_MAX: Final = 60.0
+_PASS_TIMEOUT_S: Final = 300.0
+_PASSES_MAX: Final = 16
+
+
+@dataclass(slots=True)
+class _Worker:
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    passing_since: float | None = None
+
+
+class Controller:
+    """Runs workers for the clusters that it hears of."""
+
+    def __init__(
+        self, api: Api, images: Images, metrics: Metrics, clock_ms: Callable[[], int], resync_s: float
+    ) -> None:
+        self._api = api
+        self._images = images
+        self._metrics = metrics
+        self._clock_ms = clock_ms
+        self._resync_s = resync_s
+        self._recorder = EventRecorder(api, clock_ms)
+        self._workers: dict[Key, _Worker] = {}
+        self._passes = asyncio.Semaphore(_PASSES_MAX)
+
+    def poke(self, namespace: str, cluster: str) -> None:
+        """Something happened that may concern this cluster."""
+        worker = self._workers.get((namespace, cluster))
+        if worker is None:
+            worker = self._workers[namespace, cluster] = _Worker()
+            worker.task = asyncio.get_running_loop().create_task(self._work((namespace, cluster), worker))
+        worker.wake.set()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Until told to stop; a pass that is under way is given up: the next operator goes on from there."""
+        events = asyncio.get_running_loop().create_task(self._recorder.run())
+        await stopping.wait()
+        tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
+        for task in (*tasks, events):
+            task.cancel()
+        await asyncio.gather(*tasks, events, return_exceptions=True)
+
+    def stuck(self) -> list[str]:
+        """Clusters whose pass does not come to an end, although it should have been given up."""
+        now = time.monotonic()
+        return [
+            f"{namespace}/{cluster}"
+            for (namespace, cluster), worker in self._workers.items()
+            if worker.passing_since is not None and now - worker.passing_since > 2 * _PASS_TIMEOUT_S
+        ]
+
+    # ---- one worker
+
+    async def _work(self, key: Key, worker: _Worker) -> None:
+        namespace, cluster = key
+        kafka = KafkaAdmin()
+        store = KubernetesStore(self._api, namespace, cluster, self._clock_ms, self._recorder)
+        platform = KubernetesPlatform(self._api, self._images)
+        reconciler = Reconciler(platform, kafka, store, self._clock_ms, self._recorder)
+        failures = 0
+        try:
+            while True:
+                worker.wake.clear()
+                result = await self._pass(key, worker, reconciler)
+                failures = 0 if result is not None else failures + 1
+                if result is not None and not store.found and not worker.wake.is_set():
+                    return
+                await _wait(worker.wake, self._pause_s(result, failures))
+                await asyncio.sleep(_SETTLE_S)
+        finally:
+            del self._workers[key]
+            self._metrics.forget(namespace, cluster)
+            await kafka.close()
+
+    async def _pass(self, key: Key, worker: _Worker, reconciler: Reconciler) -> Pass | None:
+        """None when it failed."""
+        async with self._passes:
+            worker.passing_since = began = time.monotonic()
+            try:
+                async with asyncio.timeout(_PASS_TIMEOUT_S):
+                    result = await reconciler.reconcile()
+            except (ApiError, TimeoutError) as error:
+                log.warning("%s/%s: a pass failed: %s", *key, error or "it took too long")
+                self._metrics.count_failure(*key)
+                return None
+            except Exception:
+                # A bug of ours: one cluster's is not to end the others' workers.
+                log.exception("%s/%s: a pass failed", *key)
+                self._metrics.count_failure(*key)
+                return None
+            finally:
+                worker.passing_since = None
+        self._metrics.count_pass(*key, time.monotonic() - began, self._clock_ms() / 1000, result)
+        return result
+
+    def _pause_s(self, result: Pass | None, failures: int) -> float:
+        """How long to wait for an event before looking anyway."""
+        if result is None:
+            return min(_BUSY_S * 2.0 ** min(failures, 10), _BACK_OFF_S_MAX)
+        if not result.idle:
+            return _BUSY_S
+        return self._resync_s if result.settled else min(_UNSETTLED_S, self._resync_s)
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,92 @@
+"""Events: what was done to a resource and why, where `kubectl describe` shows it.
+
+Called by the reconciler and the store, through the `Recorder` port. Recording never waits and never fails;
+what was said of a resource a short time ago is not said again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from ottla_operator.conditions import iso_time
+from ottla_operator.kubernetes.api import Api, ApiError
+from ottla_operator.kubernetes.naming import MANAGER
+from ottla_operator.resources import AnyResource
+
+log = logging.getLogger(__name__)
+
+_SILENCE_MS: Final = 600_000
+_REMEMBERED_MAX: Final = 2_000
+_MESSAGE_MAX: Final = 1_000
+_WAITING_MAX: Final = 500
+
+
+class EventRecorder:
+    """Writes Events in the background; what is too much is dropped, and said in the log."""
+
+    def __init__(self, api: Api, clock_ms: Callable[[], int]) -> None:
+        self._api = api
+        self._clock_ms = clock_ms
+        self._said: OrderedDict[tuple[str, str, str], int] = OrderedDict()
+        self._waiting: asyncio.Queue[dict[str, object]] = asyncio.Queue(_WAITING_MAX)
+
+    def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
+        log.log(logging.WARNING if warning else logging.INFO, "%s: %s: %s", _name(resource), reason, message)
+        now_ms = self._clock_ms()
+        key = (resource.metadata.uid, reason, message)
+        said_ms = self._said.get(key)
+        if said_ms is not None and now_ms - said_ms < _SILENCE_MS:
+            return
+        self._said[key] = now_ms
+        self._said.move_to_end(key)
+        while len(self._said) > _REMEMBERED_MAX:
+            self._said.popitem(last=False)
+        try:
+            self._waiting.put_nowait(_event(resource, reason, message, warning, now_ms))
+        except asyncio.QueueFull:
+            log.debug("too many Events are waiting: one is dropped")
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            event = await self._waiting.get()
+            try:
+                await self._api.create(event)
+            except ApiError as error:
+                # A namespace that is going takes none; nobody is worse off without.
+                log.debug("an Event was refused: %s", error)
+
+
+def _name(resource: AnyResource) -> str:
+    return f"{resource.metadata.namespace}/{resource.key}"
+
+
+def _event(resource: AnyResource, reason: str, message: str, warning: bool, now_ms: int) -> dict[str, object]:
+    metadata, now = resource.metadata, iso_time(now_ms)
+    if len(message) > _MESSAGE_MAX:
+        message = message[:_MESSAGE_MAX] + "…"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata.name}-", "namespace": metadata.namespace},
+        "involvedObject": {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
+        },
+        "reason": reason,
+        "message": message,
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": MANAGER},
+        "reportingComponent": MANAGER,
+        "reportingInstance": MANAGER,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,331 @@
+"""The brokers' manifests: a ConfigMap for each, one StatefulSet, Services, budget, policy, ServiceAccount.
+
+Pure. Every pod mounts all ConfigMaps of the set and reads its own, since a StatefulSet has one template: a
+pod that comes back outside its turn finds what it ran with. Pods are replaced by the operator alone
+(OnDelete), and start all at once (Parallel).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ottla_operator.kubernetes import naming
+from ottla_operator.kubernetes.listeners import (
+    REPLICATION_PORT,
+    Advertised,
+    client_ports,
+    listener_settings,
+)
+from ottla_operator.kubernetes.manifests_common import (
+    Images,
+    Manifest,
+    build,
+    claim_template,
+    container_security,
+    digest,
+    exec_probe,
+    merged,
+    pod_security,
+)
+from ottla_operator.kubernetes.manifests_zookeeper import connect_string, operator_peer
+from ottla_operator.platform.port import Launch
+from ottla_operator.resources import BrokerCluster
+
+DEFAULT_SIZE: Final = "10Gi"
+_STATE_FILE: Final = "/run/ottla/state"
+_DATA_DIR: Final = "/var/lib/ottla"
+_CONFIG_DIR: Final = "/etc/ottla"
+_PROPERTIES: Final = "server.properties"
+
+# A broker with terabytes to recover is not to be killed for it.
+_STARTUP_HOURS_MAX: Final = 12
+_STARTUP_PERIOD_S: Final = 2
+_TERMINATION_GRACE_S: Final = 60
+_DEFAULT_RESOURCES: Final[Mapping[str, Any]] = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+
+
+def traits(cluster: BrokerCluster, images: Images) -> dict[str, str]:
+    """What a broker runs with beside its settings, by the words in which a bounce is explained."""
+    template = broker_template(cluster, images, 1)
+    template["spec"].pop("volumes")
+    template["metadata"].pop("annotations", None)
+    for container in template["spec"]["containers"]:
+        if container["name"] == "broker":
+            container.pop("image")
+    return {
+        "image": broker_image(cluster, images),
+        "listeners": digest(listener_settings(cluster, 0, {})),
+        "pod template": digest(template),
+        "zookeeper.connect": connect_string(cluster),
+    }
+
+
+def broker_image(cluster: BrokerCluster, images: Images) -> str:
+    return cluster.spec.image or images.broker
+
+
+# ---- settings
+
+
+def broker_properties(
+    cluster: BrokerCluster, broker: int, launch: Launch, advertised: Advertised, rack: str | None
+) -> dict[str, str]:
+    """All of one broker's settings."""
+    own = {
+        "broker.id": str(broker),
+        **listener_settings(cluster, broker, advertised),
+        "zookeeper.connect": connect_string(cluster),
+        "log.dirs": f"{_DATA_DIR}/data",
+    }
+    if rack is not None:
+        own["broker.rack"] = rack
+    return {**launch.properties, **own}
+
+
+def build_broker_config(
+    cluster: BrokerCluster,
+    broker: int,
+    launch: Launch,
+    *,
+    advertised: Advertised | None = None,
+    rack: str | None = None,
+    replaced: Mapping[str, str] | None = None,
+) -> Manifest:
+    """`replaced`: annotations that tell of the pod that still runs with what was there before."""
+    properties = broker_properties(cluster, broker, launch, advertised or {}, rack)
+    lines = [f"{name}={_escaped(value)}" for name, value in properties.items()]
+    annotations = {
+        naming.HASH_ANNOTATION: launch.config_hash,
+        naming.SETTINGS_ANNOTATION: json.dumps(dict(launch.static), sort_keys=True),
+        **(replaced or {}),
+    }
+    return build(
+        cluster,
+        "v1",
+        "ConfigMap",
+        naming.broker_config(cluster.metadata.name, broker),
+        naming.BROKER,
+        {"data": {_PROPERTIES: "\n".join(lines) + "\n"}},
+        annotations,
+    )
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\")
+
+
+# ---- pods
+
+
+def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Manifest:
+    name = cluster.metadata.name
+    template = {
+        "metadata": {"labels": naming.labels(name, naming.BROKER)},
+        "spec": {
+            "serviceAccountName": naming.brokers_name(name),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": pod_security(),
+            "terminationGracePeriodSeconds": _TERMINATION_GRACE_S,
+            "topologySpreadConstraints": _spread(cluster),
+            "containers": [_container(cluster, images)],
+            "volumes": [
+                {"name": "config", "projected": {"sources": _config_sources(name, replicas)}},
+                {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+        },
+    }
+    result: Manifest = merged(template, cluster.spec.template.pod)
+    return result
+
+
+def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
+    """Each broker's settings under its pod's name. A ConfigMap that is missing harms its own broker only."""
+    return [
+        {
+            "configMap": {
+                "name": naming.broker_config(cluster, broker),
+                "optional": True,
+                "items": [
+                    {"key": _PROPERTIES, "path": f"{naming.broker_pod(cluster, broker)}/{_PROPERTIES}"}
+                ],
+            }
+        }
+        for broker in range(replicas)
+    ]
+
+
+def _container(cluster: BrokerCluster, images: Images) -> Manifest:
+    ports = {"replication": REPLICATION_PORT, **client_ports(cluster)}
+    return {
+        "name": "broker",
+        "image": broker_image(cluster, images),
+        "imagePullPolicy": images.pull_policy,
+        "args": [
+            "broker",
+            "--config",
+            f"{_CONFIG_DIR}/$(POD_NAME)/{_PROPERTIES}",
+            "--state-file",
+            _STATE_FILE,
+        ],
+        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "ports": [
+            {"name": port[:15], "containerPort": number, "protocol": "TCP"} for port, number in ports.items()
+        ],
+        "resources": cluster.spec.resources or dict(_DEFAULT_RESOURCES),
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "startupProbe": exec_probe(
+            ["grep", "-q", "ready", _STATE_FILE],
+            period_s=_STARTUP_PERIOD_S,
+            failures=_STARTUP_HOURS_MAX * 3600 // _STARTUP_PERIOD_S,
+        ),
+        "readinessProbe": exec_probe(["grep", "-q", "ready", _STATE_FILE], period_s=3, failures=2),
+        # The event loop writes it every second: an old one tells of a loop that hangs.
+        "livenessProbe": exec_probe(
+            ["sh", "-c", f"find {_STATE_FILE} -mmin -1 | grep -q ."], period_s=20, failures=3
+        ),
+        "volumeMounts": [
+            {"name": "data", "mountPath": _DATA_DIR},
+            {"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True},
+            {"name": "run", "mountPath": "/run/ottla"},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+
+
+def _spread(cluster: BrokerCluster) -> list[Manifest]:
+    """What the spec says, else evenly over racks and nodes where that is possible."""
+    given = cluster.spec.template.topology_spread_constraints
+    selector = {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.BROKER)}
+    if given:
+        return [{"labelSelector": selector, **constraint} for constraint in given]
+    keys = ["kubernetes.io/hostname"]
+    if cluster.spec.rack is not None and cluster.spec.rack.topology_key not in keys:
+        keys.insert(0, cluster.spec.rack.topology_key)
+    return [
+        {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+        for key in keys
+    ]
+
+
+def build_stateful_set(cluster: BrokerCluster, images: Images, replicas: int, config_hash: str) -> Manifest:
+    """`config_hash`: of the revision that its template belongs to."""
+    name = naming.brokers_name(cluster.metadata.name)
+    spec = {
+        "replicas": replicas,
+        "serviceName": name,
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.BROKER)},
+        "template": broker_template(cluster, images, replicas),
+        "volumeClaimTemplates": [claim_template(cluster.spec.storage, DEFAULT_SIZE)],
+    }
+    annotations = {naming.HASH_ANNOTATION: config_hash}
+    return build(cluster, "apps/v1", "StatefulSet", name, naming.BROKER, {"spec": spec}, annotations)
+
+
+# ---- what surrounds them
+
+
+def build_headless_service(cluster: BrokerCluster) -> Manifest:
+    """Gives every broker its name; also while it is not ready, for brokers talk to it before clients do."""
+    ports = {"replication": REPLICATION_PORT, **client_ports(cluster)}
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": naming.selector_labels(cluster.metadata.name, naming.BROKER),
+        "ports": _service_ports(ports),
+    }
+    name = naming.brokers_name(cluster.metadata.name)
+    return build(cluster, "v1", "Service", name, naming.BROKER, {"spec": spec})
+
+
+def build_bootstrap_service(cluster: BrokerCluster) -> Manifest:
+    """Where clients begin: any broker that is ready."""
+    spec = {
+        "type": "ClusterIP",
+        "selector": naming.selector_labels(cluster.metadata.name, naming.BROKER),
+        "ports": _service_ports(client_ports(cluster)),
+    }
+    name = naming.bootstrap_name(cluster.metadata.name)
+    return build(cluster, "v1", "Service", name, naming.BROKER, {"spec": spec})
+
+
+def _service_ports(ports: Mapping[str, int]) -> list[Manifest]:
+    return [
+        {"name": port, "port": number, "targetPort": number, "protocol": "TCP"}
+        for port, number in ports.items()
+    ]
+
+
+def bootstrap_servers(cluster: BrokerCluster) -> str:
+    """Of the first listener."""
+    name, namespace = naming.bootstrap_name(cluster.metadata.name), cluster.metadata.namespace
+    port = next(iter(client_ports(cluster).values()))
+    return f"{name}.{namespace}.svc:{port}"
+
+
+def build_service_account(cluster: BrokerCluster) -> Manifest:
+    """For the pods of brokers and ZooKeeper, which ask nothing of the API server: no token, no rights."""
+    name = naming.brokers_name(cluster.metadata.name)
+    return build(
+        cluster, "v1", "ServiceAccount", name, naming.BROKER, {"automountServiceAccountToken": False}
+    )
+
+
+def build_disruption_budget(cluster: BrokerCluster, *, under_replicated: bool) -> Manifest:
+    """Evictions know nothing of replicas: one broker at a time, and none while a partition lacks one."""
+    spec = merged(
+        {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.BROKER)},
+        },
+        cluster.spec.template.pod_disruption_budget,
+    )
+    if under_replicated:
+        spec.pop("minAvailable", None)
+        spec["maxUnavailable"] = 0
+    elif "minAvailable" in cluster.spec.template.pod_disruption_budget:
+        spec.pop("maxUnavailable", None)
+    name = naming.brokers_name(cluster.metadata.name)
+    return build(cluster, "policy/v1", "PodDisruptionBudget", name, naming.BROKER, {"spec": spec})
+
+
+def build_network_policy(cluster: BrokerCluster) -> Manifest:
+    """Clients from anywhere reach the listeners; brokers and the operator alone the one between brokers."""
+    name = cluster.metadata.name
+    brokers = {"matchLabels": naming.selector_labels(name, naming.BROKER)}
+    spec = {
+        "podSelector": brokers,
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"ports": [{"protocol": "TCP", "port": port} for port in client_ports(cluster).values()]},
+            {
+                "from": [{"podSelector": brokers}, operator_peer()],
+                "ports": [{"protocol": "TCP", "port": REPLICATION_PORT}],
+            },
+        ],
+    }
+    return build(
+        cluster,
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        naming.brokers_name(name),
+        naming.BROKER,
+        {"spec": spec},
+    )
+
+
+def build_surroundings(cluster: BrokerCluster, *, under_replicated: bool) -> list[Manifest]:
+    """All but the brokers themselves, in the order in which they are needed."""
+    return [
+        build_service_account(cluster),
+        build_headless_service(cluster),
+        build_bootstrap_service(cluster),
+        build_disruption_budget(cluster, under_replicated=under_replicated),
+        build_network_policy(cluster),
+    ]

@@ -1,0 +1,93 @@
+"""The operator's own metrics, in Prometheus' format. Filled by the controller and the API wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ottla_operator.kubernetes.api import Call
+from ottla_operator.reconcile import Pass
+
+_CLUSTER: Final = ("namespace", "cluster")
+
+
+class Metrics:
+    """One registry of its own, so that several operators fit in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "ottla_operator_api_requests",
+            "Requests to the API server.",
+            ("verb", "kind", "status"),
+            registry=self.registry,
+        )
+        self._passes = Counter(
+            "ottla_operator_passes", "Passes over a cluster.", (*_CLUSTER, "outcome"), registry=self.registry
+        )
+        self._seconds = Histogram(
+            "ottla_operator_pass_seconds", "How long passes take.", _CLUSTER, registry=self.registry
+        )
+        self._steps = Counter("ottla_operator_steps", "Steps taken.", _CLUSTER, registry=self.registry)
+        self._last = Gauge(
+            "ottla_operator_last_pass_timestamp_seconds",
+            "When the last pass ended well.",
+            _CLUSTER,
+            registry=self.registry,
+        )
+        self._brokers = Gauge(
+            "ottla_operator_brokers", "Brokers by what they do.", (*_CLUSTER, "state"), registry=self.registry
+        )
+        self._under_replicated = Gauge(
+            "ottla_operator_under_replicated_partitions",
+            "Partitions that lack a replica in sync.",
+            _CLUSTER,
+            registry=self.registry,
+        )
+        self._offline = Gauge(
+            "ottla_operator_offline_partitions",
+            "Partitions without a leader.",
+            _CLUSTER,
+            registry=self.registry,
+        )
+
+    def count_request(self, call: Call) -> None:
+        self._requests.labels(call.verb, call.kind, str(call.status)).inc()
+
+    def count_pass(self, namespace: str, cluster: str, seconds: float, now_s: float, done: Pass) -> None:
+        self._passes.labels(namespace, cluster, "done").inc()
+        self._seconds.labels(namespace, cluster).observe(seconds)
+        self._steps.labels(namespace, cluster).inc(len(done.steps))
+        self._last.labels(namespace, cluster).set(now_s)
+        observed = done.observed
+        if observed is None:
+            return
+        states = [instance.state for instance in observed.brokers.values()]
+        for state in ("Stopped", "Starting", "Running", "Stopping", "Crashed"):
+            self._brokers.labels(namespace, cluster, state).set(states.count(state))
+        if observed.kafka.settled:
+            partitions = list(observed.kafka.partitions())
+            self._under_replicated.labels(namespace, cluster).set(
+                sum(partition.under_replicated for partition in partitions)
+            )
+            self._offline.labels(namespace, cluster).set(
+                sum(partition.leader < 0 for partition in partitions)
+            )
+
+    def count_failure(self, namespace: str, cluster: str) -> None:
+        self._passes.labels(namespace, cluster, "failed").inc()
+
+    def forget(self, namespace: str, cluster: str) -> None:
+        """A cluster is gone; its numbers are not to stand still for ever."""
+        key = {"namespace": namespace, "cluster": cluster}
+        families: Iterable[Counter | Gauge | Histogram] = (
+            self._passes, self._seconds, self._steps, self._last,
+            self._brokers, self._under_replicated, self._offline,
+        )  # fmt: skip
+        for family in families:
+            family.remove_by_labels(key)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

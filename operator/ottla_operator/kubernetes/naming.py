@@ -1,0 +1,95 @@
+"""Names and labels of everything that the operator makes for a BrokerCluster.
+
+Used by the builders, which give them, and by observing, which reads them back: this module is the one place
+that knows how an ordinal becomes a name. Pods are selected by cluster and component alone, never by labels
+that a template may change.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ottla_operator.resources.common import GROUP
+
+MANAGER: Final = "ottla-operator"
+FINALIZER: Final = f"{GROUP}/operator"
+
+CLUSTER_LABEL: Final = f"{GROUP}/cluster"
+COMPONENT_LABEL: Final = f"{GROUP}/component"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+
+BROKER, ZOOKEEPER = "broker", "zookeeper"
+
+HASH_ANNOTATION: Final = f"{GROUP}/config-hash"
+SETTINGS_ANNOTATION: Final = f"{GROUP}/settings"
+REPLACES_ANNOTATION: Final = f"{GROUP}/replaces-pod"
+REPLACED_HASH_ANNOTATION: Final = f"{GROUP}/replaced-hash"
+REPLACED_SETTINGS_ANNOTATION: Final = f"{GROUP}/replaced-settings"
+APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
+RACK_ANNOTATION: Final = f"{GROUP}/rack"
+
+# The StatefulSet's pods carry its name, an ordinal and a revision's hash in labels of 63 characters at most.
+CLUSTER_NAME_MAX: Final = 40
+_CLUSTER_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+_ORDINAL = re.compile(r"-([0-9]+)$")
+
+
+def name_problem(cluster: str) -> str:
+    """Why no Services and pods can be named after the cluster, or ""."""
+    if len(cluster) > CLUSTER_NAME_MAX:
+        return f"the name {cluster} is too long: {CLUSTER_NAME_MAX} characters are allowed"
+    if not _CLUSTER_NAME.match(cluster):
+        return f"the name {cluster} is not allowed: a letter, then letters, digits and -"
+    return ""
+
+
+def brokers_name(cluster: str) -> str:
+    """The StatefulSet of the brokers, their headless Service, their ServiceAccount and policies."""
+    return f"{cluster}-brokers"
+
+
+def broker_pod(cluster: str, broker: int) -> str:
+    return f"{brokers_name(cluster)}-{broker}"
+
+
+def broker_config(cluster: str, broker: int) -> str:
+    return f"{cluster}-broker-{broker}"
+
+
+def bootstrap_name(cluster: str) -> str:
+    return f"{cluster}-bootstrap"
+
+
+def zookeeper_name(cluster: str) -> str:
+    return f"{cluster}-zookeeper"
+
+
+def data_claim(pod: str) -> str:
+    """The claim that a StatefulSet makes for a pod's volume."""
+    return f"data-{pod}"
+
+
+def pod_host(pod: str, service: str, namespace: str) -> str:
+    """Without the cluster's domain, which nobody tells us; every pod's resolver adds it."""
+    return f"{pod}.{service}.{namespace}.svc"
+
+
+def ordinal_of(name: str) -> int | None:
+    found = _ORDINAL.search(name)
+    return int(found[1]) if found else None
+
+
+def selector_labels(cluster: str, component: str) -> dict[str, str]:
+    return {CLUSTER_LABEL: cluster, COMPONENT_LABEL: component}
+
+
+def labels(cluster: str, component: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "ottla",
+        "app.kubernetes.io/instance": cluster,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/part-of": "ottla",
+        MANAGED_BY: MANAGER,
+        **selector_labels(cluster, component),
+    }

@@ -1,0 +1,228 @@
+"""From listed objects to what planners see: pods and ConfigMaps to BrokerInstances, pods to ZooKeeperState.
+
+Pure; called by the platform on every pass. A broker exists when it has a ConfigMap or a pod. What it runs
+with is what its ConfigMap says, unless its pod is the very one that the ConfigMap was changed to replace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ottla_operator.conditions import parse_iso_time
+from ottla_operator.kubernetes import naming
+from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
+from ottla_operator.planning.rolling import CRASHES_MAX
+from ottla_operator.platform.last_words import last_words
+
+Object = Mapping[str, Any]
+
+# Reasons for which a container waits, and will wait until somebody does something.
+_HOPELESS: Final = frozenset(
+    ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull",
+     "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+)  # fmt: skip
+_CRASHING: Final = "CrashLoopBackOff"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One cluster's child objects, as they were listed, by kind and name."""
+
+    objects: Mapping[str, Mapping[str, Object]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, by_kind: Mapping[str, Iterable[Object]]) -> Listed:
+        return cls({kind: {name_of(item): item for item in items} for kind, items in by_kind.items()})
+
+    def find(self, kind: str, name: str) -> Object | None:
+        return self.objects.get(kind, {}).get(name)
+
+    def of_component(self, kind: str, component: str) -> dict[int, Object]:
+        """Objects of a component by their ordinal; those without one are left out."""
+        found = {}
+        for name, item in self.objects.get(kind, {}).items():
+            ordinal = naming.ordinal_of(name)
+            labels = item["metadata"].get("labels") or {}
+            if ordinal is not None and labels.get(naming.COMPONENT_LABEL) == component:
+                found[ordinal] = item
+        return found
+
+
+def name_of(item: Object) -> str:
+    return str(item["metadata"]["name"])
+
+
+def uid_of(item: Object) -> str:
+    return str(item["metadata"].get("uid", ""))
+
+
+def annotations_of(item: Object) -> Mapping[str, str]:
+    annotations: Mapping[str, str] = item["metadata"].get("annotations") or {}
+    return annotations
+
+
+def pods_of(listed: Listed, cluster: str) -> dict[int, Object]:
+    """Broker pods by ordinal: of the set's names, whoever owns them now."""
+    found = listed.of_component("Pod", naming.BROKER)
+    return {n: pod for n, pod in found.items() if name_of(pod) == naming.broker_pod(cluster, n)}
+
+
+def configs_of(listed: Listed, cluster: str) -> dict[int, Object]:
+    found = listed.of_component("ConfigMap", naming.BROKER)
+    return {n: item for n, item in found.items() if name_of(item) == naming.broker_config(cluster, n)}
+
+
+def broker_instances(listed: Listed, cluster: str) -> dict[int, BrokerInstance]:
+    pods, configs = pods_of(listed, cluster), configs_of(listed, cluster)
+    return {
+        broker: _instance(broker, naming.broker_pod(cluster, broker), pods.get(broker), configs.get(broker))
+        for broker in sorted({*pods, *configs})
+    }
+
+
+def runs_with(pod: Object | None, config: Object | None) -> tuple[str, dict[str, str]]:
+    """(hash, settings) of a broker; ("", {}) when nobody knows."""
+    if config is None:
+        return "", {}
+    annotations = annotations_of(config)
+    replaced = pod is not None and annotations.get(naming.REPLACES_ANNOTATION) == uid_of(pod)
+    key = naming.REPLACED_HASH_ANNOTATION if replaced else naming.HASH_ANNOTATION
+    settings = naming.REPLACED_SETTINGS_ANNOTATION if replaced else naming.SETTINGS_ANNOTATION
+    return annotations.get(key, ""), _json(annotations.get(settings))
+
+
+def _json(text: str | None) -> dict[str, str]:
+    try:
+        content = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _instance(broker: int, name: str, pod: Object | None, config: Object | None) -> BrokerInstance:
+    config_hash, settings = runs_with(pod, config)
+    if pod is None:
+        return BrokerInstance(broker, "Stopped", config_hash=config_hash, settings=settings, name=name)
+    seen = _container(pod, "broker")
+    state, message = _state(pod, seen)
+    ready_since = _ready_since(pod) if state == "Running" else None
+    restarts = int(seen.get("restartCount", 0))
+    crashes = 0 if ready_since is not None else restarts
+    if state == "Crashed" and _waiting(seen) in _HOPELESS:
+        # The kubelet tries again by itself, to no avail.
+        crashes = max(crashes, CRASHES_MAX)
+    return BrokerInstance(
+        id=broker,
+        state=state,
+        ready=ready_since is not None,
+        # Nobody knows what a pod without its ConfigMap runs with: not the target's, then.
+        config_hash=config_hash or "unknown",
+        settings=settings,
+        ready_since_ms=ready_since,
+        started_at_ms=_time(pod["metadata"].get("creationTimestamp")),
+        crashes=crashes,
+        rack=annotations_of(pod).get(naming.RACK_ANNOTATION),
+        name=name,
+        message=message,
+    )
+
+
+def _state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
+    status = pod.get("status") or {}
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Stopping", ""
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return "Crashed", str(status.get("message") or status.get("reason") or "its pod has ended")
+    waiting = _waiting(seen)
+    if waiting in _HOPELESS or waiting == _CRASHING:
+        return "Crashed", _why_waiting(seen, waiting)
+    state = seen.get("state") or {}
+    if "terminated" in state:
+        return "Crashed", _why_ended(state["terminated"])
+    if "running" not in state:
+        return "Starting", _unscheduled(status)
+    if _condition(pod, "Ready") == "True":
+        return "Running", ""
+    if not seen.get("started"):
+        last = (seen.get("lastState") or {}).get("terminated")
+        return "Starting", f"starting again: it {_why_ended(last)}" if last else ""
+    return "Running", "is not ready"
+
+
+def _container(pod: Object, name: str) -> Object:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((status for status in statuses if status.get("name") == name), {})
+
+
+def _waiting(seen: Object) -> str:
+    waiting = (seen.get("state") or {}).get("waiting") or {}
+    return str(waiting.get("reason") or "")
+
+
+def _why_waiting(seen: Object, reason: str) -> str:
+    if reason == _CRASHING:
+        return _why_ended((seen.get("lastState") or {}).get("terminated") or {})
+    message = str(seen["state"]["waiting"].get("message") or "")
+    return f"{reason}: {message}" if message else reason
+
+
+def _why_ended(terminated: Object) -> str:
+    code, words = terminated.get("exitCode"), last_words(str(terminated.get("message") or ""))
+    if terminated.get("reason") == "OOMKilled":
+        return "was killed for lack of memory"
+    return f"ended with code {code}" + (f": {words}" if words else "")
+
+
+def _unscheduled(status: Object) -> str:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "")
+    return ""
+
+
+def _condition(pod: Object, type_: str) -> str:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return str(next((c.get("status") for c in conditions if c.get("type") == type_), ""))
+
+
+def _ready_since(pod: Object) -> int | None:
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Ready" and condition.get("status") == "True":
+            return _time(condition.get("lastTransitionTime")) or 0
+    return None
+
+
+def _time(text: object) -> int | None:
+    return parse_iso_time(text) if isinstance(text, str) else None
+
+
+def is_ready(pod: Object) -> bool:
+    return not pod["metadata"].get("deletionTimestamp") and _ready_since(pod) is not None
+
+
+# ---- ZooKeeper
+
+
+def zookeeper_pods(listed: Listed, cluster: str) -> dict[int, Object]:
+    found = listed.of_component("Pod", naming.ZOOKEEPER)
+    name = naming.zookeeper_name(cluster)
+    return {n: pod for n, pod in found.items() if name_of(pod) == f"{name}-{n}"}
+
+
+def zookeeper_state(listed: Listed, cluster: str, members: int, connect: str) -> ZooKeeperState:
+    """Running: enough members serve. Until all of its pods are gone a ZooKeeper is not seen as stopped."""
+    pods = zookeeper_pods(listed, cluster)
+    ready = sum(is_ready(pod) for pod in pods.values())
+    if ready > members // 2:
+        return ZooKeeperState(True, connect)
+    reasons = [
+        f"{name_of(pod)}: {message}"
+        for pod in pods.values()
+        for message in (_state(pod, _container(pod, "zookeeper"))[1],)
+        if message
+    ]
+    message = "; ".join([f"{ready} of {members} ZooKeeper servers are ready", *reasons])
+    return ZooKeeperState(False, connect, message)

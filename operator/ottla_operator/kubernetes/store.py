@@ -1,0 +1,148 @@
+"""The resources of one cluster on the API server: the `Store` port.
+
+Called by the reconciler. Invariants: a resource that is looked after has our finalizer before anything is
+done for it; a status is written only over the version that was read, so that nothing newer is overwritten; an
+invalid spec is a condition, and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ottla_operator.conditions import is_unusual
+from ottla_operator.kubernetes.api import Api, Conflict, NotFound, Object
+from ottla_operator.kubernetes.naming import FINALIZER
+from ottla_operator.platform.port import Recorder
+from ottla_operator.resources import KINDS, AnyResource, BrokerCluster
+from ottla_operator.resources.common import Status
+from ottla_operator.resources.invalid import invalid_status
+from ottla_operator.resources.loading import parse_resource
+
+log = logging.getLogger(__name__)
+
+
+class KubernetesStore:
+    """The BrokerCluster of this name in this namespace, and what refers to it."""
+
+    def __init__(
+        self, api: Api, namespace: str, cluster: str, clock_ms: Callable[[], int], recorder: Recorder
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._cluster = cluster
+        self._clock_ms = clock_ms
+        self._recorder = recorder
+        self._live: dict[str, Object] = {}
+        """By resource key, as listed on this pass, or as our last write has left it."""
+        self.found = 0
+        """How many resources there were on this pass, valid or not."""
+
+    # ---- reading
+
+    async def resources(self) -> Sequence[AnyResource]:
+        lists = await asyncio.gather(*(self._api.list(kind, self._namespace) for kind in KINDS))
+        listed = [
+            (kind, item)
+            for kind, items in zip(KINDS, lists, strict=True)
+            for item in items
+            if self._is_ours(kind, item)
+        ]
+        self.found = len(listed)
+        self._live = {f"{kind}/{item['metadata']['name']}": item for kind, item in listed}
+        taken = await asyncio.gather(*(self._take_in(kind, item) for kind, item in listed))
+        valid = [resource for resource in taken if resource is not None]
+        cluster = f"{BrokerCluster.definition.kind}/{self._cluster}"
+        if cluster in self._live and not any(resource.key == cluster for resource in valid):
+            # Its brokers run as they last did; what refers to it waits, but for what wants to go.
+            return [resource for resource in valid if resource.metadata.deleting]
+        return valid
+
+    def _is_ours(self, kind: str, item: Object) -> bool:
+        if kind == BrokerCluster.definition.kind:
+            return bool(item["metadata"]["name"] == self._cluster)
+        reference = (item.get("spec") or {}).get("clusterRef") or {}
+        return bool(reference.get("name") == self._cluster)
+
+    async def _take_in(self, kind: str, item: Object) -> AnyResource | None:
+        """The resource with our finalizer on it; None when it is invalid, gone or changed meanwhile."""
+        metadata = item["metadata"]
+        deleting = metadata.get("deletionTimestamp") is not None
+        finalizers = metadata.get("finalizers") or []
+        if deleting and FINALIZER not in finalizers:
+            # Others let it go in their time; we have.
+            return None
+        resource, problems = parse_resource(kind, metadata, item.get("spec"), item.get("status") or {})
+        if resource is None and deleting:
+            resource, problems = parse_resource(kind, metadata, _least(item), {})
+        if resource is None:
+            await self._invalid(kind, item, [str(problem) for problem in problems])
+            return None
+        if not deleting and FINALIZER not in finalizers:
+            return resource if await self._set_finalizers(resource.key, [*finalizers, FINALIZER]) else None
+        return resource
+
+    async def _invalid(self, kind: str, item: Object, problems: list[str]) -> None:
+        status = item.get("status") or {}
+        try:
+            wanted = invalid_status(kind, item["metadata"], status, problems, self._clock_ms())
+        except ValueError:
+            # The status, too, is of a kind that we do not understand.
+            wanted = invalid_status(kind, item["metadata"], {}, problems, self._clock_ms())
+        if wanted != status:
+            await self._write_status(f"{kind}/{item['metadata']['name']}", wanted)
+
+    # ---- writing
+
+    async def update_status(self, resource: AnyResource, status: Status) -> None:
+        written = await self._write_status(resource.key, status.model_dump(by_alias=True, exclude_none=True))
+        if not written:
+            return
+        before = {condition.type: condition for condition in resource.status.conditions}
+        for condition in status.conditions:
+            old = before.get(condition.type)
+            if old is not None and (old.status, old.reason) == (condition.status, condition.reason):
+                continue
+            if old is None and condition.type != "Ready":
+                continue
+            message = f"{condition.type} is {condition.status}: {condition.message or condition.reason}"
+            warning = is_unusual(condition) and condition.reason not in _EXPECTED
+            self._recorder.record(resource, condition.reason, message, warning=warning)
+
+    async def _write_status(self, key: str, status: dict[str, Any]) -> bool:
+        kind, _, name = key.partition("/")
+        version = self._live[key]["metadata"]["resourceVersion"]
+        try:
+            self._live[key] = await self._api.replace_status(kind, self._namespace, name, version, status)
+        except (Conflict, NotFound):
+            # Somebody changed it: that is an event, and another pass comes.
+            log.debug("%s changed while its status was written", key)
+            return False
+        return True
+
+    async def release(self, resource: AnyResource) -> None:
+        finalizers = self._live[resource.key]["metadata"].get("finalizers") or []
+        await self._set_finalizers(resource.key, [name for name in finalizers if name != FINALIZER])
+
+    async def _set_finalizers(self, key: str, finalizers: list[str]) -> bool:
+        kind, _, name = key.partition("/")
+        version = self._live[key]["metadata"]["resourceVersion"]
+        patch = {"metadata": {"resourceVersion": version, "finalizers": finalizers}}
+        try:
+            self._live[key] = await self._api.merge(kind, self._namespace, name, patch)
+        except (Conflict, NotFound):
+            return False
+        return True
+
+
+# Reasons that belong to the life of a healthy resource.
+_EXPECTED = frozenset(("Pending", "Deleting", "Rolling", "ScaleUp", "ScaleDown", "NotRolling", "NotScaling"))
+
+
+def _least(item: Object) -> Object:
+    """Of an invalid spec as much as a deletion needs."""
+    spec = dict(item.get("spec") or {})
+    spec.pop("config", None)
+    return spec
