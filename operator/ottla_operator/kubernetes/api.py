@@ -180,7 +180,9 @@ class Api:
             query["labelSelector"] = selector
         while True:
             page = await self._request("list", kind, path_of(kind, namespace), query=query)
-            found += page.get("items") or []
+            # The API server leaves them out of lists.
+            said = {"apiVersion": _PLURALS[kind][0], "kind": kind}
+            found += [{**said, **item} for item in page.get("items") or ()]
             token = page.get("metadata", {}).get("continue")
             if not token:
                 return found

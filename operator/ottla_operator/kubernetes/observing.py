@@ -26,6 +26,9 @@ _HOPELESS: Final = frozenset(
 )  # fmt: skip
 _CRASHING: Final = "CrashLoopBackOff"
 
+# Of a pod of which nobody knows what it runs with: not the target's, then.
+UNKNOWN_HASH: Final = "unknown"
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -75,10 +78,19 @@ def configs_of(listed: Listed, cluster: str) -> dict[int, Object]:
     return {n: item for n, item in found.items() if name_of(item) == naming.broker_config(cluster, n)}
 
 
-def broker_instances(listed: Listed, cluster: str) -> dict[int, BrokerInstance]:
+def broker_instances(
+    listed: Listed, cluster: str, known: Mapping[int, str] | None = None
+) -> dict[int, BrokerInstance]:
+    """`known`: hashes that the status has, for pods whose ConfigMap somebody deleted."""
     pods, configs = pods_of(listed, cluster), configs_of(listed, cluster)
     return {
-        broker: _instance(broker, naming.broker_pod(cluster, broker), pods.get(broker), configs.get(broker))
+        broker: _instance(
+            broker,
+            naming.broker_pod(cluster, broker),
+            pods.get(broker),
+            configs.get(broker),
+            (known or {}).get(broker) or UNKNOWN_HASH,
+        )
         for broker in sorted({*pods, *configs})
     }
 
@@ -102,7 +114,9 @@ def _json(text: str | None) -> dict[str, str]:
     return content if isinstance(content, dict) else {}
 
 
-def _instance(broker: int, name: str, pod: Object | None, config: Object | None) -> BrokerInstance:
+def _instance(
+    broker: int, name: str, pod: Object | None, config: Object | None, known: str
+) -> BrokerInstance:
     config_hash, settings = runs_with(pod, config)
     if pod is None:
         return BrokerInstance(broker, "Stopped", config_hash=config_hash, settings=settings, name=name)
@@ -118,8 +132,7 @@ def _instance(broker: int, name: str, pod: Object | None, config: Object | None)
         id=broker,
         state=state,
         ready=ready_since is not None,
-        # Nobody knows what a pod without its ConfigMap runs with: not the target's, then.
-        config_hash=config_hash or "unknown",
+        config_hash=config_hash or known,
         settings=settings,
         ready_since_ms=ready_since,
         started_at_ms=_time(pod["metadata"].get("creationTimestamp")),

@@ -66,7 +66,8 @@ class KubernetesPlatform:
             *(self._api.list(kind, _namespace(cluster), selector) for kind in _KINDS)
         )
         self._listed = Listed.of(dict(zip(_KINDS, lists, strict=True)))
-        return self._zookeeper_state(cluster), observing.broker_instances(self._listed, name)
+        instances = observing.broker_instances(self._listed, name, _known_hashes(cluster))
+        return self._zookeeper_state(cluster), instances
 
     def _zookeeper_state(self, cluster: BrokerCluster) -> ZooKeeperState:
         name, connect = cluster.metadata.name, manifests_zookeeper.connect_string(cluster)
@@ -153,12 +154,12 @@ class KubernetesPlatform:
         may know; where it does not, the pod is due in the next roll."""
         name = cluster.metadata.name
         configs = observing.configs_of(self._listed, name)
-        known = {broker.id: broker.config_hash for broker in cluster.status.brokers}
+        known = _known_hashes(cluster)
         done = []
         for broker, pod in observing.pods_of(self._listed, name).items():
             if broker in configs or pod["metadata"].get("deletionTimestamp"):
                 continue
-            running = known.get(broker) or "unknown"
+            running = known.get(broker) or observing.UNKNOWN_HASH
             replaced = None if running == launch.config_hash else _replaced(pod, running, "{}")
             done.append(await self._ensure(self._config(cluster, broker, launch, replaced)))
         return done
@@ -265,7 +266,7 @@ class KubernetesPlatform:
         stale = pod is not None and running != launch.config_hash
         replaced = None
         if pod is not None and stale:
-            replaced = _replaced(pod, running or "unknown", _settings_text(settings))
+            replaced = _replaced(pod, running or observing.UNKNOWN_HASH, _settings_text(settings))
         await self._ensure(self._config(cluster, broker, launch, replaced))
         await self._apply_set(cluster, launch, replicas)
         if pod is not None and stale:
@@ -313,6 +314,10 @@ class KubernetesPlatform:
 def _namespace(cluster: BrokerCluster) -> str:
     assert cluster.metadata.namespace, "on Kubernetes every resource has a namespace"
     return cluster.metadata.namespace
+
+
+def _known_hashes(cluster: BrokerCluster) -> dict[int, str]:
+    return {broker.id: broker.config_hash for broker in cluster.status.brokers}
 
 
 def _check(cluster: BrokerCluster) -> None:
