@@ -1,4 +1,4 @@
-"""Apache Kafka's tools for operators, of 3.9.1, against a cluster of ours: brokers' settings, records to delete,
+"""Apache Kafka's tools for operators, of 3.9.1, on a cluster of ours: brokers' settings, records to delete,
 log directories."""
 
 from __future__ import annotations
