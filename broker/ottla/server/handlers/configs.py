@@ -11,7 +11,9 @@ INVALID_REQUEST.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
 
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import (
@@ -41,6 +43,14 @@ Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 _Synonym = DescribeConfigsResponse.DescribeConfigsSynonym
 
 
+class _TopicRow(NamedTuple):
+    """One setting of topics that do not set it."""
+
+    key: ConfigKey
+    default: str
+    synonyms: list[_Synonym]
+
+
 class ConfigsHandler:
     def __init__(
         self,
@@ -58,6 +68,8 @@ class ConfigsHandler:
     async def describe(self, request: Request) -> DescribeConfigsResponse:
         message = request.decode(DescribeConfigsRequest)
         response = DescribeConfigsResponse()
+        topics = await self._topics(r.resource_name for r in message.resources if r.resource_type == TOPIC)
+        rows = self._topic_rows() if topics else []
         for resource in message.resources:
             result = DescribeConfigsResponse.DescribeConfigsResult(
                 error_message="",
@@ -66,7 +78,10 @@ class ConfigsHandler:
             )
             response.results.append(result)
             try:
-                entries = await self._describe(resource.resource_type, resource.resource_name)
+                if resource.resource_type == TOPIC:
+                    entries = self._describe_topic(resource.resource_name, topics, rows)
+                else:
+                    entries = self._describe(resource.resource_type, resource.resource_name)
             except KafkaError as e:
                 # Kafka finds no words for this one, and clients their own.
                 known = e.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -81,9 +96,7 @@ class ConfigsHandler:
                     entry.documentation = None
         return response
 
-    async def _describe(self, kind: int, name: str) -> list[Entry]:
-        if kind == TOPIC:
-            return await self._describe_topic(name)
+    def _describe(self, kind: int, name: str) -> list[Entry]:
         if kind == BROKER:
             return self._describe_broker(name)
         if kind == BROKER_LOGGER:
@@ -92,23 +105,36 @@ class ConfigsHandler:
 
     # --- topics -------------------------------------------------------------------------------------
 
-    async def _describe_topic(self, topic: str) -> list[Entry]:
+    async def _topics(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The own settings of those topics that there are, read at the price of a few round trips."""
+        known = [name for name in names if self._cache.partitions(name) is not None]
+        return dict(zip(known, await asyncio.gather(*map(self._topic_config, known)), strict=True))
+
+    def _topic_rows(self) -> list[_TopicRow]:
+        """What is the same for all topics."""
+        defaults = topic_defaults(self._config)
+        return [
+            _TopicRow(key, defaults[name], _shown(topic_synonyms(self._config, name)))
+            for name, key in TOPIC_CONFIGS.keys.items()
+        ]
+
+    def _describe_topic(
+        self, topic: str, topics: dict[str, dict[str, str]], rows: list[_TopicRow]
+    ) -> list[Entry]:
         if not is_legal_topic_name(topic):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic!r} is not a legal topic name")
-        if self._cache.partitions(topic) is None:
+        own = topics.get(topic)
+        if own is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        own = await self._topic_config(topic)
-        defaults = topic_defaults(self._config)
-        return [self._topic_entry(key, own, defaults[key.name]) for key in TOPIC_CONFIGS.keys.values()]
-
-    def _topic_entry(self, key: ConfigKey, own: dict[str, str], default: str) -> Entry:
-        name = key.name
-        synonyms = topic_synonyms(self._config, name)
-        value: str | None = default
-        if name in own:
-            value = _canonical(key, own[name])
-            synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
-        return _entry(name, value, synonyms, key)
+        entries = []
+        for key, default, synonyms in rows:
+            if key.name in own:
+                value = _canonical(key, own[key.name])
+                first = _Synonym(name=key.name, value=value, source=ConfigSource.TOPIC)
+                entries.append(_entry(key.name, value, [first, *synonyms], key))
+            else:
+                entries.append(_entry(key.name, default, synonyms, key))
+        return entries
 
     # --- brokers ------------------------------------------------------------------------------------
 
@@ -128,7 +154,9 @@ class ConfigsHandler:
         synonyms = self._config.synonyms(name)
         if shared:
             synonyms = [s for s in synonyms if s.source == ConfigSource.DYNAMIC_CLUSTER]
-        entry = _entry(name, value, synonyms, key)
+        # Values that are secrets, or may be for all we know, are left out.
+        sensitive = key is None or key.type is ConfigType.PASSWORD
+        entry = _entry(name, value, _shown(synonyms, sensitive=sensitive), key, sensitive=sensitive)
         entry.read_only = name in QUOTA_CONFIGS or not is_dynamic(name)
         return entry
 
@@ -156,16 +184,24 @@ def check_broker_id(name: str, broker_id: int, expected: str) -> None:
         )
 
 
-def _entry(name: str, value: str | None, synonyms: Iterable[Synonym], key: ConfigKey | None) -> Entry:
-    """Values that are secrets, or may be for all we know, are left out."""
-    sensitive = key is None or key.type is ConfigType.PASSWORD
-    shown = [_Synonym(name=s.name, value=None if sensitive else s.text, source=s.source) for s in synonyms]
+def _shown(synonyms: Iterable[Synonym], *, sensitive: bool = False) -> list[_Synonym]:
+    return [_Synonym(name=s.name, value=None if sensitive else s.text, source=s.source) for s in synonyms]
+
+
+def _entry(
+    name: str,
+    value: str | None,
+    synonyms: list[_Synonym],
+    key: ConfigKey | None,
+    *,
+    sensitive: bool = False,
+) -> Entry:
     return Entry(
         name=name,
         value=None if sensitive else value,
-        config_source=shown[0].source if shown else ConfigSource.DEFAULT,
+        config_source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         is_sensitive=sensitive,
-        synonyms=shown,
+        synonyms=synonyms,
         config_type=_UNKNOWN_TYPE if key is None else key.type.wire,
         documentation=None if key is None else key.doc,
     )
