@@ -246,7 +246,7 @@ def test_a_move_is_slowed_to_its_throttle(cluster: LocalCluster, tmp_path: Path)
         tool.result()
     assert configs["leader.replication.throttled.replicas"].value == f"0:{source}"
     assert configs["follower.replication.throttled.replicas"].value == f"0:{target}"
-    # The first second's worth may come at once, and we may have been late to look. Unthrottled, it is no time.
+    # The first second's worth may come at once, and we may be late to look; unthrottled, it is no time.
     assert took_s > records * 1000 / rate - 3
     verified = reassign("--verify")
     assert "Clearing broker-level throttles" in verified
