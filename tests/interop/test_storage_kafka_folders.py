@@ -6,6 +6,7 @@ left open, a group's offsets. Our logs must make of it what Kafka says that it i
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -23,9 +24,11 @@ from judges import java, needs_kafka_jars
 from kazoo.client import KazooClient
 
 from bench.apache_kafka import KafkaBroker, kafka_classpath, run_tool
+from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol.messages import FetchRequest
 from ottla.protocol.records import decode_batch, iter_batches
 from ottla.storage.directories import read_properties
 from ottla.storage.log import Log
@@ -58,12 +61,14 @@ Found = list[tuple[int, bytes | None, bytes | None]]
 
 
 class Facts(NamedTuple):
-    """What a broker says of a topic's partition 0: its ends, and (offset, key, value) of its records."""
+    """What a broker says of a topic's partition 0: its ends; (offset, key, value) of its records; for small
+    read_committed fetches from each offset on, the last stable offset, aborted transactions and size."""
 
     low: int
     high: int
     records: Found
     committed: Found
+    fetched: list[tuple[int, list[tuple[int, int]] | None, int]]
 
 
 class Folder:
@@ -211,9 +216,40 @@ class Folder:
             finally:
                 consumer.close()
         return {
-            topic: Facts(*ends[topic], records["read_uncommitted"], records["read_committed"])
+            topic: Facts(
+                *ends[topic],
+                records["read_uncommitted"],
+                records["read_committed"],
+                asyncio.run(self.fetched(topic, *ends[topic])),
+            )
             for topic, records in found.items()
         }
+
+    async def fetched(self, topic: str, low: int, high: int) -> list[tuple[int, Any, int]]:
+        connection = await BrokerConnection.open("127.0.0.1", int(self.bootstrap.rpartition(":")[2]))
+        found = []
+        try:
+            for offset in range(low, high + 1, 1 if topic == "transactions" else 20):
+                asked = FetchRequest.FetchPartition(
+                    partition=0, fetch_offset=offset, partition_max_bytes=700 * (offset % 5)
+                )
+                request = FetchRequest(
+                    max_wait_ms=0,
+                    isolation_level=1,
+                    session_epoch=-1,
+                    topics=[FetchRequest.FetchTopic(topic=topic, partitions=[asked])],
+                )
+                answer = await connection.request(request, version=12)
+                [row] = answer.responses[0].partitions
+                assert row.error_code == 0
+                aborted = row.aborted_transactions
+                told = (
+                    None if aborted is None else [(each.producer_id, each.first_offset) for each in aborted]
+                )
+                found.append((row.last_stable_offset, told, len(row.records or b"")))
+        finally:
+            connection.close()
+        return found
 
     def consumer(self, group: str, **settings: object) -> Consumer:
         return Consumer(
@@ -345,6 +381,8 @@ def test_nothing_is_lost_or_changed_from_hand_to_hand(story: Story) -> None:
         (story.of_us_killed_we_say, story.of_us_killed_kafka_says),
     ):
         for topic in ("rolled", "transactions"):
+            fetched = zip(ours[topic].fetched, kafkas[topic].fetched, strict=True)
+            assert [each for each in enumerate(fetched) if each[1][0] != each[1][1]] == []
             assert kafkas[topic] == ours[topic]
         # Kafka has gone on compacting.
         assert latest(kafkas["compacted"].records) == latest(ours["compacted"].records)
@@ -353,6 +391,7 @@ def test_nothing_is_lost_or_changed_from_hand_to_hand(story: Story) -> None:
             ours["compacted"].high,
         )
     assert story.committed == [17, 18, 19, 20]
+    assert len({str(aborted) for _, aborted, _ in story.we_say["transactions"].fetched}) > 10
 
 
 # --- what our logs make of Kafka's files -------------------------------------------------------------

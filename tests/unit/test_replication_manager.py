@@ -485,6 +485,26 @@ def test_the_high_watermark_is_checkpointed_every_five_seconds(tmp_path: Path) -
     play(tmp_path, story)
 
 
+def test_files_of_a_deleted_replica_go_when_their_delay_is_over(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        broker = brokers[1]
+        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        broker.produce("a")
+        assert not broker.manager.apply_stop_replica(stop_replica(delete=True), 4).error_code
+        [doomed] = (tmp_path / "1").glob("*-delete")
+
+        def ticked(after_ms: int) -> bool:
+            broker.manager.tick(brokers.now_ms + after_ms)
+            return not broker.logs.has_chores(brokers.now_ms + after_ms)
+
+        await until(lambda: ticked(0))
+        assert ticked(59_999)
+        assert doomed.exists()
+        await until(lambda: ticked(60_000) and not doomed.exists())
+
+    play(tmp_path, story)
+
+
 def test_topic_settings_reach_logs_that_are_and_logs_to_come(tmp_path: Path) -> None:
     async def story(brokers: Brokers) -> None:
         manager = brokers[1].manager

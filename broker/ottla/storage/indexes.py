@@ -160,9 +160,12 @@ class OffsetIndex(_Index):
         return self._second[at] if at >= 0 else 0
 
     def offset_behind(self, position: int) -> int | None:
-        """The offset of the first entry at or behind `position`, None when there is none."""
+        """The offset of the first entry at or behind `position`, None when there is none. As in Kafka's
+        search, that is never the very first entry but for a position before it."""
         self._load()
         at = bisect_left(self._second, position)
+        if at == 0 and self._second and self._second[0] == position:
+            at = 1
         return self.base_offset + self._first[at] if at < len(self._second) else None
 
     def position_before(self, position: int) -> int:

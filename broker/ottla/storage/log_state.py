@@ -206,24 +206,12 @@ class LogState:
         found for `fetch_offset`, has to skip; as Kafka's, it may name some that begin beyond."""
         if read is None or not read.slices:
             return []
-        piece = read.slices[-1]
-        segments = self._segments
-        at = max(bisect_right(segments, fetch_offset, key=_base_offset) - 1, 0)
-        while segments[at].file is not piece.file and at < len(segments) - 1:
-            at += 1
-        upper_bound = segments[at].offset_index.offset_behind(piece.position + piece.length)
-        if upper_bound is None:
-            is_last = at == len(segments) - 1
-            upper_bound = self.log_end_offset if is_last else segments[at + 1].base_offset
-        return [
-            (aborted.producer_id, aborted.first_offset)
-            for aborted in collect_aborted(segments[at:], fetch_offset, upper_bound)
-        ]
+        found = lookups.aborted_in(self._segments, fetch_offset, read.slices[-1], self.log_end_offset)
+        return [(aborted.producer_id, aborted.first_offset) for aborted in found]
 
     def collect_aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
         """Those that reach into [fetch_offset, upper_bound)."""
-        at = max(bisect_right(self._segments, fetch_offset, key=_base_offset) - 1, 0)
-        return collect_aborted(self._segments[at:], fetch_offset, upper_bound)
+        return lookups.aborted_between(self._segments, fetch_offset, upper_bound)
 
     # --- leader epochs ---------------------------------------------------------------------------
 
@@ -446,16 +434,3 @@ class LogState:
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
-
-
-def collect_aborted(
-    segments: Sequence[Segment], fetch_offset: int, upper_bound: int
-) -> list[AbortedTransaction]:
-    """A transaction is in the index of the segment that its marker fell into, maybe a later one."""
-    found: list[AbortedTransaction] = []
-    for segment in segments:
-        aborted, is_complete = segment.txn_index.collect(fetch_offset, upper_bound)
-        found += aborted
-        if is_complete:
-            break
-    return found

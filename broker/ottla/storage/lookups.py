@@ -1,16 +1,19 @@
-"""Finding offsets by timestamp (ListOffsets, KIP-79 and KIP-734).
+"""Finding things across a log's segments; called by `Log`.
 
-Called by `Log`; a named slow path, for it decodes the records of one batch. Results are
-(offset, timestamp in ms, leader epoch).
+* Offsets by timestamp (ListOffsets, KIP-79 and KIP-734): a named slow path, for it decodes the records of
+  one batch. Results are (offset, timestamp in ms, leader epoch).
+* Aborted transactions (KIP-98).
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from ottla.protocol.records import decode_batch
-from ottla.storage.segment import Segment
+from ottla.storage.segment import FileSlice, Segment
+from ottla.storage.txn_index import AbortedTransaction
 
 Found = tuple[int, int, int]
 
@@ -59,3 +62,37 @@ def highest(segments: Sequence[Segment]) -> Found | None:
                 if record.timestamp == header.max_timestamp:
                     return record.offset, record.timestamp, header.partition_leader_epoch
     return None
+
+
+def aborted_in(
+    segments: Sequence[Segment], fetch_offset: int, piece: FileSlice, log_end_offset: int
+) -> list[AbortedTransaction]:
+    """Aborted transactions that reach into `piece`, which was found for `fetch_offset`.
+
+    As in Kafka up to the offset that the index knows behind it, which may name some that begin later.
+    """
+    at = _segment_of(segments, fetch_offset)
+    while segments[at].file is not piece.file and at < len(segments) - 1:
+        at += 1
+    upper_bound = segments[at].offset_index.offset_behind(piece.position + piece.length)
+    if upper_bound is None:
+        upper_bound = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
+    return aborted_between(segments[at:], fetch_offset, upper_bound)
+
+
+def aborted_between(
+    segments: Sequence[Segment], fetch_offset: int, upper_bound: int
+) -> list[AbortedTransaction]:
+    """Aborted transactions that reach into [fetch_offset, upper_bound). One is in the index of the segment
+    that its marker fell into, maybe a later one."""
+    found: list[AbortedTransaction] = []
+    for segment in segments[_segment_of(segments, fetch_offset) :]:
+        aborted, is_complete = segment.txn_index.collect(fetch_offset, upper_bound)
+        found += aborted
+        if is_complete:
+            break
+    return found
+
+
+def _segment_of(segments: Sequence[Segment], offset: int) -> int:
+    return max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
