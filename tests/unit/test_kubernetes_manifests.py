@@ -1,0 +1,251 @@
+"""The manifests that the operator builds: what each must say, whatever else is in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.metadata.config import BrokerConfig
+from ottla_operator.kubernetes import listeners, manifests_brokers, manifests_zookeeper, naming
+from ottla_operator.kubernetes.manifests_common import Images, difference, merged
+from ottla_operator.platform.port import Launch
+from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.loading import parse_resource
+
+IMAGES = Images("ottla:1", "ottla:1", "Never")
+LAUNCH = Launch("abc", {"num.io.threads": "4"}, {"num.io.threads": "4", "default.replication.factor": "3"})
+
+
+def a_cluster(**spec: Any) -> BrokerCluster:
+    metadata = {"name": "demo", "namespace": "shop", "uid": "u-1", "generation": 1}
+    cluster, problems = parse_resource("BrokerCluster", metadata, {"replicas": 3, **spec})
+    assert not problems
+    assert isinstance(cluster, BrokerCluster)
+    return cluster
+
+
+def all_manifests(cluster: BrokerCluster) -> list[dict[str, Any]]:
+    return [
+        *manifests_zookeeper.build_all(cluster, IMAGES),
+        *manifests_brokers.build_surroundings(cluster, under_replicated=False),
+        manifests_brokers.build_broker_config(cluster, 0, LAUNCH),
+        manifests_brokers.build_stateful_set(cluster, IMAGES, 3, "abc"),
+    ]
+
+
+def pod_specs(cluster: BrokerCluster) -> list[dict[str, Any]]:
+    sets = [m for m in all_manifests(cluster) if m["kind"] == "StatefulSet"]
+    assert len(sets) == 2
+    return [stateful_set["spec"]["template"]["spec"] for stateful_set in sets]
+
+
+def properties_of(config_map: dict[str, Any]) -> dict[str, str]:
+    lines = config_map["data"]["server.properties"].splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_every_object_is_named_labelled_and_owned_by_its_cluster() -> None:
+    for manifest in all_manifests(a_cluster()):
+        metadata = manifest["metadata"]
+        assert metadata["namespace"] == "shop"
+        assert metadata["name"].startswith("demo-")
+        assert metadata["labels"][naming.CLUSTER_LABEL] == "demo"
+        assert metadata["labels"][naming.MANAGED_BY] == naming.MANAGER
+        assert metadata["ownerReferences"][0]["uid"] == "u-1"
+
+
+def test_the_same_cluster_gives_the_same_manifests() -> None:
+    assert all_manifests(a_cluster()) == all_manifests(a_cluster())
+
+
+def test_no_two_objects_of_a_kind_have_the_same_name() -> None:
+    names = [(m["kind"], m["metadata"]["name"]) for m in all_manifests(a_cluster())]
+    assert len(names) == len(set(names))
+
+
+def test_pods_may_do_nothing_that_they_do_not_need() -> None:
+    for spec in pod_specs(a_cluster()):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["automountServiceAccountToken"] is False
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_every_mount_has_its_volume() -> None:
+    for spec in pod_specs(a_cluster()):
+        volumes = {volume["name"] for volume in spec["volumes"]} | {"data"}
+        for container in spec["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+
+
+def test_a_brokers_settings_are_valid_and_its_own() -> None:
+    cluster = a_cluster()
+    written = properties_of(manifests_brokers.build_broker_config(cluster, 2, LAUNCH))
+    config = BrokerConfig.from_properties(written)
+    assert config.broker_id == 2
+    assert config.get_int("num.io.threads") == 4
+    assert [listener.name for listener in config.listeners] == ["REPLICATION", "PLAIN"]
+    assert config.inter_broker_listener == "REPLICATION"
+    advertised = {listener.name: listener.host for listener in config.advertised_listeners}
+    assert advertised["PLAIN"] == "demo-brokers-2.demo-brokers.shop.svc"
+    assert config.zookeeper_connect == manifests_zookeeper.connect_string(cluster)
+
+
+def test_a_pod_reads_the_settings_of_its_own_ordinal() -> None:
+    cluster = a_cluster()
+    stateful_set = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")
+    spec = stateful_set["spec"]["template"]["spec"]
+    config = next(volume for volume in spec["volumes"] if volume["name"] == "config")
+    paths = {
+        source["configMap"]["name"]: source["configMap"]["items"][0]["path"]
+        for source in config["projected"]["sources"]
+    }
+    assert paths == {
+        "demo-broker-0": "demo-brokers-0/server.properties",
+        "demo-broker-1": "demo-brokers-1/server.properties",
+    }
+    assert "/etc/ottla/$(POD_NAME)/server.properties" in spec["containers"][0]["args"]
+
+
+def test_pods_are_replaced_by_nobody_but_the_operator() -> None:
+    for manifest in all_manifests(a_cluster()):
+        if manifest["kind"] == "StatefulSet":
+            assert manifest["spec"]["updateStrategy"] == {"type": "OnDelete"}
+            assert manifest["spec"]["podManagementPolicy"] == "Parallel"
+
+
+def test_brokers_are_named_before_they_are_ready() -> None:
+    service = manifests_brokers.build_headless_service(a_cluster())
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert "publishNotReadyAddresses" not in manifests_brokers.build_bootstrap_service(a_cluster())["spec"]
+
+
+@pytest.mark.parametrize(("lagging", "allowed"), [(False, 1), (True, 0)])
+def test_no_eviction_while_a_partition_lacks_a_replica(lagging: bool, allowed: int) -> None:
+    budget = manifests_brokers.build_disruption_budget(a_cluster(), under_replicated=lagging)
+    assert budget["spec"]["maxUnavailable"] == allowed
+
+
+def test_a_budget_of_the_specs_gives_way_to_an_under_replicated_partition() -> None:
+    cluster = a_cluster(template={"podDisruptionBudget": {"minAvailable": 2}})
+    settled = manifests_brokers.build_disruption_budget(cluster, under_replicated=False)["spec"]
+    assert (settled.get("minAvailable"), settled.get("maxUnavailable")) == (2, None)
+    lagging = manifests_brokers.build_disruption_budget(cluster, under_replicated=True)["spec"]
+    assert (lagging.get("minAvailable"), lagging.get("maxUnavailable")) == (None, 0)
+
+
+def test_only_brokers_and_the_operator_reach_the_listener_between_brokers() -> None:
+    policy = manifests_brokers.build_network_policy(a_cluster())
+    rules = {rule["ports"][0]["port"]: rule for rule in policy["spec"]["ingress"]}
+    assert "from" not in rules[9092]
+    assert len(rules[listeners.REPLICATION_PORT]["from"]) == 2
+
+
+def test_zookeeper_gets_a_line_for_each_member_and_brokers_connect_to_all() -> None:
+    cluster = a_cluster(zookeeper={"managed": {"replicas": 3}})
+    config = manifests_zookeeper.build_config(cluster)["data"]["zoo.cfg"]
+    servers = [line for line in config.splitlines() if line.startswith("server.")]
+    assert servers[0] == "server.1=demo-zookeeper-0.demo-zookeeper.shop.svc:2888:3888"
+    assert len(servers) == 3
+    assert manifests_zookeeper.connect_string(cluster).count(":2181") == 3
+
+
+def test_a_zookeeper_of_somebody_elses_is_connected_to_as_given() -> None:
+    cluster = a_cluster(zookeeper={"connect": "zk:2181/kafka"})
+    assert manifests_zookeeper.connect_string(cluster) == "zk:2181/kafka"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"image": "ottla:2"}, {"image"}),
+        ({"resources": {"requests": {"cpu": "1"}}}, {"pod template"}),
+        ({"template": {"pod": {"spec": {"nodeSelector": {"disk": "ssd"}}}}}, {"pod template"}),
+        ({"listeners": [{"name": "plain", "port": 9095}]}, {"listeners", "pod template"}),
+        ({"zookeeper": {"connect": "zk:2181"}}, {"zookeeper.connect"}),
+        ({"replicas": 5}, set()),
+        ({"storage": {"size": "20Gi"}}, set()),
+    ],
+)
+def test_what_needs_a_bounce_is_told_by_its_trait(change: dict[str, Any], told: set[str]) -> None:
+    before = manifests_brokers.traits(a_cluster(), IMAGES)
+    after = manifests_brokers.traits(a_cluster(**change), IMAGES)
+    assert {name for name in before if before[name] != after[name]} == told
+
+
+def test_a_pod_template_of_the_specs_is_laid_over_ours() -> None:
+    cluster = a_cluster(
+        template={
+            "pod": {
+                "metadata": {"labels": {"team": "data"}},
+                "spec": {
+                    "containers": [
+                        {"name": "broker", "env": [{"name": "TZ", "value": "UTC"}]},
+                        {"name": "sidecar", "image": "busybox"},
+                    ]
+                },
+            }
+        }
+    )
+    template = manifests_brokers.broker_template(cluster, IMAGES, 1)
+    broker, sidecar = template["spec"]["containers"]
+    assert broker["image"] == "ottla:1"
+    assert [variable["name"] for variable in broker["env"]] == ["POD_NAME", "TZ"]
+    assert sidecar["image"] == "busybox"
+    assert template["metadata"]["labels"]["team"] == "data"
+    assert template["metadata"]["labels"][naming.CLUSTER_LABEL] == "demo"
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ([{"name": "a", "port": 9091}], "port"),
+        ([{"name": "a", "port": 9092}, {"name": "b", "port": 9092}], "port"),
+        ([{"name": "a", "port": 9092}, {"name": "a", "port": 9093}], "name"),
+        ([{"name": "replication", "port": 9092}], "name"),
+        ([{"name": "a", "port": 9092, "tls": True}], "TLS"),
+    ],
+)
+def test_impossible_listeners_are_refused(spec: list[dict[str, Any]], word: str) -> None:
+    assert word in listeners.problem(a_cluster(listeners=spec))
+    assert not listeners.problem(a_cluster())
+
+
+@pytest.mark.parametrize("name", ["x" * 41, "1st", "with.dot"])
+def test_names_that_no_service_can_have_are_refused(name: str) -> None:
+    assert naming.name_problem(name)
+    assert not naming.name_problem("x" * 40)
+
+
+def test_what_the_api_server_adds_is_no_difference() -> None:
+    wanted = {"spec": {"ports": [{"port": 1}], "cpu": "1000Mi", "empty": {}}}
+    live = {"spec": {"ports": [{"port": 1, "nodePort": 3}], "cpu": "1000Mi", "empty": {}, "more": 1}}
+    assert difference(live, wanted) == ""
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "path"),
+    [
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, ".a.b"),
+        ({"a": {}}, {"a": {"b": 2}}, ".a.b"),
+        ({"a": [1, 2]}, {"a": [1]}, ".a"),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, ".a[0].b"),
+        ({"a": "1Gi"}, {"a": "2Gi"}, ".a"),
+    ],
+)
+def test_the_field_that_differs_is_named(live: Any, wanted: Any, path: str) -> None:
+    assert difference(live, wanted) == path
+
+
+def test_equal_quantities_are_no_difference_however_they_are_written() -> None:
+    assert difference({"a": "1Gi"}, {"a": "1024Mi"}) == ""
+
+
+def test_merging_leaves_both_sides_as_they_were() -> None:
+    base, over = {"a": {"b": [{"name": "x", "v": 1}]}}, {"a": {"b": [{"name": "x", "w": 2}]}}
+    assert merged(base, over) == {"a": {"b": [{"name": "x", "v": 1, "w": 2}]}}
+    assert base == {"a": {"b": [{"name": "x", "v": 1}]}}
+    assert over == {"a": {"b": [{"name": "x", "w": 2}]}}
