@@ -5,7 +5,7 @@ adds the rules of appending, and is what other rooms use.
 
 Threads: appends, reads and truncations come from the broker's event loop; flushing and retention from
 the upkeep thread, which also does what logs leave as `chores`. Writers hold `_lock` (never across an
-fsync); readers take the tuple of segments as it is at that moment, which is replaced, never changed.
+fsync, but at the end); readers take the tuple of segments as it is at that moment, which is replaced, never changed.
 
 Invariants: `log_start_offset <= log_end_offset`; the last segment is the active one and alone is
 appended to; a producer's state is changed only after its batch is in the file, an epoch's start is
@@ -389,7 +389,8 @@ class LogState:
         with self._lock:
             self._active.seal()
         self.flush()
-        self._history.take_snapshot(self.log_end_offset, self.log_start_offset, sync=True)
+        with self._lock:
+            self._history.take_snapshot(self.log_end_offset, self.log_start_offset, sync=True)
         for index in (self._active.offset_index, self._active.time_index):
             index.flush()
         self.closed = True
