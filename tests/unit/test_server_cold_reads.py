@@ -32,7 +32,7 @@ class SlowDisk:
         self._may_end = threading.Semaphore(0)
         self.on_loop = threading.get_ident()
 
-    def is_resident(self, fd: int, position: int, length: int) -> bool:
+    def is_resident(self, fd: int, position: int, length: int, *, exact: bool) -> bool:
         assert threading.get_ident() == self.on_loop
         return any(position in r and position + length - 1 in r for r in self.warm)
 

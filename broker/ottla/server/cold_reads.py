@@ -41,7 +41,7 @@ Done = Callable[["OSError | None"], None]
 class Disk(Protocol):
     """The part of `page_cache` that this is built on (the seam of the tests)."""
 
-    def is_resident(self, fd: int, position: int, length: int) -> bool: ...
+    def is_resident(self, fd: int, position: int, length: int, *, exact: bool) -> bool: ...
 
     def load(self, fd: int, position: int, length: int) -> None: ...
 
@@ -64,8 +64,9 @@ class ColdReads:
         they are, with the error if there was one. Raises OSError."""
         file, position, _ = part
         end = position + length
-        if self._disk.is_resident(file.fd, position, length):
-            ahead = file.read_ahead
+        ahead = file.read_ahead
+        # Where somebody reads from the disk, pages come in the disk's order: look at every one.
+        if self._disk.is_resident(file.fd, position, length, exact=position < ahead):
             if position < ahead < end + AHEAD_BYTES // 2:
                 file.read_ahead = ahead + AHEAD_BYTES
                 self._submit(partial(self._look_ahead, part, ahead))

@@ -1,0 +1,164 @@
+"""A broker whose log is not in memory: everything is served, and its loop never waits for the disk.
+
+The judge is the kernel: a thread that waits for a page gives the processor away by itself, which is counted
+(ru_nvcsw). The loop's reads and sends may not, whatever else goes on in the machine. The log's files are
+taken out of the page cache as often as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.client.connection import BrokerConnection
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.protocol.messages import (
+    CreateTopicsRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
+)
+from ottla.protocol.records import Record, build_batch, iter_batches
+from ottla.server.broker import Broker, new_event_loop
+from ottla.storage import page_cache
+
+MIB = 1 << 20
+BATCHES, RECORDS = 400, 60
+TOPIC = "t"
+
+
+class Waits:
+    """How often the loop's thread waited inside the system calls that read files."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = self.waits = 0
+        self._thread = threading.get_ident()
+        for name in ("pread", "preadv", "sendfile"):
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return call(*args)
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+            try:
+                return call(*args)
+            finally:
+                self.calls += 1
+                self.waits += resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+
+        return counted
+
+
+@pytest.fixture
+def run() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        yield runner
+
+
+def evict(directory: Path) -> int:
+    """Take all files there out of the page cache; how many MiB are gone."""
+    gone = 0
+    for path in directory.iterdir():
+        if not path.stat().st_size:
+            continue
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            gone += path.stat().st_size * (not page_cache.is_resident(fd, 0, path.stat().st_size))
+        finally:
+            os.close(fd)
+    if gone < MIB:
+        pytest.skip("this file system is memory")
+    return gone >> 20
+
+
+async def produce(client: BrokerConnection, count: int) -> None:
+    for number in range(count):
+        records = [
+            Record(i, 1_000_000 + number * RECORDS + i, None, os.urandom(1000)) for i in range(RECORDS)
+        ]
+        data = ProduceRequest.PartitionProduceData(index=0, records=build_batch(records))
+        topic = ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])
+        answer = await client.request(ProduceRequest(acks=1, timeout_ms=5000, topic_data=[topic]))
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+async def fetch(client: BrokerConnection, offset: int, max_bytes: int = MIB) -> bytes:
+    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+    topic = FetchRequest.FetchTopic(topic=TOPIC, partitions=[partition])
+    asked = FetchRequest(replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=50 * MIB, topics=[topic])
+    (partition_answer,) = (await client.request(asked, version=12)).responses[0].partitions
+    assert partition_answer.error_code == 0
+    return bytes(partition_answer.records or b"")
+
+
+async def offset_at(client: BrokerConnection, timestamp: int) -> int:
+    partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=[partition])
+    answer = await client.request(ListOffsetsRequest(replica_id=-1, topics=[topic]))
+    return int(answer.topics[0].partitions[0].offset)
+
+
+def test_a_cold_log_is_served_and_the_loop_never_waits_for_the_disk(
+    run: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {
+        "broker.id": "0",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(tmp_path),
+        "log.segment.bytes": str(8 * MIB),
+    }
+    tree = MemoryTree()
+
+    async def start() -> tuple[Broker, BrokerConnection]:
+        broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore(tree))
+        await broker.start()
+        return broker, await BrokerConnection.open("127.0.0.1", broker.endpoints[0].port, client_id="test")
+
+    async def story() -> None:
+        broker, client = await start()
+        topic = CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+        await produce(client, BATCHES)
+        client.close()
+        await broker.stop()
+
+        # A broker that has just come up remembers nothing of what it wrote, and has read no index.
+        broker, client = await start()
+        log = tmp_path / f"{TOPIC}-0"
+        waits = Waits(monkeypatch)
+        loads = 0
+        for round_number in range(3):
+            evict(log)
+            offset, fetched = 0, 0
+            while offset < BATCHES * RECORDS:
+                data = await fetch(client, offset)
+                fetched += len(data)
+                offset = max(header.next_offset for _, header in iter_batches(data))
+            assert fetched >= BATCHES * RECORDS * 1000
+            for number in (17, 9001, 20_000):
+                evict(log)
+                assert await offset_at(client, 1_000_000 + number) == number
+                evict(log)
+                small = await fetch(client, number, max_bytes=1)
+                first = next(header for _, header in iter_batches(small))
+                assert first.base_offset <= number < first.next_offset
+            assert broker.cold_reads.loads > loads, f"nothing was cold in round {round_number}"
+            loads = broker.cold_reads.loads
+        print(f"\n{waits.calls} reads and sends, {loads} by threads, {waits.waits} waits")
+        # Without a look into memory it is 16 to 20. Not none: between two probes there may be a hole.
+        assert waits.waits <= 8
+        client.close()
+        await broker.stop()
+
+    run.run(story())
