@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 from aiohttp import web
+from prometheus_client import disable_created_metrics
 
 from ottla_operator import handlers
 from ottla_operator.kubernetes.api import Api, load_config
@@ -75,6 +76,7 @@ async def _run(namespaces: Sequence[str], resync_s: float, http_port: int) -> No
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics()
     api = Api(metrics.count_request)
     controller = Controller(

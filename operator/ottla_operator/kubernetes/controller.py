@@ -94,6 +94,7 @@ class Controller:
         platform = KubernetesPlatform(self._api, self._images)
         reconciler = Reconciler(platform, kafka, store, self._clock_ms, self._recorder)
         failures = 0
+        steps: list[str] = []
         try:
             while True:
                 worker.wake.clear()
@@ -101,7 +102,8 @@ class Controller:
                 failures = 0 if result is not None else failures + 1
                 if result is not None and not store.found and not worker.wake.is_set():
                     return
-                await _wait(worker.wake, self._pause_s(result, failures))
+                await _wait(worker.wake, self._pause_s(result, steps, failures))
+                steps = result.steps if result is not None else []
                 await asyncio.sleep(_SETTLE_S)
         finally:
             del self._workers[key]
@@ -129,13 +131,14 @@ class Controller:
         self._metrics.count_pass(*key, time.monotonic() - began, self._clock_ms() / 1000, result)
         return result
 
-    def _pause_s(self, result: Pass | None, failures: int) -> float:
-        """How long to wait for an event before looking anyway."""
+    def _pause_s(self, result: Pass | None, before: list[str], failures: int) -> float:
+        """How long to wait for an event before looking anyway. `before`: the steps of the last pass."""
         if result is None:
             return min(_BUSY_S * 2.0 ** min(failures, 10), _BACK_OFF_S_MAX)
-        if not result.idle:
+        if not result.idle and result.steps != before:
             return _BUSY_S
-        return self._resync_s if result.settled else min(_UNSETTLED_S, self._resync_s)
+        settled = result.idle and result.settled
+        return self._resync_s if settled else min(_UNSETTLED_S, self._resync_s)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -35,12 +35,12 @@ class EventRecorder:
         self._waiting: asyncio.Queue[dict[str, object]] = asyncio.Queue(_WAITING_MAX)
 
     def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
-        log.log(logging.WARNING if warning else logging.INFO, "%s: %s: %s", _name(resource), reason, message)
         now_ms = self._clock_ms()
         key = (resource.metadata.uid, reason, message)
         said_ms = self._said.get(key)
         if said_ms is not None and now_ms - said_ms < _SILENCE_MS:
             return
+        log.log(logging.WARNING if warning else logging.INFO, "%s: %s: %s", _name(resource), reason, message)
         self._said[key] = now_ms
         self._said.move_to_end(key)
         while len(self._said) > _REMEMBERED_MAX:
