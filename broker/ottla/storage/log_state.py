@@ -5,7 +5,8 @@ adds the rules of appending, and is what other rooms use.
 
 Threads: appends, reads and truncations come from the broker's event loop; flushing and retention from
 the upkeep thread, which also does what logs leave as `chores`. Writers hold `_lock` (never across an
-fsync, but at the end); readers take the tuple of segments as it is at that moment, which is replaced, never changed.
+fsync, but at the end); readers take the tuple of segments as it is at that moment, which is replaced,
+never changed.
 
 Invariants: `log_start_offset <= log_end_offset`; the last segment is the active one and alone is
 appended to; a producer's state is changed only after its batch is in the file, an epoch's start is
