@@ -434,3 +434,68 @@ def test_the_checkpointed_high_watermark_is_held_within_the_log(tmp_path: Path) 
     cluster.produce("a")
     cluster.kill(1)
     assert cluster.start(1, high_watermark=50).high_watermark == 1
+
+
+# --- what fetch sessions rely on -------------------------------------------------------------------
+
+
+def test_a_follower_is_settled_with_all_that_there_is_and_in_sync(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.produce("a", acks=1)
+    assert not cluster.answer(2, cluster.ask(2)[1]).settled, "there is something to read"
+    cluster.replicate()
+    assert cluster.answer(2, cluster.ask(2)[1]).settled
+    cluster.elect(1, isr=[1, 3])
+    cluster.replicate()
+    cluster.proposals.clear()
+    assert not cluster.answer(2, cluster.ask(2)[1]).settled, "the next fetch may let it in"
+
+
+def test_a_consumer_is_settled_with_all_that_is_committed(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.produce("a", acks=1)
+    assert cluster.leader.read(0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+    cluster.replicate()
+    assert not cluster.leader.read(0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+    assert cluster.leader.read(1, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+
+
+def test_a_follower_that_polled_in_vain_is_caught_up_when_a_record_comes(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.replicate()
+    cluster.now_ms += 2 * LAG_MS_MAX
+    cluster.leader.follower_was_idle(2, cluster.now_ms - 100)
+    cluster.produce("a", acks=1)
+    cluster.leader.maybe_shrink_isr(cluster.now_ms)
+    [(_, change)] = cluster.proposals
+    assert change.proposed == {1, 2}, "3 did not poll"
+    cluster.leader.follower_was_idle(2, 0)
+    follower = cluster.leader.follower(2)
+    assert follower is not None
+    assert follower.last_caught_up_ms == cluster.now_ms - 100, "an older session has no say"
+
+
+def test_a_log_start_that_moved_is_news_once(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.produce("a", "b")
+    cluster.replicate()
+    assert not cluster.leader.log_start_checked()
+    cluster.leader.log.maybe_increment_log_start_offset(1)
+    assert cluster.leader.log_start_checked()
+    assert not cluster.leader.log_start_checked()
+    assert cluster.heard[1].news.count(("changed", 1)) == 1
+
+
+def test_one_that_was_about_to_join_and_died_holds_the_high_watermark_no_longer(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.replicate()
+    cluster.elect(1, isr=[1, 2])
+    cluster.replicate()
+    cluster.produce("a", acks=1)
+    cluster.replicate(2)
+    cluster.kill(3)
+    cluster.decide_proposals()
+    assert cluster.leader.isr_change is None
+    assert cluster.leader.high_watermark == 0, "3 was caught up, and to join"
+    cluster.leader.maybe_shrink_isr(cluster.now_ms)
+    assert cluster.leader.high_watermark == 1

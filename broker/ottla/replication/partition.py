@@ -353,7 +353,12 @@ class Partition:
     def maybe_shrink_isr(self, now_ms: int) -> None:
         """Ask for followers out that did not reach the log end within replica.lag.time.max.ms. To be called
         twice in that time."""
-        if not self.is_leader or self._in_sync.change is not None:
+        if not self.is_leader:
+            return
+        if self.high_watermark < self.log.log_end_offset:
+            # A follower that was about to join held it back, and has died since: no fetch will say so.
+            self._advance_and_tell(now_ms)
+        if self._in_sync.change is not None:
             return
         behind = self._in_sync.laggards(self.log.log_end_offset, now_ms)
         if behind:

@@ -1,0 +1,235 @@
+"""Three brokers in this process that follow each other by fetch sessions, through what happens to topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ottla.client.admin import AdminClient
+from ottla.client.admin_types import TopicPartition
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.protocol.records import Record, build_batch
+from ottla.replication.partition import Partition
+from ottla.server.broker import Broker, new_event_loop
+from ottla.server.fetch_sessions import FetchSession
+
+pytestmark = pytest.mark.timeout(60)
+
+SETTINGS = {
+    "zookeeper.session.timeout.ms": "1000",
+    "controlled.shutdown.retry.backoff.ms": "100",
+    "replica.fetch.wait.max.ms": "50",
+    "replica.lag.time.max.ms": "400",
+    "log.segment.delete.delay.ms": "100",
+}
+BATCH = build_batch([Record(0, 1_700_000_000_000, None, b"value")])
+
+
+class Brokers:
+    """Brokers 1 to 3, and what is to be seen of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._tree = MemoryTree()
+        self.running: dict[int, Broker] = {}
+
+    async def start(self, broker_id: int) -> None:
+        settings = {
+            "broker.id": str(broker_id),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(self._directory / str(broker_id)),
+            **SETTINGS,
+        }
+        broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore(self._tree))
+        await broker.start()
+        self.running[broker_id] = broker
+
+    async def stop(self, broker_id: int) -> None:
+        await self.running.pop(broker_id).stop()
+
+    def admin(self) -> AdminClient:
+        return AdminClient([("127.0.0.1", broker.endpoints[0].port) for broker in self.running.values()])
+
+    def leader(self, topic: str, index: int) -> Partition | None:
+        found = [broker.replicas.find(topic, index) for broker in self.running.values()]
+        return next((p for p in found if p is not None and p.is_leader), None)
+
+    def append(self, topic: str, partitions: int) -> None:
+        for index in range(partitions):
+            leader = self.leader(topic, index)
+            assert leader is not None
+            leader.append_as_leader(BATCH, required_acks=1, now_ms=1_700_000_000_000)
+
+    def replicated(self, topic: str, partitions: int, *, replicas: int, end: int) -> bool:
+        """Whether all replicas are in sync, have `end` records, and know that they are committed."""
+        for index in range(partitions):
+            leader = self.leader(topic, index)
+            if leader is None or len(leader.isr) != replicas:
+                return False
+            for broker_id in leader.isr:
+                replica = self.running[broker_id].replicas.find(topic, index)
+                if replica is None or replica.log.log_end_offset != end or replica.high_watermark != end:
+                    return False
+        return True
+
+    def sessions(self, leader_id: int, follower_id: int) -> list[FetchSession]:
+        cached = self.running[leader_id].purgatory.sessions._sessions.values()
+        return [session for session in cached if session.replica_id == follower_id]
+
+    def in_step(self) -> bool:
+        """Whether each follower has one session with each leader, of just what it follows there."""
+        for leader_id, leader in self.running.items():
+            for follower_id in self.running.keys() - {leader_id}:
+                wanted = {
+                    (p.topic_id, p.partition)
+                    for p in leader.replicas.partitions()
+                    if p.is_leader and follower_id in p.replicas
+                }
+                sessions = self.sessions(leader_id, follower_id)
+                seen = [{(w.topic_id, w.asked.partition) for w in s.partitions.values()} for s in sessions]
+                if (seen or [set()]) != [wanted]:
+                    return False
+        return True
+
+    def idle(self) -> bool:
+        """Whether no session has anything to look at."""
+        every = [s for b in self.running.values() for s in b.purgatory.sessions._sessions.values()]
+        return not any(session.dirty for session in every)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    try:
+        async with asyncio.timeout(15):
+            while not condition():  # noqa: ASYNC110 (other tasks of this loop bring it about)
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pytest.fail(f"never came true: {what}")
+
+
+@asynccontextmanager
+async def three(directory: Path) -> AsyncIterator[Brokers]:
+    brokers = Brokers(directory)
+    try:
+        for broker_id in (1, 2, 3):
+            await brokers.start(broker_id)
+        yield brokers
+    finally:
+        for broker_id in list(brokers.running):
+            await brokers.stop(broker_id)
+
+
+def play(directory: Path, story: Callable[[Brokers], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with three(directory) as brokers:
+            await story(brokers)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
+async def make(brokers: Brokers, topic: str, partitions: int) -> None:
+    admin = brokers.admin()
+    try:
+        await admin.create_topic(topic, partitions=partitions, replication_factor=3)
+    finally:
+        await admin.close()
+    await until(
+        lambda: all(brokers.leader(topic, index) for index in range(partitions)), f"{topic} has leaders"
+    )
+
+
+def test_a_topic_deleted_and_made_again_is_followed_anew(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        await make(brokers, "stays", 3)
+        for _ in range(2):
+            await make(brokers, "t", 6)
+            brokers.append("t", 6)
+            brokers.append("t", 6)
+            await until(lambda: brokers.replicated("t", 6, replicas=3, end=2), "all have the records")
+            await until(brokers.in_step, "sessions are what is followed")
+            await until(brokers.idle, "nothing is left to look at")
+            admin = brokers.admin()
+            await admin.delete_topic("t")
+            await admin.close()
+            await until(lambda: brokers.leader("t", 0) is None, "the topic is gone")
+            await until(
+                lambda: not any(b.cache.partitions("t") for b in brokers.running.values()), "and forgotten"
+            )
+            await until(brokers.in_step, "the sessions have forgotten it")
+        brokers.append("stays", 3)
+        await until(lambda: brokers.replicated("stays", 3, replicas=3, end=1), "the other is followed still")
+
+    play(tmp_path, story)
+
+
+def test_leaders_and_replicas_may_move(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        await make(brokers, "t", 6)
+        brokers.append("t", 6)
+        await until(lambda: brokers.replicated("t", 6, replicas=3, end=1), "all have the records")
+        await until(brokers.in_step, "sessions are what is followed")
+        await brokers.stop(3)
+        assert not brokers.sessions(1, 3) + brokers.sessions(2, 3), "a broker that stops closes its sessions"
+        await until(lambda: brokers.replicated("t", 6, replicas=2, end=1), "two are left")
+        brokers.append("t", 6)
+        await until(lambda: brokers.replicated("t", 6, replicas=2, end=2), "and go on")
+        await brokers.start(3)
+        await until(lambda: brokers.replicated("t", 6, replicas=3, end=2), "the third is back in sync")
+        admin = brokers.admin()
+        moves = {TopicPartition("t", index): [1 + index % 3] for index in range(6)}
+        assert not await admin.alter_partition_reassignments(moves)
+        await admin.close()
+        await until(lambda: brokers.replicated("t", 6, replicas=1, end=2), "one replica of each is left")
+        await until(brokers.in_step, "nobody follows")
+        brokers.append("t", 6)
+        admin = brokers.admin()
+        moves = {TopicPartition("t", index): [1 + index % 3, 1 + (index + 1) % 3] for index in range(6)}
+        assert not await admin.alter_partition_reassignments(moves)
+        await admin.close()
+        await until(lambda: brokers.replicated("t", 6, replicas=2, end=3), "and a second one has come")
+        await until(brokers.in_step, "sessions are what is followed")
+
+    play(tmp_path, story)
+
+
+def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) -> None:
+    """Its polls did not look at the partition for longer than replica.lag.time.max.ms."""
+
+    async def story(brokers: Brokers) -> None:
+        await make(brokers, "t", 1)
+        brokers.append("t", 1)
+        await until(lambda: brokers.replicated("t", 1, replicas=3, end=1), "all have the record")
+        await until(brokers.idle, "nothing is left to look at")
+        leader = brokers.leader("t", 0)
+        assert leader is not None
+        clock = brokers.running[leader.broker_id]._clock
+        began_ms = clock()
+        await until(lambda: clock() > began_ms + 2 * int(SETTINGS["replica.lag.time.max.ms"]), "time passed")
+        assert brokers.idle()
+        leader.append_as_leader(BATCH, required_acks=1, now_ms=clock())
+        leader.maybe_shrink_isr(clock())
+        assert leader.isr_change is None
+        assert len(leader.isr) == 3
+        await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have that one too")
+
+    play(tmp_path, story)
+
+
+def test_a_follower_that_lost_its_session_begins_another(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        await make(brokers, "t", 3)
+        await until(brokers.in_step, "sessions are what is followed")
+        for broker in brokers.running.values():
+            cache = broker.purgatory.sessions
+            for session in list(cache._sessions.values()):
+                cache._remove(session)
+        brokers.append("t", 3)
+        await until(lambda: brokers.replicated("t", 3, replicas=3, end=1), "all have the records")
+        await until(brokers.in_step, "there are sessions again")
+
+    play(tmp_path, story)
