@@ -17,7 +17,7 @@ from rich.console import Console
 
 from bench.apache_kafka import JarsUnavailable
 from bench.loads import LOADS, chosen, scaled
-from bench.report import Result, as_json, machine, table
+from bench.report import Result, as_json, as_markdown, machine, table
 from bench.runner import Plan, run_load
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import ToolFailed
@@ -39,7 +39,9 @@ WIDTH = 132
     "--quick", is_flag=True, help="A tenth of the records, one run: whether it works, not how fast."
 )
 @click.option("--runs", type=int, help=f"Measured runs of each load after the warm-up.  [{FULL.runs}]")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "markdown"]), default="table", show_default=True
+)
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Write the JSON to this file, too."
 )
@@ -90,7 +92,7 @@ def main(
             if output == "json":
                 click.echo(data)
             else:
-                console.print(table(results))
+                console.print(as_markdown(table(results)) if output == "markdown" else table(results))
                 console.print(f"took {took_s / 60:.1f} min; load average before: {ran_on['load_average']}")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Column, Table
 
 from bench.apache_kafka import KAFKA_VERSION
@@ -50,6 +51,12 @@ def table(results: list[Result]) -> Table:
             name = ""
         cells = (_cell(result.ratio, m.key, 2) for m in shown)
         made.add_row("", "ratio", *cells, style="bold", end_section=True)
+    return made
+
+
+def as_markdown(made: Table) -> Table:
+    """The same table as README.md takes it."""
+    made.box, made.title, made.caption = box.MARKDOWN, None, None
     return made
 
 

@@ -24,7 +24,7 @@ from bench.memory import touch_free_pages
 from bench.paper.activemq import ActiveMq
 from bench.paper.rabbitmq import RabbitMq
 from bench.paper.systems import KafkaLike, System, Unavailable
-from bench.report import machine
+from bench.report import as_markdown, machine
 from bench.sides import KafkaSide, OttlaSide
 from bench.tools import ToolFailed
 from bench.usage import usage_of
@@ -102,8 +102,9 @@ class Figure:
 @click.option("--system", "names", multiple=True, type=click.Choice(list(SYSTEMS)), help="Only these.")
 @click.option("--runs", default=3, show_default=True, help="Measured runs of each, after one to warm up.")
 @click.option("--quick", is_flag=True, help="A twentieth of the messages, one run: whether it works.")
+@click.option("--markdown", is_flag=True, help="The table as README.md takes it.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to this file.")
-def main(names: tuple[str, ...], runs: int, quick: bool, json_file: Path | None) -> None:
+def main(names: tuple[str, ...], runs: int, quick: bool, markdown: bool, json_file: Path | None) -> None:
     """Measure Ottla, Apache Kafka, RabbitMQ and ActiveMQ as the Kafka paper did."""
     said, console = Console(stderr=True, soft_wrap=True), Console()
     if not console.is_terminal:
@@ -123,7 +124,7 @@ def main(names: tuple[str, ...], runs: int, quick: bool, json_file: Path | None)
                             figures.append(figure)
             except (Unavailable, JarsUnavailable, StartFailed, ToolFailed) as error:
                 notes.append(f"{name} is missing from the table: {error}")
-    console.print(table(figures))
+    console.print(as_markdown(table(figures)) if markdown else table(figures))
     for note in notes:
         console.print(note)
     if json_file is not None:

@@ -13,7 +13,7 @@ from bench.backlog import next_offset
 from bench.figures import Taken, agree, medians, ratios, spread
 from bench.loads import LOADS, Consume, ProducePaced, chosen, scaled
 from bench.page_cache import make_cold, resident_share
-from bench.report import Result, as_json, machine, table
+from bench.report import Result, as_json, as_markdown, machine, table
 from bench.runner import Plan, warm_up
 from bench.tools import ToolFailed, consumed, produced
 from bench.usage import parse_rollup, usage_of
@@ -136,3 +136,14 @@ def test_the_backlogs_reader_goes_on_after_the_last_whole_batch() -> None:
     assert next_offset(memoryview(batches), 100) == 115
     assert next_offset(memoryview(batches[:-1]), 100) == 110
     assert next_offset(memoryview(b""), 100) == 100
+
+
+def test_the_report_can_be_pasted_into_the_readme() -> None:
+    taken = Taken(agreed=True, samples=[{"records_per_s": 3000.0}])
+    console = Console(width=150)
+    with console.capture() as capture:
+        console.print(as_markdown(table([Result(LOADS[0], {"Ottla": taken, "Kafka": taken})])))
+    head, rule, first, *_ = (line for line in capture.get().splitlines() if line.strip())
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == ["load", "broker", "records/s"]
+    assert set(rule) <= set("|-: ")
+    assert [cell.strip() for cell in first.split("|")[1:-1]] == [LOADS[0].name, "Ottla", "3,000"]
