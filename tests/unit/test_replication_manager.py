@@ -138,6 +138,32 @@ def test_without_topic_ids_topics_go_by_name(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_a_follower_over_its_quota_does_not_ask_for_what_is_throttled(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        quota = brokers[2].manager.follower_quota
+        quota.limit = 1000.0
+        quota.throttle(TOPIC, frozenset((0,)))
+        quota.record(100_000, brokers.now_ms)
+        brokers.tell(leader=1, epoch=0, partitions=2)
+        for partition in range(2):
+            brokers[1].produce("x", partition=partition)
+        throttled, free = (brokers[2].manager.partition(TOPIC, p) for p in (0, 1))
+        await until(lambda: free.high_watermark == 1)
+        assert [[p.partition for p in r.topics[0].partitions] for r, _ in brokers[1].requests[:1]] == [[1]]
+        assert throttled.log.log_end_offset == 0
+        quota.limit = 1e9
+        await until(lambda: throttled.high_watermark == 1, brokers)
+        brokers[1].produce("y" * 1000)
+        await until(lambda: throttled.high_watermark == 2, brokers)
+        assert quota.is_exceeded(brokers.now_ms) is False
+        quota.limit = 0.0
+        assert quota.is_exceeded(brokers.now_ms), "what came counted"
+        brokers[1].produce("z")
+        await until(lambda: throttled.high_watermark == 3, brokers)  # in sync: never held back
+
+    play(tmp_path, story)
+
+
 def test_leadership_moves_and_the_old_leader_follows(tmp_path: Path) -> None:
     async def story(brokers: Brokers) -> None:
         brokers.tell(leader=1, epoch=0)
