@@ -141,7 +141,8 @@ class Reconciler:
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
         topics = [r for r in ours if isinstance(r, Topic)]
         topic_plans = plan_topics(topics, observed, placement, Defaults.of(target.properties), busy)
-        quota_plans = plan_quotas(r for r in ours if isinstance(r, Quota))
+        quotas = [r for r in ours if isinstance(r, Quota)]
+        quota_plans = plan_quotas(quotas, observed, placement.usable)
         planned = []
         for resource in ours:
             if isinstance(resource, Topic):
@@ -149,7 +150,7 @@ class Reconciler:
                 planned.append(Planned(resource, t.findings, t.status, t.steps, t.done, t.keep))
             elif isinstance(resource, Quota):
                 q = quota_plans[resource.key]
-                planned.append(Planned(resource, q.findings, q.status, (), q.done))
+                planned.append(Planned(resource, q.findings, q.status, q.steps, q.done, q.keep))
             elif isinstance(resource, ConsumerGroup):
                 g = plan_group(resource, observed, placement.usable)
                 planned.append(Planned(resource, g.findings, g.status, g.steps, g.done, g.keep))

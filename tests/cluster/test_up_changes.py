@@ -308,4 +308,4 @@ def test_a_group_is_observed_with_its_lag(up: UpSession) -> None:
     )
     assert up.condition("ConsumerGroup/readers")[:2] == ("True", "Observed")
     consumer.close()
-    assert up.condition("Quota/all", "Effective")[:2] == ("False", "NotYetEnforced")
+    assert up.condition("Quota/all", "Effective")[:2] == ("True", "Enforced")

@@ -18,11 +18,13 @@ from ottla_operator.planning.observed import (
     GroupState,
     KafkaState,
     PartitionState,
+    QuotaEntity,
     TopicState,
     ZooKeeperState,
 )
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
+    AlterQuota,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -90,6 +92,7 @@ class FakeCluster:
         self.log: list[str] = []
         self.max_down = 0
         self.made_of: dict[str, str] = {}
+        self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.refuse: dict[type, StepFailed] = {}
         self._ids = itertools.count(1)
 
@@ -275,6 +278,7 @@ class FakeCluster:
             topics,
             found,
             settings=dict(self.settings),
+            quotas={entity: dict(limits) for entity, limits in self.quotas.items()},
         )
 
     def take(self, step: KafkaStep) -> None:
@@ -293,6 +297,10 @@ class FakeCluster:
                 self.settings.update(step.set_)
                 for name in step.delete:
                     self.settings.pop(name, None)
+            case AlterQuota():
+                limits = {**self.quotas.get(step.entity, {}), **step.set_}
+                left = {name: value for name, value in limits.items() if name not in step.delete}
+                self.quotas[step.entity] = left
             case CreatePartitions():
                 self._grow(step)
             case DeleteTopic():

@@ -372,14 +372,50 @@ def test_groups_are_observed_and_lag_is_judged(world: World) -> None:
     assert (group.status.members, group.status.total_lag) == (2, 11)
 
 
-def test_quotas_are_valid_and_not_yet_effective(world: World) -> None:
-    limits = {"clusterRef": {"name": "demo"}, "entity": {"user": "a"}, "limits": {"producerByteRate": 1024}}
-    world.apply("Quota", "first", limits)
-    world.apply("Quota", "second", limits)
+def a_quota(**limits: float) -> dict[str, object]:
+    return {"clusterRef": {"name": "demo"}, "entity": {"user": "a"}, "limits": limits}
+
+
+def test_a_quota_is_applied_and_kept(world: World) -> None:
+    world.apply("Quota", "first", a_quota(producerByteRate=1024))
+    world.settle()
+    assert world.cluster.quotas["a", None] == {"producer_byte_rate": 1024}
+    assert world.condition("Quota/first", "Effective")[:2] == ("True", "Enforced")
+    world.cluster.quotas["a", None] = {"producer_byte_rate": 1, "consumer_byte_rate": 2}
     world.step()
-    assert world.condition("Quota/first")[:2] == ("True", "Accepted")
-    assert world.condition("Quota/first", "Effective")[:2] == ("False", "NotYetEnforced")
+    assert world.cluster.quotas["a", None] == {"producer_byte_rate": 1024}
+
+
+def test_of_two_quotas_for_one_entity_the_older_has_it(world: World) -> None:
+    world.apply("Quota", "first", a_quota(producerByteRate=1024))
+    world.settle()
+    world.apply("Quota", "second", a_quota(producerByteRate=1))
+    world.step()
     assert world.condition("Quota/second")[:2] == ("False", "ResourceConflict")
+    world.store.delete("Quota/second")
+    world.step()
+    assert "Quota/second" not in world.store.kept
+    assert world.cluster.quotas["a", None] == {"producer_byte_rate": 1024}
+
+
+def test_the_limits_go_with_the_quota(world: World) -> None:
+    world.apply("Quota", "first", a_quota(producerByteRate=1024, requestPercentage=50))
+    world.settle()
+    world.store.delete("Quota/first")
+    world.step()
+    world.step()
+    assert not world.cluster.quotas["a", None]
+    assert "Quota/first" not in world.store.kept
+
+
+def test_a_quota_that_nobody_manages_leaves_its_limits_behind(world: World) -> None:
+    world.apply("Quota", "first", a_quota(producerByteRate=1024))
+    world.settle()
+    world.apply("Quota", "first", a_quota(producerByteRate=1024), managed="false")
+    world.store.delete("Quota/first")
+    world.step()
+    assert "Quota/first" not in world.store.kept
+    assert world.cluster.quotas["a", None] == {"producer_byte_rate": 1024}
 
 
 def test_a_resource_of_an_unknown_cluster_says_so() -> None:

@@ -13,6 +13,9 @@ BrokerRunState = Literal["Stopped", "Starting", "Running", "Stopping", "Crashed"
 
 PartitionKey = tuple[str, int]
 
+QuotaEntity = tuple[str | None, str | None]
+"""(user, client id); None: not of that kind, `<default>`: for all who have none of their own."""
+
 
 def partition_name(key: PartitionKey) -> str:
     """`orders-3`, as Kafka's tools and log folders write it."""
@@ -127,6 +130,8 @@ class KafkaState:
     """Why the cluster could not be reached."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What is set for all brokers together, and taken while they run."""
+    quotas: Mapping[QuotaEntity, Mapping[str, float]] | None = None
+    """Limits by entity, under Kafka's names; None when they could not be read."""
 
     @property
     def settled(self) -> bool:

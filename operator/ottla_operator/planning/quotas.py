@@ -1,42 +1,93 @@
-"""Quota resources: checked for conflicts, and shown as not yet enforced, since the brokers enforce none yet.
+"""Quota resources: limits of clients, applied through the Admin API and kept so.
 
-Called by `reconcile` with all Quotas at once: two may not be for one entity, the older has it.
+Called by `reconcile` with all Quotas at once: two may not be for one entity, the older has it. An entity that
+has a resource has the limits of the resource and no others, whoever set them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ottla_operator.conditions import Finding, no, yes
+from ottla_operator.conditions import Finding, no, unknown, yes
+from ottla_operator.planning.observed import Observed, QuotaEntity
+from ottla_operator.planning.steps import AlterQuota, ResourceStep
 from ottla_operator.resources import Quota, QuotaStatus
+from ottla_operator.resources.quota import Limits
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaPlan:
     findings: tuple[Finding, ...]
     status: QuotaStatus
+    steps: tuple[ResourceStep, ...] = ()
     done: bool = False
+    keep: bool = False
+    """Nothing is known now: what the status says about the present spec stays."""
 
 
-def plan_quotas(quotas: Iterable[Quota]) -> dict[str, QuotaPlan]:
-    """Plans by resource key."""
-    owners: dict[tuple[str | None, str | None], Quota] = {}
+def plan_quotas(quotas: Iterable[Quota], observed: Observed, usable: bool) -> dict[str, QuotaPlan]:
+    """Plans by resource key. `usable`: the cluster can be asked."""
+    owners: dict[QuotaEntity, Quota] = {}
     plans: dict[str, QuotaPlan] = {}
+    limits = observed.kafka.quotas if usable else None
     for quota in sorted(quotas, key=lambda q: q.metadata.age_key):
-        entity = (quota.spec.entity.user, quota.spec.entity.client_id)
-        owner = owners.setdefault(entity, quota)
-        if quota.metadata.deleting:
-            plans[quota.key] = QuotaPlan((no("Ready", "Deleting"),), quota.status, done=True)
-        elif owner is not quota:
-            message = f"this entity belongs to the older resource {owner.key}"
-            status = QuotaStatus(overridden_by=owner.metadata.name)
-            findings = (no("Ready", "ResourceConflict", message), no("Effective", "ResourceConflict"))
-            plans[quota.key] = QuotaPlan(findings, status)
+        owner = owners.setdefault(entity_of(quota), quota)
+        if owner is not quota:
+            plans[quota.key] = _younger(quota, owner)
+        elif quota.metadata.deleting:
+            plans[quota.key] = _plan_deletion(quota, limits)
         else:
-            findings = (
-                yes("Ready", "Accepted", "the limits are valid"),
-                no("Effective", "NotYetEnforced", "the brokers do not enforce quotas yet"),
-            )
-            plans[quota.key] = QuotaPlan(findings, QuotaStatus())
+            plans[quota.key] = _plan(quota, limits)
     return plans
+
+
+def entity_of(quota: Quota) -> QuotaEntity:
+    return (quota.spec.entity.user, quota.spec.entity.client_id)
+
+
+def wanted_limits(limits: Limits) -> dict[str, float]:
+    """By Kafka's names, which are those of the model's fields."""
+    return {name: value for name, value in limits if value is not None}
+
+
+def _younger(quota: Quota, owner: Quota) -> QuotaPlan:
+    if quota.metadata.deleting:
+        return QuotaPlan((no("Ready", "Deleting"),), quota.status, done=True)
+    message = f"this entity belongs to the older resource {owner.key}"
+    status = QuotaStatus(overridden_by=owner.metadata.name)
+    findings = (no("Ready", "ResourceConflict", message), no("Effective", "ResourceConflict"))
+    return QuotaPlan(findings, status)
+
+
+def _plan(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None) -> QuotaPlan:
+    if limits is None:
+        reason = "ClusterNotReady"
+        findings = (
+            no("Ready", reason, "the cluster cannot be asked at present"),
+            unknown("Effective", reason),
+        )
+        return QuotaPlan(findings, quota.status, keep=True)
+    wanted, current = wanted_limits(quota.spec.limits), limits.get(entity_of(quota), {})
+    set_ = {name: value for name, value in wanted.items() if current.get(name) != value}
+    deleted = tuple(sorted(name for name in current if name not in wanted))
+    if not set_ and not deleted:
+        status = QuotaStatus(applied_limits=quota.spec.limits)
+        return QuotaPlan(
+            (yes("Ready", "Applied", "the brokers have the limits"), yes("Effective", "Enforced")), status
+        )
+    step = AlterQuota(entity_of(quota), set_, deleted)
+    findings = (no("Ready", "Applying", str(step)), no("Effective", "Applying"))
+    return QuotaPlan(findings, quota.status, (step,))
+
+
+def _plan_deletion(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None) -> QuotaPlan:
+    findings = (no("Ready", "Deleting", "the limits are being taken back"),)
+    if not quota.metadata.managed:
+        return QuotaPlan(findings, quota.status, done=True)
+    if limits is None:
+        return QuotaPlan(findings, quota.status)
+    current = limits.get(entity_of(quota), {})
+    if not current:
+        return QuotaPlan(findings, quota.status, done=True)
+    return QuotaPlan(findings, quota.status, (AlterQuota(entity_of(quota), {}, tuple(sorted(current))),))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ottla_operator.planning.observed import PartitionKey
+from ottla_operator.planning.observed import PartitionKey, QuotaEntity
 
 Assignment = Mapping[PartitionKey, tuple[int, ...]]
 
@@ -144,6 +144,20 @@ class DeleteGroup:
         return f"delete the offsets of group {self.group}"
 
 
+@dataclass(frozen=True, slots=True)
+class AlterQuota:
+    entity: QuotaEntity
+    set_: Mapping[str, float]
+    delete: Sequence[str]
+
+    def __str__(self) -> str:
+        user, client = self.entity
+        named = [f"user {user}"] if user is not None else []
+        named += [f"client {client}"] if client is not None else []
+        changes = [f"{name}={value:g}" for name, value in self.set_.items()]
+        return f"limit {', '.join(named)}: " + ", ".join(changes + [f"no {name}" for name in self.delete])
+
+
 ClusterStep = (
     EnsureZooKeeper
     | StopZooKeeper
@@ -154,5 +168,7 @@ ClusterStep = (
     | ElectPreferredLeaders
     | AlterBrokerSettings
 )
-ResourceStep = CreateTopic | AlterTopicConfig | CreatePartitions | DeleteTopic | DeleteGroup | Reassign
+ResourceStep = (
+    CreateTopic | AlterTopicConfig | CreatePartitions | DeleteTopic | DeleteGroup | AlterQuota | Reassign
+)
 Step = ClusterStep | ResourceStep

@@ -8,6 +8,7 @@ here, and goes no further.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,9 +18,10 @@ from ottla.client.admin_types import ConfigEntry, Node, Reassignment, TopicDescr
 from ottla.client.connection import ConnectionLost, UnsupportedApi
 from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla_operator.planning.observed import GroupState, KafkaState, PartitionState, TopicState
+from ottla_operator.planning.observed import GroupState, KafkaState, PartitionState, QuotaEntity, TopicState
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
+    AlterQuota,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -30,8 +32,12 @@ from ottla_operator.planning.steps import (
 )
 from ottla_operator.platform.port import Address, KafkaStep, StepFailed
 
+log = logging.getLogger(__name__)
+
 _UNREACHABLE = (ClusterUnreachable, ConnectionLost, OSError, TimeoutError)
 _TOPIC_SOURCE = 1
+_QUOTA_TYPES = ("user", "client-id")
+_DEFAULT = "<default>"
 _OFFSETS_TOPIC = "__consumer_offsets"
 _TIMEOUT_S = 8.0
 _OBSERVE_TIMEOUT_S = 5.0
@@ -84,8 +90,9 @@ class KafkaAdmin:
             return replace(without, problem=f"the controller, broker {node.id}: {_reason(error)}")
         if seen is None:
             return without
+        quotas = await self._quotas(admin)
         found = {group: await self._group(admin, group, seen.topics) for group in sorted(groups)}
-        return replace(seen, groups=found)
+        return replace(seen, groups=found, quotas=quotas)
 
     async def _ask_controller(self, node: Node) -> KafkaState | None:
         """The cluster as this broker tells it; None when it says that it is not the controller."""
@@ -112,6 +119,23 @@ class KafkaAdmin:
             },
             settings={name: entry.value for name, entry in settings.items() if entry.value is not None},
         )
+
+    async def _quotas(self, admin: AdminClient) -> dict[QuotaEntity, dict[str, float]] | None:
+        try:
+            async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
+                described = await admin.describe_client_quotas()
+        except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
+            log.debug("the quotas could not be read: %s", _reason(error))
+            return None
+        quotas = {}
+        for entity, limits in described:
+            if set(entity) <= set(_QUOTA_TYPES):
+                user, client = (
+                    _DEFAULT if type_ in entity and entity[type_] is None else entity.get(type_)
+                    for type_ in _QUOTA_TYPES
+                )
+                quotas[user, client] = limits
+        return quotas
 
     async def _group(self, admin: AdminClient, group: str, topics: Mapping[str, TopicState]) -> GroupState:
         # Asking for a coordinator would create the offsets topic; an observer creates nothing.
@@ -192,6 +216,8 @@ async def _take(admin: AdminClient, step: KafkaStep) -> None:
             await admin.alter_topic_config(step.topic, set_values=step.set_, delete=step.delete)
         case AlterBrokerSettings():
             await admin.alter_broker_config(None, set_values=step.set_, delete=step.delete)
+        case AlterQuota():
+            await _alter_quota(admin, step)
         case CreatePartitions():
             await _create_partitions(admin, step)
         case DeleteTopic():
@@ -214,6 +240,12 @@ async def _create_topic(admin: AdminClient, step: CreateTopic) -> None:
     else:
         creating = admin.create_topic(step.topic, config=step.config, assignment=step.assignment)
     await _ignoring(ErrorCode.TOPIC_ALREADY_EXISTS, creating)
+
+
+async def _alter_quota(admin: AdminClient, step: AlterQuota) -> None:
+    named = zip(_QUOTA_TYPES, step.entity, strict=True)
+    entity = {type_: None if name == _DEFAULT else name for type_, name in named if name is not None}
+    await admin.alter_client_quotas(entity, {**step.set_, **dict.fromkeys(step.delete)})
 
 
 async def _create_partitions(admin: AdminClient, step: CreatePartitions) -> None:

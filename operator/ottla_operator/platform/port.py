@@ -13,6 +13,7 @@ from typing import Protocol
 from ottla_operator.planning.observed import BrokerInstance, KafkaState, ZooKeeperState
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
+    AlterQuota,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -33,6 +34,7 @@ KafkaStep = (
     | Reassign
     | ElectPreferredLeaders
     | AlterBrokerSettings
+    | AlterQuota
 )
 
 Address = tuple[str, int]
