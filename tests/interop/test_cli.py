@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -187,7 +188,10 @@ def test_consume_begins_and_ends_where_it_is_told(
 
 def test_consume_follows_until_it_is_interrupted(cluster: LocalCluster, topic: str) -> None:
     command = [sys.executable, "-m", "ottla.cli.main", "consume", topic, "--from", "earliest"]
+    # What runs in a shell's background inherits that Ctrl-C is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     reader = subprocess.Popen([*command, "-b", cluster.bootstrap], stdout=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     try:
         assert reader.stdout is not None
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -196,7 +200,7 @@ def test_consume_follows_until_it_is_interrupted(cluster: LocalCluster, topic: s
             assert producer.flush(30) == 0
             assert reader.stdout.readline() == f"{value}\n"
     finally:
-        reader.send_signal(2)
+        reader.send_signal(signal.SIGINT)
         assert reader.wait(30) == 0
 
 
