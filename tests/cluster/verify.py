@@ -80,7 +80,7 @@ class VerifiableProducer:
                 self.errors.append(f"{event['value']}: {event.get('exception')}: {event.get('message')}")
 
     def _was_cut_off(self, event: Mapping[str, str]) -> bool:
-        """A send that waits for metadata when the tool is stopped fails by that alone; nothing was promised."""
+        """A send that waits for metadata when the tool is stopped fails by that; nothing was promised."""
         return self._stopping and "Producer closed while send in progress" in event.get("message", "")
 
     def wait_for(self, acknowledged: int, timeout_s: float = 60) -> None:
