@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import kafka
@@ -23,9 +21,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from one_broker import one_broker
 
 from ottla.local.ports import wait_until
-from ottla.local.processes import ChildProcess
 
 COUNT = 300
 pytestmark = pytest.mark.timeout(120)
@@ -33,23 +31,8 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("broker")
-    ready = directory / "ready"
-    script = Path(__file__).with_name("single_broker.py")
-    log = directory / "broker.log"
-    broker = ChildProcess(
-        "broker", [sys.executable, str(script), str(directory / "data"), str(ready)], log=log
-    )
-    broker.start()
-    try:
-        assert wait_until(lambda: ready.exists() or not broker.running, timeout_s=30)
-        assert ready.exists(), log.read_text()
-        yield f"127.0.0.1:{ready.read_text()}"
-        assert "Traceback" not in log.read_text(), log.read_text()
-        assert broker.stop(timeout_s=20), "it must go on SIGTERM by itself"
-        assert "stopped broker.id=0" in log.read_text()
-    finally:
-        broker.kill()
+    with one_broker(tmp_path_factory.mktemp("broker")) as address:
+        yield address
 
 
 @pytest.fixture
