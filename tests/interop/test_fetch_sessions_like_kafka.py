@@ -20,6 +20,7 @@ from ottla.client.connection import BrokerConnection
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     CreateTopicsRequest,
+    DeleteRecordsRequest,
     DeleteTopicsRequest,
     FetchRequest,
     FetchResponse,
@@ -98,6 +99,12 @@ class Story:
         answer = await self.send(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[row]), 9, client)
         assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
+    async def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        row = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        asked = DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[row])
+        answer = await self.send(DeleteRecordsRequest(topics=[asked], timeout_ms=10_000), 2)
+        assert answer.topics[0].partitions[0].error_code == 0, answer
+
     async def fetch(
         self,
         label: str,
@@ -112,6 +119,7 @@ class Story:
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
         leader_epoch: int = -1,
+        last_epoch: int = -1,
         committed: bool = False,
         client: str = "anna",
     ) -> None:
@@ -133,6 +141,7 @@ class Story:
                             partition=partition,
                             fetch_offset=offset,
                             current_leader_epoch=leader_epoch,
+                            last_fetched_epoch=last_epoch,
                             partition_max_bytes=1 << 20,
                         )
                     ],
@@ -389,6 +398,36 @@ def test_read_committed(ports: dict[str, int]) -> None:
             await story.fetch(f"v{version} end", f"s{version}", -1, version=version)
 
     same(ports, tell)
+
+
+def test_a_log_start_that_moves_is_news(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("start")
+        await story.produce("start", 0, "one", "two", "three")
+        await story.fetch("full", "s", 0, {("start", 0): 3, ("start", 1): 0})
+        await story.fetch("nothing", "s", 1)
+        await story.delete_before("start", 0, 2)
+        await story.fetch("moved", "s", 2)
+        await story.fetch("nothing more", "s", 3)
+
+    told = same(ports, tell)
+    assert len(told["moved"]["partitions"]) == 1
+
+
+def test_a_log_that_diverges_is_said_until_it_does_not(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("parts")
+        await story.produce("parts", 0, "one", "two")
+        ahead = {("parts", 0): 5}
+        await story.fetch("full", "s", 0, ahead, last_epoch=0)
+        await story.fetch("said again", "s", 1)
+        await story.fetch("an epoch to come", "s", 2, {("parts", 0): 2}, last_epoch=4)
+        await story.fetch("truncated", "s", 3, {("parts", 0): 2}, last_epoch=0)
+        await story.fetch("nothing more", "s", 4)
+        await story.fetch("does not wait", 0, -1, ahead, last_epoch=0, wait_ms=5000)
+
+    told = same(ports, tell)
+    assert told["full"]["partitions"][0][5] == ("diverging", 0, 2)
 
 
 def test_the_same_partition_twice(ports: dict[str, int]) -> None:
