@@ -10,9 +10,9 @@ they ask mincore, which every Linux has for every file that can be mapped; where
 for warm, as if this module were not there.
 
 A range that is to go out by sendfile is probed at every `PROBE_STRIDE_BYTES` and at its end (`is_resident`):
-0.7 µs a probe, where asking for every page costs 29 µs a MiB, and reading it 30. The kernel reads ahead, and
-evicts, in such pieces; a smaller hole between two probes costs the loop one read of the disk. Where pages are
-on their way from the disk, whose order is the disk's, every page is asked for (`exact`).
+0.6 µs a probe, 3.5 µs a MiB, where asking for every page costs 29 and reading it 30. The kernel evicts in the
+order of use, which is large pieces of a log; a smaller hole between two probes costs the loop one read of the
+disk. Where pages are on their way from the disk, in the disk's order, every page is asked for (`exact`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-PROBE_STRIDE_BYTES: Final = 128 * 1024
-"""The kernel's usual window for reading ahead."""
+PROBE_STRIDE_BYTES: Final = 256 * 1024
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 _NOT_SUPPORTED: Final = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM))
@@ -78,14 +77,14 @@ def waiting_allowed() -> bool:
     return _may_wait.get()
 
 
-def pread(fd: int, length: int, position: int) -> bytes:
+def pread(fd: int, length: int, position: int) -> bytes | bytearray:
     """As os.pread. Raises OSError, and ColdRead inside `NoWaiting`."""
     if _may_wait.get():
         return os.pread(fd, length, position)
     found = try_pread(fd, length, position)
     if found is None:
         raise ColdRead(fd, position, length)
-    return bytes(found)
+    return found
 
 
 def try_pread(fd: int, length: int, position: int) -> bytes | bytearray | None:
@@ -115,7 +114,7 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     size = os.fstat(file.fd).st_size
-    return pread(file.fd, size, 0) if size else b""
+    return bytes(pread(file.fd, size, 0)) if size else b""
 
 
 def is_resident(fd: int, position: int, length: int, *, exact: bool = False) -> bool:

@@ -248,7 +248,7 @@ class Segment:
         return FileSlice(self.file, position, length)
 
     def read_batch(self, position: int) -> bytes:
-        return pread(self.fd, self.batch_size_at(position), position)
+        return bytes(pread(self.fd, self.batch_size_at(position), position))
 
     # --- life ------------------------------------------------------------------------------------
 
