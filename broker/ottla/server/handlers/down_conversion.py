@@ -9,8 +9,8 @@ compression.type=zstd (KIP-110).
 
 Records are read into memory here. One answer converts at most ANSWER_MAX_BYTES of log (the client asks again
 for the rest; Kafka converts while it sends), and what exceeds INLINE_MAX_BYTES is converted by a thread, one
-answer after the other: the interpreter's lock makes the loop share the time with it, but never wait for
-longer than a switch interval (5 ms).
+answer after the other: the interpreter's lock makes the loop share the time with it, and wait some 6 ms at a
+time (measured), not for the whole of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from ottla.protocol.compression import Codec
@@ -94,7 +95,7 @@ class DownConverter:
         done = self._thread.submit(_convert_for, request, work)
 
         def answer(converted: Future[None]) -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(_answer, request, response, converted)
 
         done.add_done_callback(answer)
