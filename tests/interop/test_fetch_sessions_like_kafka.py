@@ -365,6 +365,18 @@ def test_a_session_that_waits(ports: dict[str, int]) -> None:
     assert told["overtaken"]["error"] == "INVALID_FETCH_SESSION_EPOCH"
 
 
+def test_who_asks_for_nothing_does_not_wait(ports: dict[str, int]) -> None:
+    async def tell(story: Story) -> None:
+        await story.make("quick", 1)
+        await story.fetch("nothing at all", 0, -1, wait_ms=1000)
+        await story.fetch("begins", "s", 0, {("quick", 0): 0})
+        await story.fetch("all is forgotten", "s", 1, forget=[("quick", 0)], wait_ms=1000)
+        await story.fetch("begins anew", "t", 0, {("quick", 0): 0})
+        await story.fetch("ends", "t", -1, wait_ms=1000)
+
+    assert not any(answer["waited"] for answer in same(ports, tell).values())
+
+
 def test_a_topic_that_is_deleted_and_made_again(ports: dict[str, int]) -> None:
     async def tell(story: Story) -> None:
         await story.make("stays", 1)

@@ -90,11 +90,10 @@ class FetchRead:
     def first(self) -> None:
         """Read for the first time: a follower's progress counts."""
         unknown = self._read(record_progress=True)
-        if unknown:
-            self.unknown = {answer.wanted for answer in unknown}
-            self.answers += unknown
-            if len(unknown) == len(self.context):
-                self.urgent = True  # nothing will come
+        self.unknown = {answer.wanted for answer in unknown} if unknown else _NOBODY
+        self.answers += unknown
+        if len(unknown) == len(self.context):
+            self.urgent = True  # nothing will come; also for who asks for nothing, as to end a session
 
     def again(self) -> None:
         """Read anew what may have something to say by now."""
@@ -153,6 +152,9 @@ class FetchRead:
                     leader_only=leader_only,
                     follower_log_start_offset=asked.log_start_offset,
                 )
+                aborted = None
+                if read_committed and not read.error:
+                    aborted = replica.log.aborted_transactions(asked.fetch_offset, read.read)
             except ColdRead as miss:
                 self.misses.append(miss)
                 continue
@@ -163,9 +165,6 @@ class FetchRead:
             if throttled and replica_id not in replica.isr and quota.is_throttled(*replica.key):
                 data = None
             size = 0 if data is None else data.size
-            aborted = None
-            if read_committed and not read.error:
-                aborted = replica.log.aborted_transactions(asked.fetch_offset, data)
             answers.append(
                 FetchedPartition(
                     wanted,
