@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 from click.testing import CliRunner
 
+from ottla.cli.broker import raise_descriptor_limit
 from ottla.cli.main import main
 
 
@@ -44,3 +46,13 @@ def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
     code, output = run("--config", str(tmp_path / "nowhere.properties"))
     assert code == 2
     assert "cannot read" in output
+
+
+def test_a_broker_takes_all_the_descriptors_that_it_may_have() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -60,6 +61,7 @@ def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: 
         raise SystemExit(2) from None
     for warning in config.warnings:
         log.warning("%s", warning)
+    raise_descriptor_limit()
     from ottla.server.broker import new_event_loop
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -75,6 +77,14 @@ def _need(config: BrokerConfig) -> None:
         problems.append("zookeeper.connect: not set; it must be HOST:PORT[,HOST:PORT…][/chroot]")
     if problems:
         raise ConfigError(problems)
+
+
+def raise_descriptor_limit() -> None:
+    """As many descriptors as the system lets us have, as a JVM takes them: each connection is one, and each
+    segment, and the usual limit of 1,024 is meant for programs that call select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(config: BrokerConfig, state: Path | None) -> int:
