@@ -50,6 +50,8 @@ DEFAULT_LEVEL: dict[Codec, int] = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
 """Kafka's; lz4's 9 stands for the fast compressor, any other level for the thorough one."""
 
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW_MIN_BYTES = 4096
 _LZ4_RATIO_MAX = 255
 _SNAPPY_RATIO_MAX = 22  # 64 bytes for a copy of three
 _ZSTD_MAGIC = 0xFD2FB528
@@ -140,20 +142,25 @@ class _TooLarge(Exception):
 
 def _decompress_gzip(data: Buffer, limit: int) -> bytes:
     """All members of the stream, as Java reads them; what is no member after the first is left out."""
-    rest: Buffer = data
+    view = memoryview(data)
+    at = 0
     parts: list[bytes] = []
     while True:
         stream = zlib.decompressobj(wbits=_GZIP_WBITS)
-        # One byte more than allowed tells a stream that is too large from one that just fits.
-        part = stream.decompress(rest, limit + 1)
-        limit -= len(part)
-        if limit < 0:
-            raise _TooLarge
-        if not stream.eof:
-            raise ValueError("the stream ends early")
-        parts.append(part)
-        rest = stream.unused_data
-        if rest[:2] != b"\x1f\x8b":
+        # zlib copies what lies behind a member: of many small ones it is given little at a time.
+        window = _GZIP_WINDOW_MIN_BYTES
+        while not stream.eof:
+            if at == len(view):
+                raise ValueError("the stream ends early")
+            # One byte more than allowed tells a stream that is too large from one that just fits.
+            part = stream.decompress(view[at : at + window], limit + 1)
+            limit -= len(part)
+            if limit < 0:
+                raise _TooLarge
+            parts.append(part)
+            at = min(at + window, len(view)) - len(stream.unused_data)
+            window *= 2
+        if view[at : at + 2] != _GZIP_MAGIC:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
