@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import FetchRequest
+from ottla.protocol.types import ZERO_UUID
+from ottla.server.fetch_sessions import FetchSession, WantedPartition
 from ottla.server.purgatory import TICK_MS, PartitionKey, Purgatory
 
 
@@ -70,6 +73,8 @@ class FakePartition:
         if self.error:
             return True, self.error
         return self.high_watermark >= offset, ErrorCode.NONE
+
+    def follower_was_idle(self, broker_id: int, at_ms: int) -> None: ...
 
 
 class FakeFetch:
@@ -180,6 +185,30 @@ def test_followers_hear_of_appends_and_consumers_of_commits() -> None:
     purgatory.high_watermark_advanced(p)
     loop.turn()
     assert (follower.heard, consumer.heard) == ([KEY], [KEY])
+
+
+def test_a_poll_in_a_session_hears_of_its_partitions_without_watching_them() -> None:
+    loop, purgatory = make()
+    polls: dict[int, FakeFetch] = {}
+    for replica_id in (7, -1):
+        session = FetchSession(replica_id + 9, replica_id=replica_id, by_topic_id=False, now_ms=0)
+        wanted = WantedPartition("t", ZERO_UUID, FetchRequest.FetchPartition(partition=0))
+        session.add(wanted)
+        purgatory.sessions.watching.setdefault(KEY, set()).add(wanted)
+        session.dirty.clear()
+        session.waiting = polls[replica_id] = FakeFetch([], follower=replica_id >= 0)
+    p = FakePartition()
+    purgatory.log_appended(p)
+    loop.turn()
+    assert (polls[7].heard, polls[-1].heard) == ([KEY], [])
+    purgatory.high_watermark_advanced(p)
+    loop.turn()
+    assert (polls[7].heard, polls[-1].heard) == ([KEY], [KEY])
+    for poll in polls.values():
+        poll.done = True
+    purgatory.changed(p)
+    loop.turn()
+    assert (polls[7].heard, polls[-1].heard) == ([KEY], [KEY]), "nobody waits any more"
 
 
 def test_a_fetch_hears_only_of_what_it_watches_and_nothing_after_it_left() -> None:
