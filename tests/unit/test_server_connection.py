@@ -267,6 +267,22 @@ def test_over_queued_max_request_bytes_clients_are_not_read_until_others_were_an
     run.run(story())
 
 
+def test_who_waits_for_memory_while_throttled_is_served_when_both_are_over(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness(queued_max_bytes=1000)
+        memory = h.server.memory
+        assert memory is not None
+        assert memory.reserve(1000)
+        await h.send(framed(b"one"))
+        await h.turns()
+        assert h.requests == []
+        h.connection.mute(20)
+        memory.release(1000)
+        await h.request(1)
+
+    run.run(story())
+
+
 def test_idleness_begins_with_the_answer_however_long_that_took(run: asyncio.Runner) -> None:
     async def story() -> None:
         h = Harness()

@@ -232,7 +232,7 @@ class PlaintextConnection:
             self._memory.wait(self._memory_is_back)
 
     def _memory_is_back(self) -> None:
-        self._waits_for_memory = False
+        self._waits_for_memory = self._buffer.starved = False
         if not self.closed and not self._out:
             self._serve()
 
