@@ -106,7 +106,8 @@ class Writer:
                     if not error.code.retriable:
                         raise
                 except (ConnectionLost, ClusterUnreachable, OSError):
-                    pass
+                    # Somebody else may lead by now.
+                    self._brokers.forget_leaders(self.topic)
                 await self._brokers.pause()
 
     async def _send(self, partition: int, batch: bytes) -> int:
