@@ -58,7 +58,10 @@ def operator(namespaces: tuple[str, ...], resync_s: float, http_port: int, log_l
         load_config()
     except RuntimeError as error:
         raise click.ClickException(str(error)) from None
-    asyncio.run(_run(namespaces, resync_s, http_port))
+    try:
+        asyncio.run(_run(namespaces, resync_s, http_port))
+    except OSError as error:
+        raise click.ClickException(f"port {http_port}: {error.strerror}") from None
 
 
 def images_from(environment: dict[str, str]) -> Images:
@@ -82,9 +85,9 @@ async def _run(namespaces: Sequence[str], resync_s: float, http_port: int) -> No
     controller = Controller(
         api, images_from(dict(os.environ)), metrics, lambda: time.time_ns() // 1_000_000, resync_s
     )
+    server = await _serve(http_port, controller, metrics) if http_port else None
     watching = loop.create_task(handlers.watch(controller.poke, namespaces, stopping))
     watching.add_done_callback(lambda _: stopping.set())
-    server = await _serve(http_port, controller, metrics) if http_port else None
     try:
         await controller.run(stopping)
         await watching

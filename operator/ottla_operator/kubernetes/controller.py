@@ -91,7 +91,7 @@ class Controller:
         namespace, cluster = key
         kafka = KafkaAdmin()
         store = KubernetesStore(self._api, namespace, cluster, self._clock_ms, self._recorder)
-        platform = KubernetesPlatform(self._api, self._images)
+        platform = KubernetesPlatform(self._api, self._images, namespace, cluster)
         reconciler = Reconciler(platform, kafka, store, self._clock_ms, self._recorder)
         failures = 0
         steps: list[str] = []

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ottla_operator.kubernetes import naming
+from ottla_operator.kubernetes import naming, racks
 from ottla_operator.kubernetes.listeners import (
     REPLICATION_PORT,
     Advertised,
@@ -70,7 +70,7 @@ def broker_image(cluster: BrokerCluster, images: Images) -> str:
 
 
 def broker_properties(
-    cluster: BrokerCluster, broker: int, launch: Launch, advertised: Advertised, rack: str | None
+    cluster: BrokerCluster, broker: int, launch: Launch, advertised: Advertised
 ) -> dict[str, str]:
     """All of one broker's settings."""
     own = {
@@ -79,8 +79,6 @@ def broker_properties(
         "zookeeper.connect": connect_string(cluster),
         "log.dirs": f"{_DATA_DIR}/data",
     }
-    if rack is not None:
-        own["broker.rack"] = rack
     return {**launch.properties, **own}
 
 
@@ -90,16 +88,15 @@ def build_broker_config(
     launch: Launch,
     *,
     advertised: Advertised | None = None,
-    rack: str | None = None,
-    replaced: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """`replaced`: annotations that tell of the pod that still runs with what was there before."""
-    properties = broker_properties(cluster, broker, launch, advertised or {}, rack)
+    """`annotations`: more of them, such as tell of the pod that still runs with what was there before."""
+    properties = broker_properties(cluster, broker, launch, advertised or {})
     lines = [f"{name}={_escaped(value)}" for name, value in properties.items()]
-    annotations = {
+    told = {
         naming.HASH_ANNOTATION: launch.config_hash,
         naming.SETTINGS_ANNOTATION: json.dumps(dict(launch.static), sort_keys=True),
-        **(replaced or {}),
+        **(annotations or {}),
     }
     return build(
         cluster,
@@ -108,7 +105,7 @@ def build_broker_config(
         naming.broker_config(cluster.metadata.name, broker),
         naming.BROKER,
         {"data": {_PROPERTIES: "\n".join(lines) + "\n"}},
-        annotations,
+        told,
     )
 
 
@@ -135,6 +132,7 @@ def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Ma
                 {"name": "config", "projected": {"sources": _config_sources(name, replicas)}},
                 {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                 {"name": "tmp", "emptyDir": {}},
+                *([racks.VOLUME] if cluster.spec.rack is not None else []),
             ],
         },
     }
@@ -160,17 +158,19 @@ def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
 
 def _container(cluster: BrokerCluster, images: Images) -> Manifest:
     ports = {"replication": REPLICATION_PORT, **client_ports(cluster)}
+    racked = cluster.spec.rack is not None
+    arguments = [
+        "broker",
+        "--config",
+        f"{_CONFIG_DIR}/$(POD_NAME)/{_PROPERTIES}",
+        "--state-file",
+        _STATE_FILE,
+    ]
     return {
         "name": "broker",
         "image": broker_image(cluster, images),
         "imagePullPolicy": images.pull_policy,
-        "args": [
-            "broker",
-            "--config",
-            f"{_CONFIG_DIR}/$(POD_NAME)/{_PROPERTIES}",
-            "--state-file",
-            _STATE_FILE,
-        ],
+        **({"command": racks.command(arguments)} if racked else {"args": arguments}),
         "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         "ports": [
             {"name": port[:15], "containerPort": number, "protocol": "TCP"} for port, number in ports.items()
@@ -193,6 +193,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
             {"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True},
             {"name": "run", "mountPath": "/run/ottla"},
             {"name": "tmp", "mountPath": "/tmp"},
+            *([racks.MOUNT] if racked else []),
         ],
     }
 

@@ -28,6 +28,8 @@ REPLACED_HASH_ANNOTATION: Final = f"{GROUP}/replaced-hash"
 REPLACED_SETTINGS_ANNOTATION: Final = f"{GROUP}/replaced-settings"
 APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
 RACK_ANNOTATION: Final = f"{GROUP}/rack"
+NO_RACK: Final = "-"  # of a pod on a node without the label
+ADVERTISED_ANNOTATION: Final = f"{GROUP}/advertised"
 
 # The StatefulSet's pods carry its name, an ordinal and a revision's hash in labels of 63 characters at most.
 CLUSTER_NAME_MAX: Final = 40

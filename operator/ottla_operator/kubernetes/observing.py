@@ -137,10 +137,16 @@ def _instance(
         ready_since_ms=ready_since,
         started_at_ms=_time(pod["metadata"].get("creationTimestamp")),
         crashes=crashes,
-        rack=annotations_of(pod).get(naming.RACK_ANNOTATION),
+        rack=_rack(pod),
         name=name,
         message=message,
     )
+
+
+def _rack(pod: Object) -> str | None:
+    """Of a node without the label there is none."""
+    rack = annotations_of(pod).get(naming.RACK_ANNOTATION)
+    return None if rack in (None, "", naming.NO_RACK) else rack
 
 
 def _state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:

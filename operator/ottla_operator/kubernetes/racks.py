@@ -1,0 +1,54 @@
+"""Racks: from the node that a pod landed on to the broker's `broker.rack`.
+
+A pod knows its node only when it runs, and the node's labels not at all. So the operator writes the label
+into an annotation of the pod, which the pod's volume shows as a file; the broker waits for it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ottla_operator.kubernetes import naming
+from ottla_operator.kubernetes.manifests_common import Manifest
+from ottla_operator.kubernetes.observing import Object, annotations_of
+
+_DIR: Final = "/etc/pod"
+
+VOLUME: Final[Manifest] = {
+    "name": "pod",
+    "downwardAPI": {
+        "items": [
+            {
+                "path": "rack",
+                "fieldRef": {"fieldPath": f"metadata.annotations['{naming.RACK_ANNOTATION}']"},
+            }
+        ]
+    },
+}
+MOUNT: Final[Manifest] = {"name": "pod", "mountPath": _DIR, "readOnly": True}
+
+
+def command(arguments: list[str]) -> list[str]:
+    """The container's command around the broker's arguments: wait for the rack, then become the broker."""
+    script = (
+        f"until [ -s {_DIR}/rack ]; do sleep 0.2; done; rack=$(cat {_DIR}/rack); "
+        f'[ "$rack" = {naming.NO_RACK} ] || set -- "$@" --override "broker.rack=$rack"; exec ottla "$@"'
+    )
+    return ["/usr/bin/tini", "--", "sh", "-c", script, "ottla", *arguments]
+
+
+def unmarked(pods: Mapping[int, Object]) -> list[Object]:
+    """Pods that have a node, and not yet its rack."""
+    return [
+        pod
+        for pod in pods.values()
+        if (pod.get("spec") or {}).get("nodeName") and naming.RACK_ANNOTATION not in annotations_of(pod)
+    ]
+
+
+def mark(pod: Object, nodes: Mapping[str, Object], topology_key: str) -> Object:
+    """The patch that tells the pod its rack."""
+    node = nodes.get(str(pod["spec"]["nodeName"]), {})
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    return {"metadata": {"annotations": {naming.RACK_ANNOTATION: labels.get(topology_key) or naming.NO_RACK}}}
