@@ -38,6 +38,15 @@ T = TypeVar("T")
 Done = Callable[["OSError | None"], None]
 
 
+class ManyCold(Exception):
+    """Independent lookups of one attempt have each missed something: raised to have all of it read at once,
+    for attempts are few."""
+
+    def __init__(self, misses: Sequence[ColdRead]) -> None:
+        super().__init__(f"{len(misses)} reads")
+        self.misses: Final = misses
+
+
 class Disk(Protocol):
     """The part of `page_cache` that this is built on (the seam of the tests)."""
 
@@ -94,8 +103,8 @@ class ColdReads:
     # --- lookups ------------------------------------------------------------------------------------
 
     def run(self, attempt: Callable[[], None], fail: Callable[[BaseException], None], tries: int = 1) -> None:
-        """Call `attempt`, and again after its ColdReads; what else goes wrong after the first time goes to
-        `fail`."""
+        """Call `attempt`, and again after its ColdRead or ManyCold; what else goes wrong after the first time
+        goes to `fail`."""
         if tries > TRIES_MAX:
             attempt()
             return
@@ -104,6 +113,8 @@ class ColdReads:
                 attempt()
         except ColdRead as miss:
             self.fetch([miss], partial(self._run_again, attempt, fail, tries + 1))
+        except ManyCold as cold:
+            self.fetch(cold.misses, partial(self._run_again, attempt, fail, tries + 1))
 
     def _run_again(
         self,

@@ -22,9 +22,10 @@ from ottla.protocol.messages import (
 )
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
-from ottla.server.cold_reads import ColdReads
+from ottla.server.cold_reads import ColdReads, ManyCold
 from ottla.server.dispatch import Request, Route
 from ottla.storage.log_config import INT64_MAX
+from ottla.storage.page_cache import ColdRead
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _SPECIAL_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
@@ -56,6 +57,7 @@ class OffsetsHandler:
         # A follower (or a debugging consumer, -2) sees beyond the high watermark.
         isolation = message.isolation_level if message.replica_id == CONSUMER_REPLICA_ID else None
         response = ListOffsetsResponse()
+        misses: list[ColdRead] = []
         times_asked = Counter(
             (topic.name, p.partition_index) for topic in message.topics for p in topic.partitions
         )
@@ -80,6 +82,10 @@ class OffsetsHandler:
                         self._find(replica, asked, isolation, request.version, result)
                 except KafkaError as e:
                     result.error_code = e.code
+                except ColdRead as miss:
+                    misses.append(miss)
+        if misses:
+            raise ManyCold(misses)
         request.respond(response)
 
     def _find(
