@@ -201,6 +201,18 @@ def test_the_name_of_a_topic_may_be_learned_later() -> None:
     assert broker.fetch(session, 4) == (session, [B0])
 
 
+def test_a_name_learned_by_an_evicted_session_is_nobodys() -> None:
+    broker = Broker(slots=1)
+    del broker.names[IDS["b"]]
+    session, _ = broker.fetch(0, 0, B0)
+    late = broker.open(session, 1)
+    broker.now_ms += EVICTION_MS + 1
+    broker.fetch(0, 0, A0)
+    broker.names[IDS["b"]] = "b"
+    broker.answer(late)
+    assert list(broker.cache.watching) == [A0], "it would be told of news for ever"
+
+
 def test_nobody_is_told_of_what_was_forgotten() -> None:
     broker = Broker()
     session, _ = broker.fetch(0, 0, A0, A1)

@@ -314,7 +314,8 @@ class FetchSessionCache:
         """The topic of a partition's id is known now; None: still not."""
         if topic is not None:
             wanted.topic = topic
-            self._watch(wanted)
+            if self._sessions.get(wanted.session.id) is wanted.session:  # it may be gone, and answered last
+                self._watch(wanted)
 
     # --- beginning and end --------------------------------------------------------------------------
 
