@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from controller_harness import Cluster, creatable, run
@@ -62,6 +62,27 @@ def test_a_created_topic_is_written_as_kafka_writes_it_and_known_here_when_answe
             known = cluster.active.fake.cache.partitions("flights")
             assert known is not None
             assert sorted(known) == [0, 1, 2, 3], "the controller's own broker knows it already"
+
+    run(scenario)
+
+
+def test_what_another_broker_wrote_of_a_topic_first_costs_the_controller_nothing() -> None:
+    """Java brokers create topics themselves, settings first: the controller meets them half-way."""
+
+    async def scenario() -> None:
+        async with Cluster(1) as cluster:
+            store = cluster.nodes[0].store
+            left = znodes.encode_config({"retention.ms": "5"})
+            await store.create(znodes.topic_config_path("begun"), left)
+            result = await cluster.create("begun", partitions=1, replication_factor=1)
+            assert result.error_code == 0
+            assert cluster.data(znodes.topic_config_path("begun")) == b'{"version":1,"config":{}}'
+
+            made = znodes.TopicAssignment({0: (0,)}, topic_id=uuid4())
+            creating = asyncio.ensure_future(cluster.create("made", partitions=1, replication_factor=1))
+            await store.create(znodes.topic_path("made"), znodes.encode_topic(made))
+            assert (await creating).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+            assert cluster.controller.epoch == 1, "it did not have to resign"
 
     run(scenario)
 

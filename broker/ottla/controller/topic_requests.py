@@ -18,7 +18,7 @@ from ottla.controller.state import ClusterState, new_topic_id
 from ottla.controller.term import Term
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig, ConfigSource, topic_defaults, topic_synonyms
-from ottla.metadata.store import Create, Operation, SetData
+from ottla.metadata.store import Create, NodeExists, SetData, StoreConflict
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     CreatePartitionsRequest,
@@ -99,15 +99,15 @@ async def create_topics(office: Office, request: CreateTopicsRequest) -> CreateT
                     default_replication_factor=office.config.get_int("default.replication.factor"),
                     random=office.random_below,
                 )
+                if not request.validate_only:
+                    await _claim(term, new)
             except KafkaError as error:
                 results[topic.name] = _failed_creation(topic.name, error)
                 continue
             topic_id = ZERO_UUID
             if not request.validate_only:
                 topic_id = new_topic_id()
-                topics.create_topic(
-                    term.state, effects, new, topic_id, with_operations=[await _config_write(term, new)]
-                )
+                topics.create_topic(term.state, effects, new, topic_id)
                 created.append(new.name)
             results[topic.name] = CreateTopicsResponse.CreatableTopicResult(
                 name=new.name,
@@ -140,10 +140,20 @@ def _failed_creation(name: str, error: KafkaError) -> CreateTopicsResponse.Creat
     )
 
 
-async def _config_write(term: Term, new: topics.NewTopic) -> Operation:
-    """The topic's settings; what an earlier topic of that name may have left is replaced."""
+async def _claim(term: Term, new: topics.NewTopic) -> None:
+    """Write the topic's settings, ahead of the topic as Kafka does; what an earlier one left is replaced.
+
+    Raises KafkaError when the topic is in the store already: a Java broker in the cluster creates by itself.
+    """
+    if await term.store.exists(znodes.topic_path(new.name)) is not None:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
     path, data = znodes.topic_config_path(new.name), znodes.encode_config(new.configs)
-    return SetData(path, data) if await term.store.exists(path) is not None else Create(path, data)
+    try:
+        await term.fenced([Create(path, data)])
+    except StoreConflict as conflict:
+        if not isinstance(conflict.cause, NodeExists):
+            raise
+        await term.fenced([SetData(path, data)])
 
 
 def _effective_configs(

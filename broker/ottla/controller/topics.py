@@ -170,17 +170,15 @@ def create_topic(
     effects: Effects,
     new: NewTopic,
     topic_id: UUID,
-    with_operations: Sequence[Operation] = (),
 ) -> None:
-    """Write the topic's nodes, with what else goes with them, and tell the brokers.
+    """Write the topic's nodes, and tell the brokers.
 
     Partitions with no live replica get no leader yet.
     """
     topic = Topic(new.name, topic_id, {p: Assignment(replicas) for p, replicas in new.assignments.items()})
     state.add_topic(topic)
     node = Create(znodes.topic_path(new.name), znodes.encode_topic(topic.node()))
-    operations: list[Operation] = [*with_operations, node]
-    _write_partitions(state, effects, list(topic.partitions()), operations)
+    _write_partitions(state, effects, list(topic.partitions()), [node])
 
 
 def _write_partitions(
