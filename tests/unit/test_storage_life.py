@@ -8,6 +8,7 @@ import pytest
 from storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 from ottla.protocol.errors import KafkaError
+from ottla.storage import lookups
 from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -174,6 +175,14 @@ class TestRetention:
         assert 0 < deleted < count
         assert log.log_start_offset > 0
         assert contents(log)[0] == (log.log_start_offset, f"value {log.log_start_offset}")
+
+    def test_who_looks_for_a_time_meanwhile_is_not_disturbed(self, tmp_path: Path) -> None:
+        """Retention runs in a thread: a lookup may have begun on the segments that go."""
+        filled(tmp_path).close(NOW_MS)
+        log = open_log(tmp_path, LogConfig(segment_bytes=1000, retention_ms=1000))  # no index is read yet
+        segments = log._segments
+        log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50)
+        assert lookups.first_at_or_after(segments, NOW_MS + 7, 0) == (7, NOW_MS + 7, 0)
 
     def test_everything_goes_when_all_is_too_old_and_the_log_goes_on(self, tmp_path: Path) -> None:
         log = filled(tmp_path)

@@ -317,6 +317,7 @@ class Segment:
         that a crash in between leaves a log whose indexes are rebuilt, and not indexes without a log."""
         # For a reader that found this segment a moment ago: indexes are read when first needed.
         self.offset_index.lookup(self.base_offset)
+        self.time_index.last()
         self.txn_index.load()
         aside: list[Path] = []
         for path in self._paths():
