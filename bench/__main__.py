@@ -7,6 +7,8 @@ All brokers run on core 0, the clients on core 1. README.md beside this file say
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -56,6 +58,8 @@ def main(
     list_only: bool,
 ) -> None:
     """Measure Ottla beside Apache Kafka on this machine; KEYS are the same as --only."""
+    # An exit like any other: brokers are stopped, folders removed, and what is measured so far is shown.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     said, console = Console(stderr=True, soft_wrap=True), Console()
     if not console.is_terminal:
         console.width = WIDTH
@@ -75,11 +79,10 @@ def main(
         for brokers in sorted({load.brokers for load in loads}):
             with ExitStack() as stack:
                 sides = _start(stack, brokers, said)
-                results.extend(
-                    Result(load, run_load(load, sides, plan, said.print))
-                    for load in loads
-                    if load.brokers == brokers
-                )
+                for load in loads:
+                    if load.brokers == brokers:
+                        # One by one, so that an end in between leaves what was measured.
+                        results += [Result(load, run_load(load, sides, plan, said.print))]
     except (ToolFailed, StartFailed, JarsUnavailable) as error:
         raise click.ClickException(str(error)) from None
     finally:

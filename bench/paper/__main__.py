@@ -8,7 +8,9 @@ eight cores, where a broker had a machine and a gigabit network to itself: compa
 from __future__ import annotations
 
 import json
+import signal
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -106,6 +108,7 @@ class Figure:
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to this file.")
 def main(names: tuple[str, ...], runs: int, quick: bool, markdown: bool, json_file: Path | None) -> None:
     """Measure Ottla, Apache Kafka, RabbitMQ and ActiveMQ as the Kafka paper did."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # brokers are stopped then, too
     said, console = Console(stderr=True, soft_wrap=True), Console()
     if not console.is_terminal:
         console.width = 120
