@@ -206,11 +206,6 @@ class BrokerConfig:
     def get_optional_int(self, name: str) -> int | None:
         return None if self._values[name] is None else self.get_int(name)
 
-    def get_float(self, name: str) -> float:
-        value = self._values[name]
-        assert isinstance(value, int | float), f"{name} is not a number: {value!r}"
-        return float(value)
-
     def get_bool(self, name: str) -> bool:
         value = self._values[name]
         assert isinstance(value, bool), f"{name} is not a boolean: {value!r}"
@@ -223,11 +218,6 @@ class BrokerConfig:
 
     def get_optional_str(self, name: str) -> str | None:
         return None if self._values[name] is None else self.get_str(name)
-
-    def get_list(self, name: str) -> tuple[str, ...]:
-        value = self._values[name]
-        assert isinstance(value, tuple), f"{name} is not a list: {value!r}"
-        return value
 
     def text(self, name: str) -> str | None:
         """The value in Kafka's text form, as DescribeConfigs shows it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -27,8 +27,6 @@ CONFIG_BROKERS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = CONFIG_CHANGES + "/config_change_"
 DELETE_TOPICS = "/admin/delete_topics"
-REASSIGN_PARTITIONS = "/admin/reassign_partitions"
-PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
@@ -356,19 +354,6 @@ def decode_producer_id_block(data: bytes) -> tuple[int, int, int]:
         return int(value["broker"]), int(value["block_start"]), int(value["block_end"])
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidNode(f"{PRODUCER_ID_BLOCK} is not a block of ids: {data[:200]!r}") from error
-
-
-def encode_partition_list(partitions: Iterable[TopicPartition]) -> bytes:
-    """What /isr_change_notification/* and /admin/preferred_replica_election hold."""
-    return _dump({"version": 1, "partitions": [{"topic": t, "partition": p} for t, p in partitions]})
-
-
-def decode_partition_list(path: str, data: bytes) -> list[TopicPartition]:
-    value = _load(data, path)
-    try:
-        return [TopicPartition(str(e["topic"]), int(e["partition"])) for e in value["partitions"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidNode(f"{path} is not a list of partitions: {data[:200]!r}") from error
 
 
 def encode_feature() -> bytes:

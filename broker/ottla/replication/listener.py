@@ -33,19 +33,3 @@ class ReplicationListener(Protocol):
 
     def stopped(self, p: Partition, deleted: bool) -> None:
         """The replica was taken from this broker; with `deleted` its log is gone too."""
-
-
-class SilentListener:
-    """Hears nothing. For a manager whose owner has nobody waiting."""
-
-    def high_watermark_advanced(self, p: Partition) -> None: ...
-
-    def log_appended(self, p: Partition) -> None: ...
-
-    def changed(self, p: Partition) -> None: ...
-
-    def became_leader(self, p: Partition) -> None: ...
-
-    def became_follower(self, p: Partition) -> None: ...
-
-    def stopped(self, p: Partition, deleted: bool) -> None: ...

@@ -113,10 +113,6 @@ class Partition:
         """min.insync.replicas, but never more than there are replicas."""
         return min(self.log.config.min_insync_replicas, len(self.replicas))
 
-    @property
-    def is_under_min_isr(self) -> bool:
-        return self.is_leader and len(self.isr) < self.min_in_sync
-
     def follower(self, broker_id: int) -> Follower | None:
         """What the leader knows of a follower's progress; None if it is no replica."""
         return self._in_sync.followers.get(broker_id)

@@ -38,6 +38,9 @@ _SCAN_WINDOW_BYTES = 8 * 1024
 _RECENT_BATCHES_MAX = 256
 # Base offset, batch length and last offset delta: what finding an offset needs of a header.
 _LOCATE = struct.Struct(">qi11xi")
+# The first bytes of a batch: base offset, batch length, and the leader epoch that the leader gives it.
+HEAD = struct.Struct(">qii")
+assert HEAD.size == HEAD_BYTES
 
 
 def segment_name(base_offset: int) -> str:
@@ -367,12 +370,3 @@ def scan_headers(fd: int, position: int, end: int) -> Iterator[tuple[int, BatchH
         if at == 0:
             return
         position += at
-
-
-def patched_head(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a batch, with the offset and epoch that the leader gives it."""
-    return HEAD.pack(base_offset, batch_length, leader_epoch)
-
-
-HEAD = struct.Struct(">qii")
-assert HEAD.size == HEAD_BYTES

@@ -33,7 +33,6 @@ from ottla.server.handlers.first_view import FirstView
 # Bits are Kafka's AclOperation codes.
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
-NOT_ASKED = -(2**31)
 BROKERS_ENDPOINT = 1
 NO_LEADER = -1
 LISTENER_NOT_FOUND_FROM = 6
