@@ -128,7 +128,9 @@ class Controller:
                 return None
             finally:
                 worker.passing_since = None
-        self._metrics.count_pass(*key, time.monotonic() - began, self._clock_ms() / 1000, result)
+        seconds = time.monotonic() - began
+        log.debug("%s/%s: a pass of %.1f s: %s", *key, seconds, "; ".join(result.steps) or "nothing to do")
+        self._metrics.count_pass(*key, seconds, self._clock_ms() / 1000, result)
         return result
 
     def _pause_s(self, result: Pass | None, before: list[str], failures: int) -> float:

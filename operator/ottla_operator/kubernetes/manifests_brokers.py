@@ -42,7 +42,9 @@ _PROPERTIES: Final = "server.properties"
 # A broker with terabytes to recover is not to be killed for it.
 _STARTUP_HOURS_MAX: Final = 12
 _STARTUP_PERIOD_S: Final = 2
-_TERMINATION_GRACE_S: Final = 60
+# A controlled shutdown takes a second or two. It cannot succeed when ZooKeeper went first, as in a namespace
+# that is deleted, and nobody is to wait for long then; a broker with very many partitions may be given more.
+_TERMINATION_GRACE_S: Final = 30
 _DEFAULT_RESOURCES: Final[Mapping[str, Any]] = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
