@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -123,6 +124,32 @@ def test_an_older_leader_is_asked_in_its_version(
         request, used = brokers[1].requests[0]
         assert used == version
         assert request.replica_state.replica_id == (2 if replica_in_state else -1)
+
+    play(tmp_path, story)
+
+
+def test_what_was_answered_to_a_past_epoch_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader's session has said it, and would not say it again: that takes a full request."""
+
+    async def story(brokers: Brokers) -> None:
+        leader = brokers[1]
+        read = leader.answer
+
+        async def answer(message: Any) -> Any:
+            response = await read(message)
+            response.session_id = 9
+            return response
+
+        monkeypatch.setattr(leader, "answer", answer)
+        brokers.tell(leader=1, epoch=0)
+        await until(lambda: len(leader.requests) == 1)
+        brokers.tell(leader=1, epoch=1)
+        await until(lambda: len(leader.requests) > 1)
+        request, _ = leader.requests[1]
+        assert (request.session_id, request.session_epoch) == (9, 0)
+        assert len(request.topics) == 1
 
     play(tmp_path, story)
 

@@ -28,7 +28,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
 from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.fetch_session import SESSION_ERRORS, FetchSession
-from ottla.replication.follower import AskOffsets, FollowerFetch, Retry, Step
+from ottla.replication.follower import AskOffsets, FollowerFetch, Ignore, Retry, Step
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
@@ -232,6 +232,9 @@ class LeaderFetcher:
             if follower is None:
                 continue
             step = follower.decide(answer)
+            if isinstance(step, Ignore):
+                # What it said, a high watermark perhaps, the session would not say again.
+                self._session.restart()
             if isinstance(step, AskOffsets):
                 out_of_range.append(follower)
             else:
