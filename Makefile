@@ -21,6 +21,10 @@ run: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# On a real Kubernetes: OTTLA_KUBE=…/kube.sh, or a KUBECONFIG. Skipped, saying so, where there is neither.
+e2e: setup
+	$(BIN)/python -m pytest tests/e2e
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -1,0 +1,159 @@
+"""`kubectl ottla …`: installed as `kubectl-ottla`, which kubectl finds on the PATH.
+
+Everything goes through kubectl itself, so that contexts, credentials and rights are the caller's own. It
+changes annotations and specs only; the operator does the work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from typing import Any
+
+import click
+
+from ottla_operator.conditions import iso_time
+from ottla_operator.kubectl.screen import overview, screen
+from ottla_operator.kubernetes.naming import CLUSTER_LABEL
+from ottla_operator.resources import KINDS
+from ottla_operator.resources.common import APPROVE_ANNOTATION, GROUP, PAUSE_ANNOTATION
+
+RESTARTED_ANNOTATION = f"{GROUP}/restarted-at"
+_TIMEOUT_S = 60
+_PLURAL = f"brokerclusters.{GROUP}"
+
+
+class Kubectl:
+    """kubectl with the global flags that the plugin was given."""
+
+    def __init__(self, namespace: str | None, context: str | None) -> None:
+        found = shutil.which("kubectl")
+        if found is None:
+            raise click.ClickException("there is no kubectl on the PATH")
+        self._command = [found]
+        self._command += ["--namespace", namespace] if namespace else []
+        self._command += ["--context", context] if context else []
+
+    def run(self, *arguments: str) -> str:
+        try:
+            done = subprocess.run(
+                [*self._command, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise click.ClickException(f"no answer from kubectl {arguments[0]} in {_TIMEOUT_S} s") from None
+        if done.returncode != 0:
+            raise click.ClickException(done.stderr.strip() or f"kubectl ended with {done.returncode}")
+        return done.stdout
+
+    def items(self, *arguments: str) -> list[dict[str, Any]]:
+        content = json.loads(self.run("get", "-o", "json", *arguments))
+        return list(content["items"]) if "items" in content else [content]
+
+    def instead(self, *arguments: str) -> None:
+        """Become kubectl."""
+        os.execv(self._command[0], [*self._command, *arguments])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-n", "--namespace", help="Else the context's own.")
+@click.option("--context", help="Of the kubeconfig; else the current one.")
+@click.pass_context
+def main(ctx: click.Context, namespace: str | None, context: str | None) -> None:
+    """Look after Ottla's clusters on Kubernetes."""
+    ctx.obj = Kubectl(namespace, context)
+
+
+@main.command()
+@click.argument("cluster", required=False)
+@click.option("-A", "--all-namespaces", is_flag=True, help="A line for each cluster, wherever it is.")
+@click.option("-w", "--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.pass_obj
+def status(kubectl: Kubectl, cluster: str | None, all_namespaces: bool, watch: bool) -> None:
+    """The state of CLUSTER on one screen: what is done to it, and what waits for what.
+
+    Without a name: of the only cluster in the namespace, or a line for each.
+    """
+    while True:
+        text = _shown(kubectl, cluster, all_namespaces)
+        if not watch:
+            click.echo(text, nl=False)
+            return
+        click.clear()
+        click.echo(text, nl=False)
+        time.sleep(2)
+
+
+def _shown(kubectl: Kubectl, cluster: str | None, all_namespaces: bool) -> str:
+    if all_namespaces:
+        return overview(kubectl.items(_PLURAL, "-A"))
+    found = kubectl.items(_PLURAL, *([cluster] if cluster else []))
+    if not found:
+        raise click.ClickException("there is no BrokerCluster in this namespace")
+    if len(found) > 1:
+        return overview(found)
+    name = found[0]["metadata"]["name"]
+    plurals = ",".join(
+        f"{model.definition.plural}.{GROUP}" for kind, model in KINDS.items() if kind != "BrokerCluster"
+    )
+    others = [
+        item for item in kubectl.items(plurals) if item["spec"].get("clusterRef", {}).get("name") == name
+    ]
+    return screen(found[0], others, time.time_ns() // 1_000_000)
+
+
+@main.command()
+@click.argument("cluster")
+@click.pass_obj
+def roll(kubectl: Kubectl, cluster: str) -> None:
+    """Bounce the brokers of CLUSTER one by one, or approve the rollout that waits for approval."""
+    found = kubectl.items(_PLURAL, cluster)[0]
+    rollout = (found.get("status") or {}).get("rollout")
+    by_approval = (found["spec"].get("rollingUpdate") or {}).get("strategy") == "OnApproval"
+    if by_approval and rollout:
+        approval = f"{APPROVE_ANNOTATION}={rollout['targetHash']}"
+        kubectl.run("annotate", _PLURAL, cluster, approval, "--overwrite")
+        click.echo(f"approved: {cluster} rolls to revision {rollout['targetHash']}")
+        return
+    annotations = {RESTARTED_ANNOTATION: iso_time(time.time_ns() // 1_000_000)}
+    patch = {"spec": {"template": {"pod": {"metadata": {"annotations": annotations}}}}}
+    kubectl.run("patch", _PLURAL, cluster, "--type=merge", "-p", json.dumps(patch))
+    click.echo(
+        f"every broker of {cluster} is due for a bounce; kubectl ottla status {cluster} shows how far it is"
+    )
+
+
+@main.command()
+@click.argument("cluster")
+@click.pass_obj
+def pause(kubectl: Kubectl, cluster: str) -> None:
+    """Have the operator observe CLUSTER, and change nothing."""
+    kubectl.run("annotate", _PLURAL, cluster, f"{PAUSE_ANNOTATION}=true", "--overwrite")
+    click.echo(f"{cluster} is paused; kubectl ottla resume {cluster} ends that")
+
+
+@main.command()
+@click.argument("cluster")
+@click.pass_obj
+def resume(kubectl: Kubectl, cluster: str) -> None:
+    """End the pause of CLUSTER."""
+    kubectl.run("annotate", _PLURAL, cluster, f"{PAUSE_ANNOTATION}-")
+    click.echo(f"{cluster} is looked after again")
+
+
+@main.command()
+@click.argument("cluster")
+@click.option("-f", "--follow", is_flag=True)
+@click.option("--since", default="10m", show_default=True, help="How far back: 30s, 10m, 2h.")
+@click.option("--component", type=click.Choice(["broker", "zookeeper"]), help="Of these alone.")
+@click.pass_obj
+def logs(kubectl: Kubectl, cluster: str, follow: bool, since: str, component: str | None) -> None:
+    """The logs of all pods of CLUSTER together, each line with its pod's name."""
+    selector = f"{CLUSTER_LABEL}={cluster}" + (f",{GROUP}/component={component}" if component else "")
+    more = ["--follow"] if follow else []
+    kubectl.instead(
+        *("logs", "--selector", selector, "--prefix", "--tail=-1", f"--since={since}"),
+        *("--max-log-requests=100", *more),
+    )

@@ -1,0 +1,160 @@
+"""A cluster on one screen: what it is, what is being done to it, and what waits for what.
+
+Pure: objects as the API server has them in, lines out. Called by the plugin's `status`. Tolerates a status
+that is not there yet, or is of an older operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ottla_operator.conditions import Condition, is_unusual, parse_iso_time
+
+Object = Mapping[str, Any]
+Row = tuple[str, ...]
+
+_GAP: Final = "   "
+_WHY_MAX: Final = 160
+
+
+def screen(cluster: Object, others: Sequence[Object], now_ms: int) -> str:
+    """`others`: the resources that refer to the cluster."""
+    return "\n".join(_lines(cluster, others, now_ms)) + "\n"
+
+
+def overview(clusters: Sequence[Object]) -> str:
+    """A line for each cluster."""
+    rows = [("NAMESPACE", "NAME", "READY", "BROKERS", "STATUS", "WHY")]
+    for cluster in clusters:
+        ready = _condition(cluster, "Ready")
+        rows.append(
+            (
+                cluster["metadata"]["namespace"],
+                cluster["metadata"]["name"],
+                ready.get("status", "Unknown"),
+                f"{_status(cluster).get('readyReplicas', 0)}/{cluster['spec'].get('replicas', 0)}",
+                ready.get("reason", ""),
+                _short(ready.get("message", "")),
+            )
+        )
+    return "\n".join(_table(rows)) + "\n"
+
+
+def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[str]:
+    metadata, status = cluster["metadata"], _status(cluster)
+    ready = _condition(cluster, "Ready")
+    yield f"{metadata['namespace']}/{metadata['name']}: {_in_words(ready)}"
+    yield _GAP + ", ".join(_figures(cluster, status))
+    if status.get("bootstrapServers"):
+        yield f"{_GAP}clients begin at {status['bootstrapServers']}"
+    if status.get("observedGeneration", 0) < metadata.get("generation", 0):
+        yield f"{_GAP}the operator has not looked at the newest spec yet"
+    yield from (_GAP + line for line in _doing(status, now_ms))
+    unusual = [condition for condition in _conditions(cluster) if _shown(condition)]
+    yield from (f"{_GAP}{condition['type']}: {_in_words(condition)}" for condition in unusual)
+    yield ""
+    yield from _brokers(status)
+    if others:
+        yield ""
+        yield from _resources(others)
+
+
+def _figures(cluster: Object, status: Object) -> Iterator[str]:
+    yield f"{status.get('readyReplicas', 0)} of {cluster['spec'].get('replicas', 0)} brokers are ready"
+    controller = status.get("controllerId", -1)
+    yield f"broker {controller} is the controller" if controller >= 0 else "there is no controller"
+    counts = (
+        ("underReplicatedPartitions", "under-replicated"),
+        ("underMinIsrPartitions", "below min ISR"),
+        ("offlinePartitions", "offline"),
+    )
+    troubles = [f"{status[field]} {word}" for field, word in counts if status.get(field)]
+    yield f"partitions: {', '.join(troubles)}" if troubles else "every partition is in sync"
+
+
+def _doing(status: Object, now_ms: int) -> Iterator[str]:
+    roll, move = status.get("rollout"), status.get("reassignment")
+    if roll:
+        since = _ago(roll["startedAt"], now_ms)
+        yield f"rolling to revision {roll['targetHash']}: {roll['updated']} of {roll['total']}, for {since}"
+    if move:
+        since = _ago(move["startedAt"], now_ms)
+        yield f"moving replicas ({move['reason']}): {move['moved']} of {move['total']}, for {since}"
+
+
+def _brokers(status: Object) -> list[str]:
+    rows: list[Row] = [("BROKER", "POD", "STATE", "READY", "REVISION", "WHY AND WHAT IT WAITS FOR")]
+    for broker in status.get("brokers") or ():
+        notes = [f"due: {', '.join(broker['restartReasons'])}"] if broker.get("restartReasons") else []
+        notes += [f"waits for {broker['waitingFor']}"] if broker.get("waitingFor") else []
+        name = str(broker["id"]) + ("*" if broker["id"] == status.get("controllerId") else "")
+        ready = "yes" if broker.get("ready") else "no"
+        row = (name, broker.get("podName", ""), broker.get("state", ""), ready, broker.get("configHash", ""))
+        rows.append((*row, _short("; ".join(notes))))
+    return _table(rows) if len(rows) > 1 else ["no brokers yet"]
+
+
+def _resources(others: Sequence[Object]) -> Iterator[str]:
+    """Those that are not Ready, with the reason; of the others the number."""
+    rows: list[Row] = [("RESOURCE", "READY", "STATUS", "WHY")]
+    good: dict[str, int] = {}
+    for item in others:
+        ready = _condition(item, "Ready")
+        if ready.get("status") == "True":
+            good[item["kind"]] = good.get(item["kind"], 0) + 1
+            continue
+        name = f"{item['kind']}/{item['metadata']['name']}"
+        why = _short(ready.get("message", ""))
+        rows.append((name, ready.get("status", "Unknown"), ready.get("reason", ""), why))
+    if len(rows) > 1:
+        yield from _table(rows)
+    if good:
+        counted = ", ".join(f"{kind} {number}" for kind, number in sorted(good.items()))
+        yield f"ready: {counted}"
+
+
+# ---- words
+
+
+def _status(item: Object) -> Object:
+    status: Object = item.get("status") or {}
+    return status
+
+
+def _conditions(item: Object) -> list[Object]:
+    return list(_status(item).get("conditions") or ())
+
+
+def _condition(item: Object, type_: str) -> Object:
+    return next((condition for condition in _conditions(item) if condition["type"] == type_), {})
+
+
+def _shown(condition: Object) -> bool:
+    return condition["type"] != "Ready" and is_unusual(Condition.model_validate(condition))
+
+
+def _in_words(condition: Object) -> str:
+    if not condition:
+        return "nothing is known of it yet; does the operator run?"
+    word = {"True": "", "False": "not ", "Unknown": "perhaps "}[condition["status"]]
+    head = f"{word}{condition['type']}" if condition["type"] == "Ready" else condition["reason"]
+    detail = condition.get("message") or condition["reason"]
+    return f"{head} ({_short(detail)})"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _WHY_MAX else line[: _WHY_MAX - 1] + "…"
+
+
+def _ago(started_at: str, now_ms: int) -> str:
+    seconds = max(0, now_ms - parse_iso_time(started_at)) // 1000
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

@@ -1,0 +1,137 @@
+"""A BrokerCluster on Kubernetes, as a test makes, changes and looks at it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tests.e2e.kube import Kube, Object, wait_for
+
+IMAGE = "ottla:dev"
+CHILD_KINDS = (
+    "statefulset",
+    "configmap",
+    "service",
+    "serviceaccount",
+    "poddisruptionbudget",
+    "networkpolicy",
+)
+
+
+def cluster_spec(**more: Any) -> Object:
+    """All but `replicas`; small in all things."""
+    return {
+        "config": {
+            "min.insync.replicas": 2,
+            "default.replication.factor": 3,
+            "offsets.topic.replication.factor": 3,
+            "offsets.topic.num.partitions": 4,
+        },
+        "storage": {"size": "256Mi", "deleteClaim": True},
+        "zookeeper": {"managed": {"replicas": 3, "storage": {"size": "128Mi", "deleteClaim": True}}},
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "template": {"pod": {"spec": {"terminationGracePeriodSeconds": 30}}},
+        "rollingUpdate": {"minReadySeconds": 1, "timeout": "3m"},
+        **more,
+    }
+
+
+class Cluster:
+    def __init__(self, kube: Kube, namespace: str, name: str) -> None:
+        self.kube, self.namespace, self.name = kube, namespace, name
+
+    # ---- resources
+
+    def resource(self, kind: str, name: str, spec: Mapping[str, Any]) -> Object:
+        return {
+            "apiVersion": "ottla.dev/v1alpha1",
+            "kind": kind,
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": dict(spec),
+        }
+
+    def create(self, spec: Mapping[str, Any]) -> None:
+        self.kube.apply(self.resource("BrokerCluster", self.name, spec))
+
+    def create_topic(
+        self, name: str, *, partitions: int = 6, replicas: int = 3, timeout_s: float = 60
+    ) -> None:
+        spec = {"clusterRef": {"name": self.name}, "partitions": partitions, "replicas": replicas}
+        self.kube.apply(self.resource("Topic", name, spec))
+        wait_for(f"topic {name} is Ready", lambda: self.is_ready("topic", name), timeout_s)
+
+    def patch(self, spec: Mapping[str, Any]) -> None:
+        self.kube.patch("brokercluster", self.name, self.namespace, {"spec": dict(spec)})
+
+    def as_in_the_chart(self) -> None:
+        """Take back what tests change."""
+        changed = dict.fromkeys(("num.io.threads", "log.retention.ms"))
+        self.patch({"replicas": 3, "image": None, "config": changed})
+
+    def scale(self, replicas: int) -> None:
+        self.kube.kubectl("scale", "brokercluster", self.name, "-n", self.namespace, f"--replicas={replicas}")
+
+    # ---- looking
+
+    @property
+    def status(self) -> Object:
+        found = self.kube.get("brokercluster", self.name, self.namespace)
+        return (found or {}).get("status") or {}
+
+    def condition(self, type_: str, kind: str = "brokercluster", name: str = "") -> Object:
+        """Empty when there is none, or when it is about an older spec."""
+        found = self.kube.get(kind, name or self.name, self.namespace) or {}
+        for condition in (found.get("status") or {}).get("conditions") or ():
+            current = condition["observedGeneration"] == found["metadata"]["generation"]
+            if condition["type"] == type_ and current:
+                return dict(condition)
+        return {}
+
+    def is_ready(self, kind: str = "brokercluster", name: str = "") -> bool:
+        return self.condition("Ready", kind, name).get("status") == "True"
+
+    def wait_ready(self, timeout_s: float = 240) -> float:
+        """Seconds until it is Ready with all its brokers as the spec is now."""
+        began = time.monotonic()
+        last: list[str] = [""]
+
+        def ready() -> bool:
+            condition = self.condition("Ready")
+            last[0] = f"{condition.get('reason')}: {condition.get('message')}"
+            return condition.get("status") == "True"
+
+        try:
+            wait_for(f"{self.name} is Ready", ready, timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {last[0]}") from None
+        return time.monotonic() - began
+
+    def brokers(self) -> dict[str, str]:
+        """Names and uids of the brokers' pods."""
+        return self._pods("broker")
+
+    def zookeepers(self) -> dict[str, str]:
+        return self._pods("zookeeper")
+
+    def _pods(self, component: str) -> dict[str, str]:
+        selector = f"ottla.dev/cluster={self.name},ottla.dev/component={component}"
+        pods = self.kube.list("pod", self.namespace, selector)
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+
+    def children(self) -> list[tuple[str, str, str]]:
+        """(kind, name, uid) of everything that the operator applies."""
+        return [
+            (kind, item["metadata"]["name"], item["metadata"]["uid"])
+            for kind in CHILD_KINDS
+            for item in self.kube.list(kind, self.namespace, f"ottla.dev/cluster={self.name}")
+        ]
+
+    def broker_addresses(self) -> str:
+        """Of the first three brokers by name: a node need not reach Services' own addresses."""
+        service = f"{self.name}-brokers"
+        return ",".join(f"{service}-{broker}.{service}.{self.namespace}.svc:9092" for broker in range(3))
+
+    def in_pod(self, *command: str, broker: int = 0) -> str:
+        pod = f"{self.name}-brokers-{broker}"
+        return self.kube.kubectl("exec", pod, "-n", self.namespace, "-c", "broker", "--", *command)

@@ -1,0 +1,98 @@
+"""A Kubernetes as its users have it: kubectl, helm, and waiting until something is so.
+
+Used by all tests of this folder. Through kube.sh, the single-node cluster of a machine without registries
+(OTTLA_KUBE is its path), or through kubectl and helm on the PATH and a KUBECONFIG.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Object = dict[str, Any]
+
+# Of the manifests that helm renders without a cluster: its own default is older than the charts allow.
+KUBE_VERSION = "1.31.0"
+
+
+class CommandFailed(AssertionError):
+    """A command ended with another code than 0; says what it printed."""
+
+
+class Kube:
+    """One cluster. `script`: the path of kube.sh, or None: what the KUBECONFIG points at."""
+
+    def __init__(self, script: Path | None) -> None:
+        self._script = script
+
+    def _command(self, tool: str, arguments: Iterable[str]) -> list[str]:
+        return [*([str(self._script)] if self._script is not None else []), tool, *arguments]
+
+    def _run(self, tool: str, arguments: Iterable[str], text: str | None, timeout_s: float) -> str:
+        command = self._command(tool, arguments)
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        if done.returncode != 0:
+            raise CommandFailed(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def kubectl(self, *arguments: str, text: str | None = None, timeout_s: float = 120) -> str:
+        return self._run("kubectl", arguments, text, timeout_s)
+
+    def helm(self, *arguments: str, timeout_s: float = 600) -> str:
+        return self._run("helm", arguments, None, timeout_s)
+
+    def on_node(self, *command: str) -> list[str]:
+        """The command that runs `command` where Services have names; None has no such place."""
+        assert self._script is not None
+        return [str(self._script), "node", *command]
+
+    @property
+    def has_node(self) -> bool:
+        return self._script is not None
+
+    # ---- objects
+
+    def get(self, kind: str, name: str, namespace: str) -> Object | None:
+        text = self.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
+        return json.loads(text) if text.strip() else None
+
+    def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
+        more = ["-l", selector] if selector else []
+        found: list[Object] = json.loads(
+            self.kubectl("get", kind, "-n", namespace, "-o", "json", "--ignore-not-found", *more)
+            or '{"items": []}'
+        )["items"]
+        return found
+
+    def apply(self, *objects: Object) -> None:
+        content = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.kubectl("apply", "-f", "-", text=json.dumps(content))
+
+    def patch(self, kind: str, name: str, namespace: str, patch: Object) -> None:
+        self.kubectl("patch", kind, name, "-n", namespace, "--type=merge", "-p", json.dumps(patch))
+
+    def delete(self, kind: str, name: str, namespace: str, *more: str) -> None:
+        self.kubectl("delete", kind, name, "-n", namespace, "--ignore-not-found", *more)
+
+    def new_namespace(self, name: str) -> None:
+        self.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true", timeout_s=180)
+        self.kubectl("create", "namespace", name)
+
+
+def wait_for(what: str, look: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5) -> T:
+    """What `look` returns once that is true; AssertionError after the time-out, with what was seen last."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not in {timeout_s:.0f} s: {what}")
+        time.sleep(poll_s)

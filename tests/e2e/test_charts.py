@@ -1,0 +1,131 @@
+"""The charts and the plain manifests: what helm and the API server say of them, and that they are current."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import ROOT
+from tests.e2e.generate import MANIFEST, rendered
+from tests.e2e.kube import KUBE_VERSION, Kube
+
+_CHARTS = ("charts/ottla", "charts/ottla-cluster")
+
+
+@pytest.mark.parametrize("chart", _CHARTS)
+def test_helm_finds_nothing_to_complain_of(kube: Kube, chart: str) -> None:
+    said = kube.helm("lint", "--strict", str(ROOT / chart), "--kube-version", KUBE_VERSION)
+    assert "0 chart(s) failed" in said
+    assert "WARNING" not in said
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"watchNamespaces": ["a", "b"]},
+        {"crds": {"install": False}, "metrics": {"service": False}},
+        {"serviceAccount": {"create": False, "name": "mine"}, "podAnnotations": {"a": "b"}},
+    ],
+)
+def test_the_operators_chart_is_taken_by_the_api_server(
+    kube: Kube, operator: str, values: dict[str, object], tmp_path: Path
+) -> None:
+    """Dry, on the server: validation, defaulting and admission all run."""
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps(values))
+    text = kube.helm(
+        *("template", "ottla", str(ROOT / "charts/ottla"), "-n", "default"),
+        *("--kube-version", KUBE_VERSION, "-f", str(file)),
+    )
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    for document in documents:
+        # The namespaces that the values name are not there.
+        if document["metadata"].get("namespace"):
+            document["metadata"]["namespace"] = "default"
+    names = kube.kubectl(
+        *("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-o", "name", "-f", "-"),
+        text=yaml.safe_dump_all(documents),
+    )
+    assert len(names.split()) == len(documents)
+
+
+@pytest.mark.parametrize(
+    ("chart", "values", "problem"),
+    [
+        ("charts/ottla", {"logLevel": "LOUD"}, "logLevel"),
+        ("charts/ottla", {"image": {"repo": "x"}}, "repo"),
+        ("charts/ottla-cluster", {"replicas": 0}, "replicas"),
+        ("charts/ottla-cluster", {"topics": [1]}, "topics"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(
+    kube: Kube, chart: str, values: dict[str, object], problem: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps(values))
+    with pytest.raises(AssertionError, match=problem):
+        kube.helm("template", "x", str(ROOT / chart), "--kube-version", KUBE_VERSION, "-f", str(file))
+
+
+def test_a_cluster_with_everything_is_taken_by_the_api_server(
+    kube: Kube, operator: str, tmp_path: Path
+) -> None:
+    values = {
+        "replicas": 5,
+        "topics": {"orders": {"partitions": 6, "replicas": 3, "config": {"retention.ms": 604800000}}},
+        "quotas": {"everybody": {"entity": {"user": "<default>"}, "limits": {"producerByteRate": 1e6}}},
+        "consumerGroups": {"billing": {"maxLag": 10}},
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps(values))
+    text = kube.helm(
+        *("template", "x", str(ROOT / "charts/ottla-cluster"), "-n", "default"),
+        *("--kube-version", KUBE_VERSION, "-f", str(file)),
+    )
+    names = kube.kubectl("apply", "--dry-run=server", "-o", "name", "-f", "-", text=text).split()
+    kinds = {name.split(".")[0] for name in names}
+    assert kinds == {"brokercluster", "topic", "quota", "consumergroup"}
+
+
+@pytest.mark.parametrize("sample", sorted(path.name for path in (ROOT / "manifests/samples").glob("*.yaml")))
+def test_the_samples_are_taken_by_the_api_server(kube: Kube, operator: str, sample: str) -> None:
+    path = ROOT / "manifests/samples" / sample
+    assert kube.kubectl("apply", "--dry-run=server", "-o", "name", "-n", "default", "-f", str(path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "problem"),
+    [
+        ("BrokerCluster", {"replicas": 0}, "replicas"),
+        ("BrokerCluster", {"replicas": 3, "relicas": 3}, "relicas"),
+        ("Topic", {"clusterRef": {"name": "demo"}, "partitions": 0}, "partitions"),
+        ("Topic", {"partitions": 1}, "clusterRef"),
+    ],
+)
+def test_the_api_server_refuses_what_the_schema_forbids(
+    kube: Kube, operator: str, kind: str, spec: dict[str, object], problem: str
+) -> None:
+    resource = {
+        "apiVersion": "ottla.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": "wrong", "namespace": "default"},
+        "spec": spec,
+    }
+    with pytest.raises(AssertionError, match=problem):
+        kube.kubectl(
+            "apply",
+            "--server-side",
+            "--dry-run=server",
+            "--validate=strict",
+            "-f",
+            "-",
+            text=json.dumps(resource),
+        )
+
+
+def test_the_plain_manifest_is_what_the_chart_renders(kube: Kube) -> None:
+    assert MANIFEST.read_text() == rendered(kube), "run `python -m tests.e2e.generate`"

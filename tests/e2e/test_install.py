@@ -1,0 +1,90 @@
+"""A cluster from the chart: what kubectl says of it, and that real clients can use it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.clients import Traffic
+from tests.e2e.clusters import Cluster
+from tests.e2e.conftest import SYSTEM
+from tests.e2e.kube import Kube
+
+
+def test_real_clients_write_and_read_in_the_cluster(cluster: Cluster) -> None:
+    with Traffic(cluster, "events") as traffic:
+        traffic.wait_for_more(500)
+        traffic.assert_lost_nothing(min_isr=3)
+
+
+def test_the_bootstrap_address_of_the_status_works_in_pods(cluster: Cluster) -> None:
+    address = cluster.status["bootstrapServers"]
+    assert address == f"demo-bootstrap.{cluster.namespace}.svc:9092"
+    listed = json.loads(cluster.in_pod("ottla", "topics", "list", "-b", address, "-o", "json"))
+    assert "events" in json.dumps(listed)
+
+
+def test_kubectl_shows_the_cluster_in_columns(kube: Kube, cluster: Cluster) -> None:
+    header, row = kube.kubectl("get", "bc", "-n", cluster.namespace).strip().splitlines()
+    shown = dict(zip(header.split(), row.split(), strict=True))
+    assert shown["NAME"] == "demo"
+    assert (shown["READY"], shown["DESIRED"], shown["BROKERS"], shown["URP"]) == ("True", "3", "3", "0")
+    wide = kube.kubectl("get", "brokerclusters", "-n", cluster.namespace, "-o", "wide")
+    assert "UNDERMINISR" in wide
+    in_category = kube.kubectl("get", "ottla", "-n", cluster.namespace, "-o", "name")
+    assert {"brokercluster.ottla.dev/demo", "topic.ottla.dev/events"} <= set(in_category.split())
+
+
+@pytest.mark.parametrize("kind", ["brokerclusters", "topics", "quotas", "consumergroups"])
+def test_kubectl_explains_every_kind(kube: Kube, operator: str, kind: str) -> None:
+    said = kube.kubectl("explain", f"{kind}.spec", "--recursive")
+    assert "ottla.dev" in said
+    assert "FIELDS" in said
+
+
+def test_a_status_says_what_generation_it_is_about(kube: Kube, cluster: Cluster) -> None:
+    found = kube.get("brokercluster", "demo", cluster.namespace)
+    assert found is not None
+    generation = found["metadata"]["generation"]
+    assert found["status"]["observedGeneration"] == generation
+    for condition in found["status"]["conditions"]:
+        assert condition["observedGeneration"] == generation, condition
+        assert condition["reason"]
+        assert condition["lastTransitionTime"].endswith("Z")
+
+
+def test_pods_may_do_nothing(kube: Kube, cluster: Cluster) -> None:
+    """Admitted where the strictest of the Pod Security Standards is enforced."""
+    said = kube.kubectl(
+        *("label", "namespace", cluster.namespace, "--dry-run=server", "--overwrite"),
+        "pod-security.kubernetes.io/enforce=restricted",
+    )
+    assert "would violate" not in said
+
+
+def test_the_operator_tells_its_health_and_figures(kube: Kube, cluster: Cluster) -> None:
+    service = f"/api/v1/namespaces/{SYSTEM}/services/ottla-metrics:http/proxy"
+    assert kube.kubectl("get", "--raw", f"{service}/healthz").strip() == "ok"
+    figures = kube.kubectl("get", "--raw", f"{service}/metrics")
+    assert "ottla_operator" in figures
+
+
+def test_events_say_what_was_done_and_why(kube: Kube, cluster: Cluster) -> None:
+    found = json.loads(
+        kube.kubectl(
+            *("get", "events", "-n", cluster.namespace, "-o", "json"),
+            *("--field-selector", "involvedObject.kind=BrokerCluster,involvedObject.name=demo"),
+        )
+    )["items"]
+    assert found
+    for event in found:
+        assert event["reason"][0].isupper(), event["reason"]
+        assert event["reason"].isalnum(), event["reason"]
+        assert event["message"]
+
+
+def test_the_operator_may_not_read_secrets(kube: Kube, operator: str) -> None:
+    account = f"--as=system:serviceaccount:{SYSTEM}:ottla"
+    with pytest.raises(AssertionError, match=r"no|exit"):
+        kube.kubectl("auth", "can-i", "get", "secrets", "-A", account)

@@ -1,0 +1,159 @@
+"""Rolls on a real cluster: one by one, for what needs it alone, stopped by what cannot start, never lossy."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from tests.e2e.clients import Traffic
+from tests.e2e.clusters import Cluster
+from tests.e2e.conftest import SYSTEM
+from tests.e2e.kube import Kube, wait_for
+
+_ROLL_S = 300
+
+
+class PodsDown:
+    """Looks again and again how many of a cluster's brokers are not ready: the most at once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self.most = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.5):
+            pods = self._cluster.kube.list(
+                "pod",
+                self._cluster.namespace,
+                f"ottla.dev/cluster={self._cluster.name},ottla.dev/component=broker",
+            )
+            ready = sum(_ready(pod) for pod in pods)
+            self.most = max(self.most, 3 - ready)
+
+
+def _ready(pod: dict[str, object]) -> bool:
+    text = json.dumps(pod)
+    return '"deletionTimestamp"' not in text and any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in json.loads(text).get("status", {}).get("conditions", [])
+    )
+
+
+@pytest.fixture
+def settings(cluster: Cluster) -> Iterator[Cluster]:
+    """The spec is as before afterwards."""
+    yield cluster
+    cluster.as_in_the_chart()
+    cluster.wait_ready(_ROLL_S)
+
+
+def _rolled(cluster: Cluster, before: dict[str, str], timeout_s: float = _ROLL_S) -> float:
+    """Wait until every broker's pod is a new one and all is well; seconds."""
+    began = time.monotonic()
+
+    def replaced() -> bool:
+        now = cluster.brokers()
+        return set(now) == set(before) and not set(now.values()) & set(before.values())
+
+    wait_for("every pod is a new one", replaced, timeout_s)
+    cluster.wait_ready(timeout_s)
+    return time.monotonic() - began
+
+
+def test_a_static_setting_rolls_one_by_one_and_loses_nothing(settings: Cluster) -> None:
+    before, zookeepers = settings.brokers(), settings.zookeepers()
+    with Traffic(settings, "events") as traffic, PodsDown(settings) as down:
+        settings.patch({"config": {"num.io.threads": 3}})
+        length_s = _rolled(settings, before)
+        traffic.wait_for_more(200)
+        traffic.assert_lost_nothing()
+        print(f"roll of three: {length_s:.0f} s, pauses {traffic.summary['produce_pause_s']} s")
+    assert down.most == 1
+    assert settings.zookeepers() == zookeepers
+    properties = settings.in_pod("sh", "-c", "cat /etc/ottla/*/server.properties")
+    assert "num.io.threads=3" in properties
+
+
+def test_a_live_setting_bounces_nobody(settings: Cluster) -> None:
+    before = settings.brokers()
+    settings.patch({"config": {"log.retention.ms": 86400000}})
+    address = settings.status["bootstrapServers"]
+
+    def altered() -> bool:
+        return "86400000" in settings.in_pod("ottla", "configs", "describe", "broker", "0", "-b", address)
+
+    settings.wait_ready()
+    wait_for("brokers have the setting", altered, 60)
+    assert settings.brokers() == before
+
+
+def test_an_image_that_cannot_be_had_stops_the_roll_and_taking_it_back_heals(settings: Cluster) -> None:
+    before = settings.brokers()
+    with Traffic(settings, "events") as traffic:
+        settings.patch({"image": "ottla:no-such-tag"})
+
+        def stalled() -> bool:
+            ready = settings.condition("Ready")
+            return ready.get("status") == "False" and "no-such-tag" in json.dumps(settings.status)
+
+        wait_for("the status names the image", stalled, 180)
+        traffic.wait_for_more(200)
+        # One was tried; the others run as they did.
+        kept = set(settings.brokers().values()) & set(before.values())
+        assert len(kept) == 2
+        assert settings.condition("Available").get("status") == "True"
+        settings.patch({"image": None})
+        settings.wait_ready(_ROLL_S)
+        traffic.wait_for_more(200)
+        traffic.assert_lost_nothing()
+    assert set(settings.brokers().values()) >= kept
+
+
+def test_an_impossible_setting_changes_nothing(settings: Cluster) -> None:
+    before = settings.brokers()
+    settings.patch({"config": {"num.io.threads": "many"}})
+
+    def refused() -> bool:
+        ready = settings.condition("Ready")
+        return ready.get("status") == "False" and "num.io.threads" in ready.get("message", "")
+
+    wait_for("the status names the setting", refused, 60)
+    assert settings.brokers() == before
+
+
+def test_the_operator_killed_during_a_roll_goes_on_with_it(kube: Kube, settings: Cluster) -> None:
+    before = settings.brokers()
+    with Traffic(settings, "events") as traffic, PodsDown(settings) as down:
+        settings.patch({"config": {"num.io.threads": 5}})
+        for replaced in (1, 2, 3):
+
+            def so_far(number: int = replaced) -> bool:
+                return len(set(before.values()) - set(settings.brokers().values())) >= number
+
+            wait_for(f"{replaced} pods are let go of", so_far, _ROLL_S, poll_s=0.2)
+            kube.kubectl(
+                *("delete", "pod", "-n", SYSTEM, "-l", "app.kubernetes.io/name=ottla-operator"),
+                *("--grace-period=0", "--force", "--wait=false"),
+            )
+        _rolled(settings, before)
+        traffic.wait_for_more(200)
+        traffic.assert_lost_nothing()
+    assert down.most == 1
