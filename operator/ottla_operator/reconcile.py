@@ -7,6 +7,7 @@ instructions. A step that fails becomes a condition of its resource; the next pa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 
 # Past this, a resource whose cluster cannot be reached is let go rather than kept for ever.
 DELETION_DEADLINE_MS = 60_000
+
+# Resources that are acted upon at the same time, beside the cluster itself.
+_AT_ONCE = 16
 
 S = TypeVar("S", bound=Status)
 
@@ -111,10 +115,18 @@ class Reconciler:
         planned_all += self._without_cluster([r for r in members if r not in ours], None, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
         kept = await self._keep(cluster, target, observed, result)
-        for planned in planned_all:
-            failures = kept if planned.resource is cluster else []
-            failures = failures + await self._take_all(planned, cluster, target, result)
-            await self._finish(planned, failures, result)
+        await self._act(planned_all[0], cluster, target, result, kept)
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def act(planned: Planned) -> None:
+            async with room:
+                await self._act(planned, cluster, target, result, [])
+
+        # They are of different things, and many: none waits for the answers that another waits for.
+        ended = await asyncio.gather(*(act(planned) for planned in planned_all[1:]), return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
         return result
 
     # ---- observing
@@ -186,6 +198,18 @@ class Reconciler:
         return planned
 
     # ---- acting
+
+    async def _act(
+        self,
+        planned: Planned,
+        cluster: BrokerCluster,
+        target: Revision,
+        result: Pass,
+        failures: list[StepFailed],
+    ) -> None:
+        """Take a resource's steps and write its status; `failures`: of what was tried for it before."""
+        failures = failures + await self._take_all(planned, cluster, target, result)
+        await self._finish(planned, failures, result)
 
     async def _keep(
         self, cluster: BrokerCluster, target: Revision, observed: Observed, result: Pass

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ottla_operator.conditions import is_unusual
+from ottla_operator.conditions import Condition, find, is_unusual
 from ottla_operator.kubernetes.api import Api, Conflict, NotFound, Object
 from ottla_operator.kubernetes.naming import FINALIZER
 from ottla_operator.platform.port import Recorder
@@ -100,12 +100,9 @@ class KubernetesStore:
         written = await self._write_status(resource.key, status.model_dump(by_alias=True, exclude_none=True))
         if not written:
             return
-        before = {condition.type: condition for condition in resource.status.conditions}
         for condition in status.conditions:
-            old = before.get(condition.type)
-            if old is not None and (old.status, old.reason) == (condition.status, condition.reason):
-                continue
-            if old is None and condition.type != "Ready":
+            old = find(resource.status.conditions, condition.type)
+            if not _is_news(old, condition):
                 continue
             message = f"{condition.type} is {condition.status}: {condition.message or condition.reason}"
             warning = is_unusual(condition) and condition.reason not in _EXPECTED
@@ -139,6 +136,18 @@ class KubernetesStore:
 
 # Reasons that belong to the life of a healthy resource.
 _EXPECTED = frozenset(("Pending", "Deleting", "Rolling", "ScaleUp", "ScaleDown", "NotRolling", "NotScaling"))
+
+# Steps on the way, which have Events of their own.
+_ON_THE_WAY = frozenset(("Applying", "Creating", "ClusterNotReady", "Pending", "WaitingForBrokers"))
+
+
+def _is_news(old: Condition | None, new: Condition) -> bool:
+    """Whether an Event is worth its while: there may be thousands of resources, all new at once."""
+    if new.status == "Unknown" or new.reason in _ON_THE_WAY:
+        return False
+    if old is None or old.status == "Unknown":
+        return new.type == "Ready"
+    return old.status != new.status or (new.status == "False" and old.reason != new.reason)
 
 
 def _least(item: Object) -> Object:

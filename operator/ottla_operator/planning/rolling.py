@@ -65,14 +65,15 @@ def plan_roll(
     if not stale:
         return Roll(updated=total, total=total)
     updated = total - len(stale)
-    bounced = [b for b in sorted(members) if b not in stale]
+    # Without those that are yet to be started for the first time.
+    bounced = [b for b in sorted(members) if b not in stale and b in observed.brokers]
 
     def held(reason: str, stalled: str = "") -> Roll:
         return Roll((), dict.fromkeys(stale, reason), updated, total, stalled)
 
     if not approved:
         return held("approval of the rollout")
-    not_back = [b for b in bounced if b in observed.brokers and not observed.in_service(b)]
+    not_back = [b for b in bounced if not observed.in_service(b)]
     if not_back:
         return held(*_not_back(observed, not_back[0], target_hash, policy))
     out = [b for b in stale if not observed.in_service(b)]
