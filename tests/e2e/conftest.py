@@ -69,9 +69,7 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
     if not os.environ.get("OTTLA_E2E_NAMESPACED"):
         return []
     for name in (NAMESPACE, f"{NAMESPACE}-gone"):
-        kube.kubectl("create", "namespace", name, "--dry-run=client", "-o", "name")
-        if not kube.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name").strip():
-            kube.kubectl("create", "namespace", name)
+        kube.ensure_namespace(name)
     return ["--set", f"watchNamespaces={{{NAMESPACE},{NAMESPACE}-gone}}"]
 
 
@@ -79,8 +77,7 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
 def demo(kube: Kube, operator: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers and three ZooKeeper servers, Ready. A test leaves them as it found them."""
     cluster = Cluster(kube, NAMESPACE, "demo")
-    if not kube.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name").strip():
-        kube.kubectl("create", "namespace", NAMESPACE)
+    kube.ensure_namespace(NAMESPACE)
     values = tmp_path_factory.mktemp("chart") / "values.yaml"
     topic = {"partitions": 6, "replicas": 3}
     values.write_text(json.dumps({"replicas": 3, "spec": cluster_spec(), "topics": {"events": topic}}))

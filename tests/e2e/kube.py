@@ -30,11 +30,12 @@ class Kube:
     def __init__(self, script: Path | None) -> None:
         self._script = script
 
-    def _command(self, tool: str, arguments: Iterable[str]) -> list[str]:
+    def command(self, tool: str, arguments: Iterable[str] = ()) -> list[str]:
+        """What runs `kubectl` or `helm` for this cluster."""
         return [*([str(self._script)] if self._script is not None else []), tool, *arguments]
 
     def _run(self, tool: str, arguments: Iterable[str], text: str | None, timeout_s: float) -> str:
-        command = self._command(tool, arguments)
+        command = self.command(tool, arguments)
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False
         )
@@ -81,9 +82,10 @@ class Kube:
     def delete(self, kind: str, name: str, namespace: str, *more: str) -> None:
         self.kubectl("delete", kind, name, "-n", namespace, "--ignore-not-found", *more)
 
-    def new_namespace(self, name: str) -> None:
-        self.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true", timeout_s=180)
-        self.kubectl("create", "namespace", name)
+    def ensure_namespace(self, name: str) -> None:
+        """It may be there already."""
+        if not self.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name").strip():
+            self.kubectl("create", "namespace", name)
 
 
 def wait_for(what: str, look: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5) -> T:

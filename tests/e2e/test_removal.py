@@ -13,7 +13,7 @@ _GONE_S = 60
 
 def test_a_namespace_deleted_in_one_go_is_gone_within_a_minute(kube: Kube, operator: str) -> None:
     namespace = f"{NAMESPACE}-gone"
-    kube.new_namespace(namespace)
+    kube.ensure_namespace(namespace)
     cluster = Cluster(kube, namespace, "brief")
     reference = {"clusterRef": {"name": "brief"}}
     few = {"managed": {"replicas": 1, "storage": {"size": "64Mi"}}}

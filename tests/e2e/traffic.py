@@ -25,17 +25,21 @@ _WATCH_S = 0.25
 
 
 class Pauses:
-    """The longest time between two successes."""
+    """The longest time between two successes of one partition, and when those longer than a second began."""
 
     def __init__(self) -> None:
-        self._last: float | None = None
+        self._last: dict[int | None, float] = {}
         self.longest_s = 0.0
+        self.long: list[str] = []
 
-    def success(self) -> None:
-        now = time.monotonic()
-        if self._last is not None:
-            self.longest_s = max(self.longest_s, now - self._last)
-        self._last = now
+    def success(self, partition: int | None) -> None:
+        now = time.time()
+        length_s = now - self._last.get(partition, now)
+        self.longest_s = max(self.longest_s, length_s)
+        if length_s > 1:
+            began = time.strftime("%H:%M:%S", time.gmtime(self._last[partition]))
+            self.long.append(f"{began} partition {partition}: {length_s:.1f} s")
+        self._last[partition] = now
 
 
 class Clients:
@@ -107,6 +111,8 @@ class Clients:
             "errors": self.errors[:10],
             "produce_pause_s": round(self.produce_pauses.longest_s, 2),
             "consume_pause_s": round(self.consume_pauses.longest_s, 2),
+            "long_produce_pauses": self.produce_pauses.long[:30],
+            "long_consume_pauses": self.consume_pauses.long[:30],
             "isr_min": min(self.isr_min.values(), default=0),
         }
 
@@ -136,7 +142,7 @@ class Clients:
             self.acknowledged[value.decode()] = (
                 None if partition is None or offset is None else (partition, offset)
             )
-            self.produce_pauses.success()
+            self.produce_pauses.success(partition)
 
         number, began = 0, time.monotonic()
         while not self._stop.is_set():
@@ -193,7 +199,7 @@ class Clients:
             if self.consumed[partition, offset] != value.decode():
                 self.errors.append(f"consume: {partition}@{offset} has changed")
         self.consumed[partition, offset] = value.decode()
-        self.consume_pauses.success()
+        self.consume_pauses.success(partition)
 
     def _watch(self) -> None:
         admin = AdminClient({"bootstrap.servers": self._bootstrap, "client.id": "e2e-watcher"})

@@ -24,8 +24,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
 
-{{- /* What the operator may do, and no more. Secrets are not in it. */ -}}
-{{- define "ottla.rules" -}}
+{{- /* Its own kinds, everywhere: a namespace that is deleted loses its Roles before its resources, and
+       finalizers that nobody may take off would hold it for ever. */ -}}
+{{- define "ottla.own" -}}
 - apiGroups: [ottla.dev]
   resources: [brokerclusters, topics, quotas, consumergroups]
   verbs: [get, list, watch, patch, update]
@@ -35,6 +36,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [ottla.dev]
   resources: [brokerclusters/finalizers, topics/finalizers, quotas/finalizers, consumergroups/finalizers]
   verbs: [update]
+{{- end }}
+
+{{- /* What else the operator may do, and no more. Secrets are not in it. */ -}}
+{{- define "ottla.rules" -}}
 - apiGroups: [""]
   resources: [services, configmaps, serviceaccounts]
   verbs: [get, list, watch, create, patch, update, delete]

@@ -1,0 +1,118 @@
+"""What `kubectl ottla status` shows of a cluster, from its objects alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla_operator.conditions import parse_iso_time
+from ottla_operator.kubectl.screen import overview, screen
+
+_NOW_MS = parse_iso_time("2026-01-01T00:01:30Z")
+
+
+def _condition(type_: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "observedGeneration": 1,
+    }
+
+
+def _cluster(**status: Any) -> dict[str, Any]:
+    return {
+        "kind": "BrokerCluster",
+        "metadata": {"name": "demo", "namespace": "shop", "generation": 1},
+        "spec": {"replicas": 3},
+        "status": {"observedGeneration": 1, "readyReplicas": 3, "controllerId": 1, **status},
+    }
+
+
+def _broker(id_: int, **more: Any) -> dict[str, Any]:
+    return {
+        "id": id_,
+        "podName": f"demo-brokers-{id_}",
+        "state": "Running",
+        "ready": True,
+        "configHash": "old",
+        **more,
+    }
+
+
+_READY = _condition("Ready", "True", "AllBrokersReady", "3 brokers are ready")
+
+
+def test_a_healthy_cluster_is_said_to_be_so_in_few_lines() -> None:
+    cluster = _cluster(
+        conditions=[_READY, _condition("Rolling", "False", "NotRolling")],
+        bootstrapServers="demo-bootstrap.shop.svc:9092",
+        brokers=[_broker(0), _broker(1)],
+    )
+    lines = screen(cluster, [], _NOW_MS).splitlines()
+    assert lines[0] == "shop/demo: Ready (3 brokers are ready)"
+    assert (
+        lines[1].strip() == "3 of 3 brokers are ready, broker 1 is the controller, every partition is in sync"
+    )
+    assert "demo-bootstrap.shop.svc:9092" in lines[2]
+    assert [line.split()[0] for line in lines[4:]] == ["BROKER", "0", "1*"]
+    assert "Rolling" not in "".join(lines)
+
+
+def test_a_roll_shows_how_far_it_is_and_which_broker_waits_for_what() -> None:
+    cluster = _cluster(
+        conditions=[
+            _condition("Ready", "False", "Rolling", "1 of 3 brokers are updated"),
+            _condition("Rolling", "True", "Rolling", "bouncing broker 1"),
+        ],
+        underReplicatedPartitions=4,
+        rollout={"targetHash": "new", "updated": 1, "total": 3, "startedAt": "2026-01-01T00:00:00Z"},
+        brokers=[
+            _broker(0, configHash="new"),
+            _broker(
+                1, restartReasons=["num.io.threads is changed"], waitingFor="broker 0 to catch up on a-0"
+            ),
+        ],
+    )
+    text = screen(cluster, [], _NOW_MS)
+    assert "shop/demo: not Ready (1 of 3 brokers are updated)" in text
+    assert "partitions: 4 under-replicated" in text
+    assert "rolling to revision new: 1 of 3, for 90 s" in text
+    assert "Rolling: Rolling (bouncing broker 1)" in text
+    assert "due: num.io.threads is changed; waits for broker 0 to catch up on a-0" in text
+
+
+def test_resources_that_are_well_are_counted_and_others_shown() -> None:
+    def topic(name: str, *conditions: dict[str, Any]) -> dict[str, Any]:
+        return {"kind": "Topic", "metadata": {"name": name}, "spec": {}, "status": {"conditions": conditions}}
+
+    waiting = topic("late", _condition("Ready", "False", "ResourceConflict", "older one wins"))
+    text = screen(_cluster(conditions=[_READY]), [topic("a", _READY), topic("b", _READY), waiting], _NOW_MS)
+    assert "Topic/late" in text
+    assert "ResourceConflict   older one wins" in text
+    assert "Topic/a" not in text
+    assert "ready: Topic 2" in text
+
+
+def test_a_cluster_that_no_operator_has_seen_is_said_to_be_that() -> None:
+    cluster = _cluster()
+    cluster["metadata"]["generation"] = 2
+    del cluster["status"]
+    text = screen(cluster, [], _NOW_MS)
+    assert "does the operator run?" in text
+    assert "has not looked at the newest spec" in text
+    assert "no brokers yet" in text
+
+
+def test_many_clusters_get_a_line_each() -> None:
+    lines = overview([_cluster(conditions=[_READY]), _cluster()]).splitlines()
+    assert lines[1].split()[:4] == ["shop", "demo", "True", "3/3"]
+    assert lines[2].split()[2] == "Unknown"
+
+
+def test_a_message_of_many_lines_is_kept_to_one() -> None:
+    ready = _condition("Ready", "False", "RollStalled", "first\nsecond " + "x" * 500)
+    lines = screen(_cluster(conditions=[ready]), [], _NOW_MS).splitlines()
+    assert lines[0].startswith("shop/demo: not Ready (first second xxx")
+    assert len(lines[0]) < 200
