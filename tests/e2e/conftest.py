@@ -24,9 +24,10 @@ _WHY_NOT = "needs OTTLA_KUBE, the path of kube.sh, or a KUBECONFIG"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The first of them waits for the cluster and the image, which may have to be built.
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(900))
+            item.add_marker(pytest.mark.timeout(2400))
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +72,14 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
     for name in (NAMESPACE, f"{NAMESPACE}-gone"):
         kube.ensure_namespace(name)
     return ["--set", f"watchNamespaces={{{NAMESPACE},{NAMESPACE}-gone}}"]
+
+
+def kill_operator(kube: Kube) -> None:
+    """At once, as a node that is lost takes it along; its Deployment starts another."""
+    kube.kubectl(
+        *("delete", "pod", "-n", SYSTEM, "-l", "app.kubernetes.io/name=ottla-operator"),
+        *("--grace-period=0", "--force", "--wait=false"),
+    )
 
 
 @pytest.fixture(scope="session")

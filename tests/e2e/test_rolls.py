@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.clients import Traffic
 from tests.e2e.clusters import Cluster
-from tests.e2e.conftest import SYSTEM
+from tests.e2e.conftest import kill_operator
 from tests.e2e.kube import Kube, wait_for
 
 _ROLL_S = 300
@@ -149,10 +149,7 @@ def test_the_operator_killed_during_a_roll_goes_on_with_it(kube: Kube, settings:
                 return len(set(before.values()) - set(settings.brokers().values())) >= number
 
             wait_for(f"{replaced} pods are let go of", so_far, _ROLL_S, poll_s=0.2)
-            kube.kubectl(
-                *("delete", "pod", "-n", SYSTEM, "-l", "app.kubernetes.io/name=ottla-operator"),
-                *("--grace-period=0", "--force", "--wait=false"),
-            )
+            kill_operator(kube)
         _rolled(settings, before)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()

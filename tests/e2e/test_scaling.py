@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.clients import Traffic
 from tests.e2e.clusters import Cluster
-from tests.e2e.conftest import SYSTEM
+from tests.e2e.conftest import kill_operator
 from tests.e2e.kube import Kube, wait_for
 
 _SCALE_S = 300
@@ -57,17 +57,16 @@ def test_up_to_four_and_down_to_three_under_load(kube: Kube, scaled: Cluster) ->
     assert "data-demo-brokers-3" not in claims
 
 
-def test_the_operator_killed_while_a_broker_is_drained(kube: Kube, scaled: Cluster) -> None:
+def test_the_operator_killed_while_it_scales_up_and_while_it_drains(kube: Kube, scaled: Cluster) -> None:
     with Traffic(scaled, "events") as traffic:
         scaled.scale(4)
+        wait_for("the new pod is there", lambda: len(scaled.brokers()) == 4, 60, poll_s=0.2)
+        kill_operator(kube)
         scaled.wait_ready(_SCALE_S)
         wait_for("the new broker holds replicas", lambda: _holds_replicas(scaled, 3), 120)
         scaled.scale(3)
         wait_for("the drain begins", lambda: scaled.status.get("reassignment"), 60, poll_s=0.2)
-        kube.kubectl(
-            *("delete", "pod", "-n", SYSTEM, "-l", "app.kubernetes.io/name=ottla-operator"),
-            *("--grace-period=0", "--force", "--wait=false"),
-        )
+        kill_operator(kube)
         scaled.wait_ready(_SCALE_S)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()
