@@ -209,12 +209,12 @@ def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, t
         answers: list[str] = []
         misses = [(0, 4), (4, 4)]
 
-        def lookup() -> None:
+        def lookup() -> str:
             if misses:
                 raise ColdRead(file.fd, *misses.pop(0))
-            answers.append("found")
+            return "found"
 
-        cold.run(lookup, unexpected)
+        cold.run(lookup, answers.append, unexpected)
         assert answers == []
         disk.give(2)
         await until(lambda: answers == ["found"])
@@ -240,9 +240,36 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
             if not waits:
                 raise ColdRead(file.fd, 0, 4)
 
-        cold.run(lookup, unexpected)
+        cold.run(lookup, lambda _: None, unexpected)
         await until(lambda: len(tries) == TRIES_MAX + 1)
         assert tries == [False] * TRIES_MAX + [True]
+        cold.close()
+
+    run.run(story())
+
+
+def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Path) -> None:
+    """It may bring on the next request of its connection, which was promised nothing."""
+
+    async def story() -> None:
+        disk = SlowDisk()
+        cold = ColdReads(asyncio.get_running_loop(), disk)
+        file, _ = segment(tmp_path, 10)
+        misses = [(0, 4)]
+        may_wait: list[bool] = []
+
+        def lookup() -> None:
+            if misses:
+                raise ColdRead(file.fd, *misses.pop())
+
+        def answer(_: None) -> None:
+            may_wait.append(page_cache.waiting_allowed())
+
+        cold.run(lookup, answer, unexpected)
+        disk.give()
+        await until(lambda: bool(may_wait))
+        cold.run(lookup, answer, unexpected)
+        assert may_wait == [True, True]
         cold.close()
 
     run.run(story())
@@ -260,7 +287,7 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
         def lookup() -> None:
             raise ColdRead(file.fd, 0, 4)
 
-        cold.run(lookup, problems.append)
+        cold.run(lookup, lambda _: None, problems.append)
         await until(lambda: problems == [disk.problem])
         cold.close()
 

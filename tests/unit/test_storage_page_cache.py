@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable, Sequence
@@ -92,6 +93,28 @@ def test_waiting_is_allowed_where_nobody_forbids_it(file: SegmentFile, tmp_path:
     assert len(pread(file.fd, 5000, 100)) == 5000
     evict(file.path)
     assert len(read_file(file.path)) == 2 * MIB
+
+
+def test_what_is_begun_where_waiting_is_forbidden_may_wait_later() -> None:
+    """A follower's fetch wakes others, and makes tasks, in the midst of a read."""
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        may_wait: list[bool] = []
+
+        async def task() -> None:
+            may_wait.append(page_cache.waiting_allowed())
+
+        with NoWaiting():
+            loop.call_soon(lambda: may_wait.append(page_cache.waiting_allowed()))
+            begun = loop.create_task(task())
+            with NoWaiting():
+                pass
+            assert not page_cache.waiting_allowed()
+        await begun
+        assert may_wait == [True, True]
+
+    asyncio.run(story())
 
 
 def test_the_pages_of_a_deleted_file_can_still_be_fetched(file: SegmentFile) -> None:

@@ -102,23 +102,35 @@ class ColdReads:
 
     # --- lookups ------------------------------------------------------------------------------------
 
-    def run(self, attempt: Callable[[], None], fail: Callable[[BaseException], None], tries: int = 1) -> None:
-        """Call `attempt`, and again after its ColdRead or ManyCold; what else goes wrong after the first time
-        goes to `fail`."""
+    def run(
+        self,
+        attempt: Callable[[], T],
+        answer: Callable[[T], None],
+        fail: Callable[[BaseException], None],
+        tries: int = 1,
+    ) -> None:
+        """Call `attempt`, again after its ColdRead or ManyCold, and `answer` with what it found. What else
+        goes wrong after the first time is for `fail`."""
         if tries > TRIES_MAX:
-            attempt()
+            answer(attempt())
             return
         try:
             with NoWaiting():
-                attempt()
+                found = attempt()
         except ColdRead as miss:
-            self.fetch([miss], partial(self._run_again, attempt, fail, tries + 1))
+            misses: Sequence[ColdRead] = [miss]
         except ManyCold as cold:
-            self.fetch(cold.misses, partial(self._run_again, attempt, fail, tries + 1))
+            misses = cold.misses
+        else:
+            # Outside: an answer that is sent may bring on the connection's next request.
+            answer(found)
+            return
+        self.fetch(misses, partial(self._run_again, attempt, answer, fail, tries + 1))
 
     def _run_again(
         self,
-        attempt: Callable[[], None],
+        attempt: Callable[[], T],
+        answer: Callable[[T], None],
         fail: Callable[[BaseException], None],
         tries: int,
         problem: OSError | None,
@@ -126,7 +138,7 @@ class ColdReads:
         try:
             if problem is not None:
                 raise problem
-            self.run(attempt, fail, tries)
+            self.run(attempt, answer, fail, tries)
         except Exception as e:
             fail(e)
 

@@ -22,7 +22,7 @@ import errno
 import logging
 import mmap
 import os
-from contextvars import ContextVar
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,15 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 _NOT_SUPPORTED: Final = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM))
 _PAGE: Final = mmap.PAGESIZE
 
-_may_wait: ContextVar[bool] = ContextVar("may_wait", default=True)
+
+class _Here(threading.local):
+    """What holds in this thread, now. No context variable: a callback, a reader or a task that is made inside
+    `NoWaiting` would inherit it for good, and so would all that they make."""
+
+    may_wait = True
+
+
+_here: Final = _Here()
 
 
 class OpenFile:
@@ -61,25 +69,26 @@ class ColdRead(Exception):
 
 
 class NoWaiting:  # a context manager on the hot path: a generator would cost a microsecond
-    """Raise ColdRead rather than wait for the disk."""
+    """Raise ColdRead rather than wait for the disk. Nothing may be awaited inside, nor be done for others."""
 
-    __slots__ = ("_token",)
+    __slots__ = ("_before",)
 
     def __enter__(self) -> None:
-        self._token = _may_wait.set(False)
+        self._before = _here.may_wait
+        _here.may_wait = False
 
     def __exit__(self, *_: object) -> None:
-        _may_wait.reset(self._token)
+        _here.may_wait = self._before
 
 
 def waiting_allowed() -> bool:
     """Whether reads may wait here: false inside `NoWaiting`."""
-    return _may_wait.get()
+    return _here.may_wait
 
 
 def pread(fd: int, length: int, position: int) -> bytes | bytearray:
     """As os.pread. Raises OSError, and ColdRead inside `NoWaiting`."""
-    if _may_wait.get():
+    if _here.may_wait:
         return os.pread(fd, length, position)
     found = try_pread(fd, length, position)
     if found is None:
@@ -110,7 +119,7 @@ def try_pread(fd: int, length: int, position: int) -> bytes | bytearray | None:
 
 def read_file(path: Path) -> bytes:
     """As `path.read_bytes()`. Raises OSError, and ColdRead inside `NoWaiting`."""
-    if _may_wait.get():
+    if _here.may_wait:
         return path.read_bytes()
     file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     size = os.fstat(file.fd).st_size

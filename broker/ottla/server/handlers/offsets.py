@@ -48,15 +48,15 @@ class OffsetsHandler:
 
     def list_offsets(self, request: Request) -> None:
         # Timestamps are looked up in logs, which nobody may have read for long.
-        self._cold_reads.run(partial(self._list_offsets, request), request.fail)
+        self._cold_reads.run(partial(self._list_offsets, request), request.respond, request.fail)
 
-    def _list_offsets(self, request: Request) -> None:
-        if request.abandoned:
-            return
+    def _list_offsets(self, request: Request) -> ListOffsetsResponse:
         message = request.decode(ListOffsetsRequest)
         # A follower (or a debugging consumer, -2) sees beyond the high watermark.
         isolation = message.isolation_level if message.replica_id == CONSUMER_REPLICA_ID else None
         response = ListOffsetsResponse()
+        if request.abandoned:
+            return response
         misses: list[ColdRead] = []
         times_asked = Counter(
             (topic.name, p.partition_index) for topic in message.topics for p in topic.partitions
@@ -86,7 +86,7 @@ class OffsetsHandler:
                     misses.append(miss)
         if misses:
             raise ManyCold(misses)
-        request.respond(response)
+        return response
 
     def _find(
         self,
