@@ -147,7 +147,10 @@ def _record(record: Any) -> dict[str, Any]:
 def _time(timestamp_ms: int) -> str | None:
     if timestamp_ms < 0:
         return None
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)  # some producers count in microseconds
 
 
 def _text(data: bytes | None) -> str | None:
