@@ -6,9 +6,12 @@ import asyncio
 import struct
 from contextlib import AsyncExitStack
 
+import pytest
+
 from ottla.client.routing import Brokers
 from ottla.client.writer import NewRecord, Writer
 from ottla.protocol import frames
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import (
     ApiVersionsResponse,
     InitProducerIdResponse,
@@ -91,5 +94,21 @@ def test_when_the_leader_dies_its_batch_goes_to_the_next() -> None:
             await writer.open()
             assert await writer.write([NewRecord(b"v")]) == {0: 42}
         assert cluster.produced_at == [1, 2]
+
+    asyncio.run(story())
+
+
+def test_a_partition_that_is_not_there_is_refused_at_once() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        async with AsyncExitStack() as running:
+            await cluster.start(1, running)
+            brokers = Brokers([("127.0.0.1", cluster.ports[1])], client_id="t", timeout_s=5)
+            running.push_async_callback(brokers.close)
+            writer = Writer(brokers, "t")
+            await writer.open()
+            with pytest.raises(KafkaError, match="partitions 0 to 0, not 1"):
+                await writer.write([NewRecord(b"v", partition=1)])
+        assert not cluster.produced_at
 
     asyncio.run(story())

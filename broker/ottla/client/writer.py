@@ -73,6 +73,11 @@ class Writer:
             partition = record.partition
             if partition is None:
                 partition = keyless if record.key is None else partition_for_key(record.key, self.partitions)
+            elif partition not in range(self.partitions):
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"{self.topic} has partitions 0 to {self.partitions - 1}, not {partition!r}",
+                )
             by_partition[partition].append(
                 Record(0, record.timestamp_ms, record.key, record.value, list(record.headers))
             )
