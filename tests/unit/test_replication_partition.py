@@ -9,7 +9,7 @@ import pytest
 from replication_cluster import LAG_MS_MAX, Cluster, values_of
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.records import Record, build_batch
+from ottla.protocol.records import ControlType, Record, build_batch, build_control_batch
 from ottla.replication.follower import Append, Retry
 from ottla.replication.isr import Follower
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
@@ -65,6 +65,53 @@ def test_followers_learn_the_high_watermark_but_never_beyond_their_own_log(clust
     fresh = cluster.nodes[2]
     fresh.append_as_follower(b"", leader_high_watermark=99, leader_log_start=0, now_ms=cluster.now_ms)
     assert fresh.high_watermark == fresh.log.log_end_offset
+
+
+def transaction(number: int, base_offset: int = 0) -> tuple[bytes, bytes]:
+    """A batch of a transaction, and the marker that ends it."""
+    record = build_batch(
+        [Record(base_offset, 1000, None, b"v")],
+        base_offset=base_offset,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=number,
+        leader_epoch=0,
+        transactional=True,
+    )
+    marker = build_control_batch(
+        ControlType.COMMIT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp=1000,
+        base_offset=base_offset + 1,
+        leader_epoch=0,
+    )
+    return record, marker
+
+
+def test_a_follower_remembers_no_transactions_that_are_over(cluster: Cluster) -> None:
+    """Nobody reads from it, or asks for its last stable offset."""
+    follower = cluster.nodes[2]
+    for number in range(50):
+        end = follower.log.log_end_offset
+        follower.append_as_follower(
+            b"".join(transaction(number, end)),
+            leader_high_watermark=end,
+            leader_log_start=0,
+            now_ms=cluster.now_ms,
+        )
+    assert follower.high_watermark == 98
+    assert len(follower.log.producers._unreplicated) == 1
+
+
+def test_nor_does_a_leader_that_nobody_reads_from(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, replicas=1)
+    for number in range(50):
+        for data in transaction(number):
+            cluster.leader.append_as_leader(data, required_acks=1, now_ms=cluster.now_ms, client=False)
+    assert not cluster.leader.log.producers._unreplicated
+    assert cluster.leader.last_stable_offset == 100
 
 
 def test_a_leader_alone_in_its_isr_commits_as_it_appends(cluster: Cluster) -> None:

@@ -423,6 +423,7 @@ class Partition:
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
+        self.log.producers.forget_replicated(committed)
         return True
 
     # --- the follower's log -------------------------------------------------------------------------
@@ -441,6 +442,7 @@ class Partition:
         advanced = committed > self.high_watermark
         if advanced:
             self.high_watermark = committed
+            log.producers.forget_replicated(committed)
         if leader_log_start > log.log_start_offset:
             log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
             self.log_start_checked()

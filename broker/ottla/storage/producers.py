@@ -220,6 +220,14 @@ class ProducerState:
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = timestamp
 
+    def forget_replicated(self, high_watermark: int) -> None:
+        """Transactions whose marker lies below the high watermark are over for good. To be told whenever that
+        advances: of a replica that nobody reads from, nobody asks for the last stable offset either."""
+        unreplicated = self._unreplicated
+        # Markers are in log order, so that the replicated ones are at the front.
+        while unreplicated and unreplicated[0][1] < high_watermark:
+            unreplicated.popleft()
+
     def take_back(self, tail: Sequence[BatchHeader], end_offset: int) -> dict[int, ProducerEntry] | None:
         """Undo what the batches of `tail`, all that the log holds from `end_offset` on, have changed.
 
@@ -270,10 +278,8 @@ class ProducerState:
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The first offset of a transaction that is open, or whose marker is not below the high
         watermark; None when there is none. The last stable offset is this, or the high watermark."""
+        self.forget_replicated(high_watermark)
         unreplicated = self._unreplicated
-        # Markers are in log order, so that the replicated ones are at the front.
-        while unreplicated and unreplicated[0][1] < high_watermark:
-            unreplicated.popleft()
         if not unreplicated:
             return next(iter(self._ongoing.values()), None) if self._ongoing else None
         first = min(start for start, _, _ in unreplicated)
