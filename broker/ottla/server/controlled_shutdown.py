@@ -22,6 +22,9 @@ log = logging.getLogger("ottla.broker")
 
 CONTROLLER_POLL_S = 0.1
 
+WITHOUT_STORE_S = 3.0
+"""How long to try where the metadata store does not answer: a controller can move no leader without it."""
+
 
 class ControlledShutdown:
     def __init__(
@@ -38,14 +41,19 @@ class ControlledShutdown:
         for attempt in range(retries):
             if attempt:
                 await self._before_next_try()
-            if await self._is_alone():
+            others = await self._others()
+            if others == set():
                 log.info("controlled shutdown: no other broker is left to lead anything")
                 return
             request = ControlledShutdownRequest(broker_id=self._config.broker_id, broker_epoch=broker_epoch)
             try:
-                response = await self._channel.controlled_shutdown(request)
+                async with asyncio.timeout(WITHOUT_STORE_S if others is None else None):
+                    response = await self._channel.controlled_shutdown(request)
             except (OSError, TimeoutError, KafkaError, StoreError, UnsupportedApi) as e:
-                log.warning("controlled shutdown did not reach the controller: %s", e)
+                log.warning("controlled shutdown did not reach the controller: %s", e or type(e).__name__)
+                if others is None:
+                    log.warning("controlled shutdown: the metadata store does not answer either, stopping")
+                    return
                 continue
             if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
                 log.info("controlled shutdown: all leaders have moved")
@@ -68,8 +76,15 @@ class ControlledShutdown:
                 return
 
     async def _is_alone(self) -> bool:
-        """Whether no other broker is registered (asked of the store: there may be no controller to tell)."""
+        return await self._others() == set()
+
+    async def _others(self) -> set[str] | None:
+        """Which other brokers are registered (asked of the store: there may be no controller to tell).
+
+        None: the store does not answer.
+        """
         try:
-            return set(await self._store.children(znodes.BROKER_IDS)) <= {str(self._config.broker_id)}
-        except StoreError:
-            return False
+            async with asyncio.timeout(WITHOUT_STORE_S):
+                return set(await self._store.children(znodes.BROKER_IDS)) - {str(self._config.broker_id)}
+        except (StoreError, TimeoutError):
+            return None
