@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ottla_operator.conditions import Condition, Finding, find, is_true, merge, no, parse_iso_time, yes
@@ -18,6 +18,7 @@ from ottla_operator.planning.cluster import ClusterPlan, Placement, plan_cluster
 from ottla_operator.planning.groups import plan_group
 from ottla_operator.planning.observed import Observed
 from ottla_operator.planning.quotas import plan_quotas
+from ottla_operator.planning.resets import query_of
 from ottla_operator.planning.revision import Revision, target_revision
 from ottla_operator.planning.steps import (
     EnsureZooKeeper,
@@ -55,6 +56,8 @@ class Planned:
     done: bool = False
     keep: bool = False
     """What the status says stays, unless the spec changed since or nothing was ever said."""
+    once_done: Status | None = None
+    """The status in its place when all steps could be taken."""
 
 
 @dataclass(slots=True)
@@ -110,7 +113,7 @@ class Reconciler:
         if cluster.metadata.deleting:
             planned_all += self._without_cluster(ours, cluster)
         else:
-            planned_all += self._of_members(ours, observed, plan, target)
+            planned_all += self._of_members(cluster, ours, observed, plan, target)
         others = {c.metadata.name for c in clusters[1:]}
         planned_all += self._without_cluster([r for r in members if r not in ours], None, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
@@ -134,7 +137,7 @@ class Reconciler:
     async def _observe(self, cluster: BrokerCluster, ours: Iterable[AnyResource]) -> Observed:
         zookeeper, brokers = await self._platform.observe(cluster)
         answering = [broker for broker, instance in brokers.items() if instance.ready]
-        groups = {r.group_id for r in ours if isinstance(r, ConsumerGroup)}
+        groups = {r.group_id: query_of(r) for r in ours if isinstance(r, ConsumerGroup)}
         kafka = await self._kafka.observe(self._platform.addresses(cluster, answering), groups)
         return Observed(zookeeper, brokers, kafka, self._clock_ms())
 
@@ -147,14 +150,19 @@ class Reconciler:
         return Planned(cluster, plan.findings, status, steps, plan.done)
 
     def _of_members(
-        self, ours: Sequence[AnyResource], observed: Observed, plan: ClusterPlan, target: Revision
+        self,
+        cluster: BrokerCluster,
+        ours: Sequence[AnyResource],
+        observed: Observed,
+        plan: ClusterPlan,
+        target: Revision,
     ) -> list[Planned]:
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
         topics = [r for r in ours if isinstance(r, Topic)]
         topic_plans = plan_topics(topics, observed, placement, Defaults.of(target.properties), busy)
         quotas = [r for r in ours if isinstance(r, Quota)]
-        quota_plans = plan_quotas(quotas, observed, placement.usable)
+        quota_plans = plan_quotas(quotas, observed, placement.usable, cluster)
         planned = []
         for resource in ours:
             if isinstance(resource, Topic):
@@ -165,7 +173,7 @@ class Reconciler:
                 planned.append(Planned(resource, q.findings, q.status, q.steps, q.done, q.keep))
             elif isinstance(resource, ConsumerGroup):
                 g = plan_group(resource, observed, placement.usable)
-                planned.append(Planned(resource, g.findings, g.status, g.steps, g.done, g.keep))
+                planned.append(Planned(resource, g.findings, g.status, g.steps, g.done, g.keep, g.once_done))
         return [self._past_deadline(p, placement.usable) for p in planned]
 
     def _past_deadline(self, planned: Planned, usable: bool) -> Planned:
@@ -193,6 +201,9 @@ class Reconciler:
             gone = "is being deleted" if leaving is not None else "does not exist"
             if name in not_run:
                 gone = "is not run: one data folder runs one BrokerCluster"
+            if resource.metadata.deleting:
+                message = f"let go, with nothing deleted in Kafka: BrokerCluster {name} {gone}"
+                self._record(resource, "Released", message)
             findings = (no("Ready", "ClusterNotFound", f"BrokerCluster {name} {gone}"),)
             planned.append(Planned(resource, findings, resource.status, (), resource.metadata.deleting))
         return planned
@@ -208,7 +219,11 @@ class Reconciler:
         failures: list[StepFailed],
     ) -> None:
         """Take a resource's steps and write its status; `failures`: of what was tried for it before."""
-        failures = failures + await self._take_all(planned, cluster, target, result)
+        metadata = planned.resource.metadata
+        if metadata.managed and not metadata.paused:
+            failures = failures + await self._take_all(planned, cluster, target, result)
+            if planned.once_done is not None and not failures:
+                planned = replace(planned, status=planned.once_done)
         await self._finish(planned, failures, result)
 
     async def _keep(
@@ -237,9 +252,6 @@ class Reconciler:
         self, planned: Planned, cluster: BrokerCluster, target: Revision, result: Pass
     ) -> list[StepFailed]:
         """Take a resource's steps in order; what fails does not keep the others from being tried."""
-        metadata = planned.resource.metadata
-        if metadata.paused or not metadata.managed:
-            return []
         failures = []
         for step in planned.steps:
             try:

@@ -13,9 +13,10 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ottla_operator.conditions import find, iso_time
+from ottla_operator.conditions import iso_time
 from ottla_operator.kubernetes import naming
-from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Forbidden, Invalid, NotFound
+from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotFound
+from ottla_operator.kubernetes.controller import reconcile
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.store import KubernetesStore
@@ -305,7 +306,7 @@ class KubernetesWorld:
         platform = KubernetesPlatform(self.api, self.images, NAMESPACE, "demo")
         reconciler = Reconciler(platform, QuietKafka(), store, lambda: self.api.now_ms, self.said)
         try:
-            return asyncio.run(reconciler.reconcile()).steps
+            return asyncio.run(reconcile(reconciler, store)).steps
         except ApiError as error:
             return [f"failed: {error}"]
         finally:
@@ -338,6 +339,3 @@ class KubernetesWorld:
         item = self.api.items["BrokerCluster", "demo"]
         current = self.status().get("observedGeneration") == item["metadata"]["generation"]
         return current and self.condition()[0] == "True"
-
-
-__all__ = ["FakeApi", "Forbidden", "KubernetesWorld", "find"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ottla_operator.conditions import find
 from ottla_operator.planning.observed import (
@@ -31,6 +31,7 @@ from ottla_operator.planning.steps import (
     DeleteTopic,
     ElectPreferredLeaders,
     Reassign,
+    ResetOffsets,
 )
 from ottla_operator.platform.port import Address, KafkaStep, Launch, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
@@ -297,6 +298,9 @@ class FakeCluster:
                 self.settings.update(step.set_)
                 for name in step.delete:
                     self.settings.pop(name, None)
+            case ResetOffsets():
+                group = self.groups[step.group]
+                self.groups[step.group] = replace(group, offsets={**(group.offsets or {}), **step.offsets})
             case AlterQuota():
                 limits = {**self.quotas.get(step.entity, {}), **step.set_}
                 left = {name: value for name, value in limits.items() if name not in step.delete}

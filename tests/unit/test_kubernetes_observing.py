@@ -108,8 +108,8 @@ def test_a_kill_for_lack_of_memory_is_named() -> None:
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"])
 def test_an_image_that_cannot_be_had_stops_a_roll_at_once(reason: str) -> None:
     waiting = {"waiting": {"reason": reason, "message": "no such image"}}
-    broker = the_broker(a_pod(state=waiting), a_config())
-    assert (broker.state, broker.message) == ("Crashed", f"{reason}: no such image")
+    broker = the_broker(a_pod(state=waiting, image="ottla:bad"), a_config())
+    assert (broker.state, broker.message) == ("Crashed", "its image ottla:bad cannot be had")
     assert broker.crashes >= CRASHES_MAX
 
 
@@ -120,6 +120,12 @@ def test_a_pod_that_fits_on_no_node_says_so() -> None:
     )
     broker = the_broker(pod, a_config())
     assert (broker.state, broker.message) == ("Starting", "0/3 nodes are available")
+
+
+def test_a_container_that_starts_again_in_an_old_pod_has_all_of_its_time() -> None:
+    again = {"running": {"startedAt": "2026-01-02T00:00:00Z"}}
+    broker = the_broker(a_pod(state=again, started=False, restartCount=1), a_config())
+    assert broker.started_at_ms == parse_iso_time("2026-01-02T00:00:00Z")
 
 
 def test_crashes_before_it_was_ready_are_forgotten() -> None:

@@ -9,6 +9,7 @@ from kubernetes_world import KubernetesWorld
 
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.api import ApiError, Forbidden
+from ottla_operator.resources import KINDS
 
 
 @pytest.fixture
@@ -311,3 +312,84 @@ def test_pods_are_told_the_rack_of_their_node(world: KubernetesWorld) -> None:
     world.step()
     annotations = world.api.items["Pod", "demo-brokers-0"]["metadata"]["annotations"]
     assert annotations[naming.RACK_ANNOTATION] == "a"
+
+
+# ---- what must not hang
+
+
+def test_an_operator_without_rights_lets_go_of_what_is_being_deleted(world: KubernetesWorld) -> None:
+    """As in a namespace that is being deleted, when its Role went first."""
+    world.api.resource("Topic", "orders", {"clusterRef": {"name": "demo"}})
+    world.step()
+    world.api.delete_one("BrokerCluster", "demo")
+    world.api.delete_one("Topic", "orders")
+    world.api.fail = lambda verb, kind, name: (
+        None if kind in KINDS else Forbidden(403, "Forbidden", "no rights are left")
+    )
+    world.until(lambda: not {"BrokerCluster", "Topic"} & {kind for kind, _ in world.api.items}, passes=3)
+
+
+def test_an_operator_without_rights_keeps_a_topic_whose_cluster_stays(world: KubernetesWorld) -> None:
+    world.api.resource("Topic", "orders", {"clusterRef": {"name": "demo"}})
+    world.step()
+    world.api.delete_one("Topic", "orders")
+    world.api.fail = lambda verb, kind, name: (
+        None if kind in KINDS else Forbidden(403, "Forbidden", "no rights are left")
+    )
+    world.step()
+    assert ("Topic", "orders") in world.api.items
+    world.api.now_ms += 61_000
+    world.step()
+    assert ("Topic", "orders") not in world.api.items
+
+
+def test_a_resource_that_cannot_be_understood_can_be_deleted(world: KubernetesWorld) -> None:
+    world.api.resource("Topic", "orders", {"clusterRef": {"name": "demo"}})
+    world.step()
+    world.api.items["Topic", "orders"]["spec"]["partitions"] = "many"
+    world.api.delete_one("Topic", "orders")
+    world.step()
+    assert ("Topic", "orders") not in world.api.items
+
+
+def test_an_invalid_spec_is_a_condition_and_changes_nothing(world: KubernetesWorld) -> None:
+    before = pods(world)
+    world.cluster(config={"num.io.threads": "many"})
+    for _ in range(3):
+        world.step()
+    assert world.condition() == ("False", "InvalidSpec")
+    assert world.condition("Available")[0] == "True"
+    assert pods(world) == before
+    world.cluster()
+    world.settle()
+
+
+def test_a_paused_cluster_is_observed_only(world: KubernetesWorld) -> None:
+    world.cluster(annotations={"pause_reconciliation": "true"})
+    world.api.delete_one("Service", "demo-bootstrap")
+    world.step()
+    assert ("Service", "demo-bootstrap") not in world.api.items
+    assert world.condition("ReconciliationPaused")[0] == "True"
+    world.cluster()
+    world.step()
+    assert ("Service", "demo-bootstrap") in world.api.items
+
+
+def test_a_status_is_not_written_over_a_newer_spec(world: KubernetesWorld) -> None:
+    """Somebody changes the spec while a pass is under way."""
+    changed = False
+
+    def change(verb: str, kind: str, name: str) -> ApiError | None:
+        nonlocal changed
+        if (verb, kind) == ("list", "Pod") and not changed:
+            changed = True
+            world.cluster(replicas=4)
+        return None
+
+    world.cluster(config={"queued.max.requests": 400})
+    world.api.fail = change
+    world.step()
+    assert changed
+    assert world.status()["observedGeneration"] == 1
+    world.settle()
+    assert len(world.status()["brokers"]) == 4

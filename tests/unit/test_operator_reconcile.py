@@ -398,6 +398,17 @@ def test_of_two_quotas_for_one_entity_the_older_has_it(world: World) -> None:
     assert world.cluster.quotas["a", None] == {"producer_byte_rate": 1024}
 
 
+def test_the_clusters_default_limits_are_applied_and_are_nobody_elses(world: World) -> None:
+    world.brokers(defaultQuotas={"producerByteRate": 1024})
+    entity = {"clientId": "<default>"}
+    world.settle()
+    world.apply("Quota", "mine", {**a_quota(producerByteRate=1), "entity": entity})
+    for _ in range(3):
+        world.step()
+    assert world.cluster.quotas[None, "<default>"] == {"producer_byte_rate": 1024}
+    assert world.condition("Quota/mine")[:2] == ("False", "ResourceConflict")
+
+
 def test_the_limits_go_with_the_quota(world: World) -> None:
     world.apply("Quota", "first", a_quota(producerByteRate=1024, requestPercentage=50))
     world.settle()

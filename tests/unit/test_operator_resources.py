@@ -228,6 +228,14 @@ def test_a_broker_setting_without_effect_is_noted() -> None:
             "spec.entity",
         ),
         ("ConsumerGroup", {**REF, "groupId": "a"}, {**REF, "groupId": "b"}, "spec.groupId"),
+        (
+            "BrokerCluster",
+            {"replicas": 3, "zookeeper": {"managed": {"replicas": 1}}},
+            {"replicas": 3},
+            "spec.zookeeper.managed.replicas",
+        ),
+        ("BrokerCluster", {"replicas": 3}, {"replicas": 3, "zookeeper": {"managed": {}}}, None),
+        ("BrokerCluster", {"replicas": 3}, {"replicas": 5}, None),
     ],
 )
 def test_what_may_not_change_is_refused(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from ottla_operator.kubernetes.api import Api, ApiError
+from ottla_operator.kubernetes.api import Api, ApiError, Forbidden
 from ottla_operator.kubernetes.events import EventRecorder
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
@@ -67,6 +67,11 @@ class Controller:
             worker.task = asyncio.get_running_loop().create_task(self._work((namespace, cluster), worker))
         worker.wake.set()
 
+    @property
+    def clusters(self) -> list[Key]:
+        """Those that are looked after now."""
+        return sorted(self._workers)
+
     async def run(self, stopping: asyncio.Event) -> None:
         """Until told to stop; a pass that is under way is given up: the next operator goes on from there."""
         events = asyncio.get_running_loop().create_task(self._recorder.run())
@@ -98,7 +103,7 @@ class Controller:
         try:
             while True:
                 worker.wake.clear()
-                result = await self._pass(key, worker, reconciler)
+                result = await self._pass(key, worker, reconciler, store)
                 failures = 0 if result is not None else failures + 1
                 if result is not None and not store.found and not worker.wake.is_set():
                     return
@@ -110,13 +115,15 @@ class Controller:
             self._metrics.forget(namespace, cluster)
             await kafka.close()
 
-    async def _pass(self, key: Key, worker: _Worker, reconciler: Reconciler) -> Pass | None:
+    async def _pass(
+        self, key: Key, worker: _Worker, reconciler: Reconciler, store: KubernetesStore
+    ) -> Pass | None:
         """None when it failed."""
         async with self._passes:
             worker.passing_since = began = time.monotonic()
             try:
                 async with asyncio.timeout(_PASS_TIMEOUT_S):
-                    result = await reconciler.reconcile()
+                    result = await reconcile(reconciler, store)
             except (ApiError, TimeoutError) as error:
                 log.warning("%s/%s: a pass failed: %s", *key, error or "it took too long")
                 self._metrics.count_failure(*key)
@@ -141,6 +148,15 @@ class Controller:
             return _BUSY_S
         settled = result.idle and result.settled
         return self._resync_s if settled else min(_UNSETTLED_S, self._resync_s)
+
+
+async def reconcile(reconciler: Reconciler, store: KubernetesStore) -> Pass:
+    """One pass; where we may see nothing of a cluster, at least its deletion does not wait for us."""
+    try:
+        return await reconciler.reconcile()
+    except Forbidden:
+        await store.abandon()
+        raise
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -20,10 +20,8 @@ from ottla_operator.platform.last_words import last_words
 Object = Mapping[str, Any]
 
 # Reasons for which a container waits, and will wait until somebody does something.
-_HOPELESS: Final = frozenset(
-    ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull",
-     "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-)  # fmt: skip
+_NO_IMAGE: Final = frozenset(("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"))
+_HOPELESS: Final = _NO_IMAGE | {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _CRASHING: Final = "CrashLoopBackOff"
 
 # Of a pod of which nobody knows what it runs with: not the target's, then.
@@ -135,12 +133,18 @@ def _instance(
         config_hash=config_hash or known,
         settings=settings,
         ready_since_ms=ready_since,
-        started_at_ms=_time(pod["metadata"].get("creationTimestamp")),
+        started_at_ms=_started_at(pod, seen),
         crashes=crashes,
         rack=_rack(pod),
         name=name,
         message=message,
     )
+
+
+def _started_at(pod: Object, seen: Object) -> int | None:
+    """Of the container that runs now: one that starts again in an old pod has all of its time."""
+    running = (seen.get("state") or {}).get("running") or {}
+    return _time(running.get("startedAt")) or _time(pod["metadata"].get("creationTimestamp"))
 
 
 def _rack(pod: Object) -> str | None:
@@ -184,6 +188,9 @@ def _waiting(seen: Object) -> str:
 def _why_waiting(seen: Object, reason: str) -> str:
     if reason == _CRASHING:
         return _why_ended((seen.get("lastState") or {}).get("terminated") or {})
+    if reason in _NO_IMAGE:
+        # The kubelet's own words go back and forth between trying and waiting.
+        return f"its image {seen.get('image', '')} cannot be had"
     message = str(seen["state"]["waiting"].get("message") or "")
     return f"{reason}: {message}" if message else reason
 

@@ -12,10 +12,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ottla_operator.conditions import Condition, find, is_unusual
+from ottla_operator.conditions import Condition, find, is_unusual, parse_iso_time
 from ottla_operator.kubernetes.api import Api, Conflict, NotFound, Object
 from ottla_operator.kubernetes.naming import FINALIZER
 from ottla_operator.platform.port import Recorder
+from ottla_operator.reconcile import DELETION_DEADLINE_MS
 from ottla_operator.resources import KINDS, AnyResource, BrokerCluster
 from ottla_operator.resources.common import Status
 from ottla_operator.resources.invalid import invalid_status
@@ -56,8 +57,8 @@ class KubernetesStore:
         valid = [resource for resource in taken if resource is not None]
         cluster = f"{BrokerCluster.definition.kind}/{self._cluster}"
         if cluster in self._live and not any(resource.key == cluster for resource in valid):
-            # Its brokers run as they last did; what refers to it waits, but for what wants to go.
-            return [resource for resource in valid if resource.metadata.deleting]
+            # Its brokers run as they last did; what refers to it waits, what wants to go not for ever.
+            return [resource for resource in valid if self._is_overdue(resource.metadata.deletion_timestamp)]
         return valid
 
     def _is_ours(self, kind: str, item: Object) -> bool:
@@ -65,6 +66,10 @@ class KubernetesStore:
             return bool(item["metadata"]["name"] == self._cluster)
         reference = (item.get("spec") or {}).get("clusterRef") or {}
         return bool(reference.get("name") == self._cluster)
+
+    def _is_overdue(self, deleted_at: str | None) -> bool:
+        """Whether a deletion has waited long enough for a cluster that cannot be asked."""
+        return deleted_at is not None and self._clock_ms() - parse_iso_time(deleted_at) > DELETION_DEADLINE_MS
 
     async def _take_in(self, kind: str, item: Object) -> AnyResource | None:
         """The resource with our finalizer on it; None when it is invalid, gone or changed meanwhile."""
@@ -77,6 +82,10 @@ class KubernetesStore:
         resource, problems = parse_resource(kind, metadata, item.get("spec"), item.get("status") or {})
         if resource is None and deleting:
             resource, problems = parse_resource(kind, metadata, _least(item), {})
+        if resource is None and deleting:
+            # Of a kind that we do not understand: what it owns goes with it, and nothing else can be done.
+            await self._let_go(f"{kind}/{metadata['name']}")
+            return None
         if resource is None:
             await self._invalid(kind, item, [str(problem) for problem in problems])
             return None
@@ -120,8 +129,26 @@ class KubernetesStore:
         return True
 
     async def release(self, resource: AnyResource) -> None:
-        finalizers = self._live[resource.key]["metadata"].get("finalizers") or []
-        await self._set_finalizers(resource.key, [name for name in finalizers if name != FINALIZER])
+        await self._let_go(resource.key)
+
+    async def abandon(self) -> None:
+        """Let go of what is being deleted, although nothing of its cluster may be seen.
+
+        So it is in a namespace that is being deleted, once our rights there are gone. What a BrokerCluster
+        owns goes with it; its topics, quotas and groups go with its volumes.
+        """
+        cluster = self._live.get(f"{BrokerCluster.definition.kind}/{self._cluster}")
+        leaving = cluster is None or cluster["metadata"].get("deletionTimestamp") is not None
+        for key, item in list(self._live.items()):
+            deleted_at = item["metadata"].get("deletionTimestamp")
+            ours = FINALIZER in (item["metadata"].get("finalizers") or [])
+            if ours and deleted_at is not None and (leaving or self._is_overdue(deleted_at)):
+                log.warning("%s/%s is let go: its cluster may not be looked at", self._namespace, key)
+                await self._let_go(key)
+
+    async def _let_go(self, key: str) -> None:
+        finalizers = self._live[key]["metadata"].get("finalizers") or []
+        await self._set_finalizers(key, [name for name in finalizers if name != FINALIZER])
 
     async def _set_finalizers(self, key: str, finalizers: list[str]) -> bool:
         kind, _, name = key.partition("/")

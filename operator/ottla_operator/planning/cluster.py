@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.observed import Observed, PartitionKey
 from ottla_operator.planning.placement import Racks
+from ottla_operator.planning.quotas import default_steps
 from ottla_operator.planning.revision import Revision, restart_reasons
 from ottla_operator.planning.rolling import Roll, plan_roll
 from ottla_operator.planning.scaling import (
@@ -83,7 +84,7 @@ def plan_cluster(cluster: BrokerCluster, observed: Observed, target: Revision) -
     roll = plan_roll(observed, members.desired, target.hash, spec.rolling_update, approved=approved)
     roll = _until_caught_up(cluster, observed, target, roll)
     scaling = Scaling()
-    settings = _settings(observed, target)
+    settings = [*_settings(observed, target), *default_steps(cluster, observed)]
     steps: list[ClusterStep] = []
     if not observed.zookeeper.running:
         steps.append(EnsureZooKeeper())

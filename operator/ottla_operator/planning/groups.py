@@ -1,6 +1,6 @@
 """ConsumerGroup resources: what a group does and how far it lags. They observe, and create nothing.
 
-Called by `reconcile`. Offsets are not reset yet: a request for it is answered by the condition OffsetsReset.
+Called by `reconcile`. Offsets are touched for a reset that the spec asks for alone (`planning.resets`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ottla_operator.conditions import Finding, no, unknown, yes
 from ottla_operator.planning.observed import Observed
+from ottla_operator.planning.resets import plan_reset
 from ottla_operator.planning.steps import DeleteGroup, ResourceStep
 from ottla_operator.resources import ConsumerGroup, ConsumerGroupStatus
 from ottla_operator.resources.group import TopicLag
@@ -22,6 +23,8 @@ class GroupPlan:
     done: bool = False
     keep: bool = False
     """Nothing is known now: what the status says about the present spec stays."""
+    once_done: ConsumerGroupStatus | None = None
+    """The status once the steps are taken."""
 
 
 def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupPlan:
@@ -31,14 +34,15 @@ def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupP
         return _plan_deletion(group, observed, usable)
     if not usable or state is None:
         reason, message = "ClusterNotReady", "the group cannot be looked at yet"
-        findings = [no("Ready", reason, message), unknown("LagWithinLimit", reason)]
-        return GroupPlan((*findings, *_reset(group)), group.status, keep=True)
+        unseen = (no("Ready", reason, message), unknown("LagWithinLimit", reason))
+        return GroupPlan(unseen, group.status, keep=True)
     if state.state == "Dead":
         ready = yes("Ready", "NoSuchGroup", f"no client has joined group {group.group_id} yet")
     else:
         ready = yes("Ready", "Observed", f"{state.state}, {state.members} members")
     lags = state.lags
     total = sum(lags.values()) if lags is not None else group.status.total_lag
+    reset = plan_reset(group, state, observed.now_ms)
     status = ConsumerGroupStatus(
         state=state.state,
         members=state.members,
@@ -47,9 +51,11 @@ def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupP
         topics=[TopicLag(name=name, lag=lag) for name, lag in sorted(lags.items())]
         if lags is not None
         else group.status.topics,
-        last_reset=group.status.last_reset,
+        last_reset=reset.last,
     )
-    return GroupPlan((ready, _lag_finding(group, lags, total), *_reset(group)), status)
+    once_done = status.model_copy(update={"last_reset": reset.once_done}) if reset.once_done else None
+    findings = (ready, _lag_finding(group, lags, total), *reset.findings)
+    return GroupPlan(findings, status, reset.steps, once_done=once_done)
 
 
 def _lag_finding(group: ConsumerGroup, lags: object, total: int) -> Finding:
@@ -61,13 +67,6 @@ def _lag_finding(group: ConsumerGroup, lags: object, total: int) -> Finding:
     if total <= limit:
         return yes("LagWithinLimit", "WithinLimit", f"{total} of at most {limit} records behind")
     return no("LagWithinLimit", "LagTooHigh", f"{total} records behind, {limit} are allowed")
-
-
-def _reset(group: ConsumerGroup) -> tuple[Finding, ...]:
-    reset = group.spec.offset_reset
-    if reset is None:
-        return ()
-    return (no("OffsetsReset", "NotSupported", f"request {reset.request_id}: resets are not served yet"),)
 
 
 def _plan_deletion(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupPlan:

@@ -105,6 +105,26 @@ class TopicState:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupQuery:
+    """What is to be observed of a group beside its state and its lag."""
+
+    topics: tuple[str, ...] = ()
+    """Whose first and last offsets are asked for."""
+    timestamp_ms: int | None = None
+    """And the offsets of this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Offsets that exist, of the partitions of the topics in a GroupQuery."""
+
+    starts: Mapping[PartitionKey, int]
+    ends: Mapping[PartitionKey, int]
+    at_time: Mapping[PartitionKey, int] = field(default_factory=dict)
+    """Partitions with nothing as late as that are left out."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupState:
     group_id: str
     state: str
@@ -113,6 +133,10 @@ class GroupState:
     coordinator: int = -1
     lags: Mapping[str, int] | None = None
     """Records behind the end of each topic with a committed offset; None when it could not be computed."""
+    offsets: Mapping[PartitionKey, int] | None = None
+    """What is committed; None when it could not be read."""
+    positions: Positions | None = None
+    """The answer to a GroupQuery with topics; None when there was none, or no answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ottla_operator.conditions import Finding, no, unknown, yes
 from ottla_operator.planning.observed import Observed, QuotaEntity
 from ottla_operator.planning.steps import AlterQuota, ResourceStep
-from ottla_operator.resources import Quota, QuotaStatus
+from ottla_operator.resources import BrokerCluster, Quota, QuotaStatus
 from ottla_operator.resources.quota import Limits
 
 
@@ -26,9 +26,17 @@ class QuotaPlan:
     """Nothing is known now: what the status says about the present spec stays."""
 
 
-def plan_quotas(quotas: Iterable[Quota], observed: Observed, usable: bool) -> dict[str, QuotaPlan]:
-    """Plans by resource key. `usable`: the cluster can be asked."""
-    owners: dict[QuotaEntity, Quota] = {}
+DEFAULT_CLIENT: QuotaEntity = (None, "<default>")
+"""Whose limits `spec.defaultQuotas` of a BrokerCluster are: those that give way to all others."""
+
+
+def plan_quotas(
+    quotas: Iterable[Quota], observed: Observed, usable: bool, cluster: BrokerCluster | None = None
+) -> dict[str, QuotaPlan]:
+    """Plans by resource key. `usable`: the cluster can be asked; `cluster`: which may have limits itself."""
+    owners: dict[QuotaEntity, Quota | BrokerCluster] = {}
+    if cluster is not None and cluster.spec.default_quotas is not None:
+        owners[DEFAULT_CLIENT] = cluster
     plans: dict[str, QuotaPlan] = {}
     limits = observed.kafka.quotas if usable else None
     for quota in sorted(quotas, key=lambda q: q.metadata.age_key):
@@ -51,10 +59,26 @@ def wanted_limits(limits: Limits) -> dict[str, float]:
     return {name: value for name, value in limits if value is not None}
 
 
-def _younger(quota: Quota, owner: Quota) -> QuotaPlan:
+def default_steps(cluster: BrokerCluster, observed: Observed) -> list[AlterQuota]:
+    """What makes the brokers' limits of the default client those of the cluster's spec."""
+    wanted, limits = cluster.spec.default_quotas, observed.kafka.quotas
+    if wanted is None or limits is None or not observed.kafka.settled:
+        return []
+    return _steps(DEFAULT_CLIENT, wanted_limits(wanted), limits.get(DEFAULT_CLIENT, {}))
+
+
+def _steps(
+    entity: QuotaEntity, wanted: Mapping[str, float], current: Mapping[str, float]
+) -> list[AlterQuota]:
+    set_ = {name: value for name, value in wanted.items() if current.get(name) != value}
+    deleted = tuple(sorted(name for name in current if name not in wanted))
+    return [AlterQuota(entity, set_, deleted)] if set_ or deleted else []
+
+
+def _younger(quota: Quota, owner: Quota | BrokerCluster) -> QuotaPlan:
     if quota.metadata.deleting:
         return QuotaPlan((no("Ready", "Deleting"),), quota.status, done=True)
-    message = f"this entity belongs to the older resource {owner.key}"
+    message = f"this entity belongs to {owner.key}"
     status = QuotaStatus(overridden_by=owner.metadata.name)
     findings = (no("Ready", "ResourceConflict", message), no("Effective", "ResourceConflict"))
     return QuotaPlan(findings, status)
@@ -68,17 +92,15 @@ def _plan(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None
             unknown("Effective", reason),
         )
         return QuotaPlan(findings, quota.status, keep=True)
-    wanted, current = wanted_limits(quota.spec.limits), limits.get(entity_of(quota), {})
-    set_ = {name: value for name, value in wanted.items() if current.get(name) != value}
-    deleted = tuple(sorted(name for name in current if name not in wanted))
-    if not set_ and not deleted:
+    entity = entity_of(quota)
+    steps = _steps(entity, wanted_limits(quota.spec.limits), limits.get(entity, {}))
+    if not steps:
         status = QuotaStatus(applied_limits=quota.spec.limits)
         return QuotaPlan(
             (yes("Ready", "Applied", "the brokers have the limits"), yes("Effective", "Enforced")), status
         )
-    step = AlterQuota(entity_of(quota), set_, deleted)
-    findings = (no("Ready", "Applying", str(step)), no("Effective", "Applying"))
-    return QuotaPlan(findings, quota.status, (step,))
+    findings = (no("Ready", "Applying", str(steps[0])), no("Effective", "Applying"))
+    return QuotaPlan(findings, quota.status, tuple(steps))
 
 
 def _plan_deletion(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None) -> QuotaPlan:

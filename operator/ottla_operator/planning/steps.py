@@ -145,6 +145,15 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class ResetOffsets:
+    group: str
+    offsets: Mapping[PartitionKey, int]
+
+    def __str__(self) -> str:
+        return f"reset the offsets of group {self.group} in {len(self.offsets)} partitions"
+
+
+@dataclass(frozen=True, slots=True)
 class AlterQuota:
     entity: QuotaEntity
     set_: Mapping[str, float]
@@ -167,8 +176,16 @@ ClusterStep = (
     | Reassign
     | ElectPreferredLeaders
     | AlterBrokerSettings
+    | AlterQuota
 )
 ResourceStep = (
-    CreateTopic | AlterTopicConfig | CreatePartitions | DeleteTopic | DeleteGroup | AlterQuota | Reassign
+    CreateTopic
+    | AlterTopicConfig
+    | CreatePartitions
+    | DeleteTopic
+    | DeleteGroup
+    | ResetOffsets
+    | AlterQuota
+    | Reassign
 )
 Step = ClusterStep | ResourceStep

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,15 @@ from ottla.client.admin_types import ConfigEntry, Node, Reassignment, TopicDescr
 from ottla.client.connection import ConnectionLost, UnsupportedApi
 from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla_operator.planning.observed import GroupState, KafkaState, PartitionState, QuotaEntity, TopicState
+from ottla_operator.planning.observed import (
+    GroupQuery,
+    GroupState,
+    KafkaState,
+    PartitionState,
+    Positions,
+    QuotaEntity,
+    TopicState,
+)
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     AlterQuota,
@@ -29,6 +37,7 @@ from ottla_operator.planning.steps import (
     DeleteTopic,
     ElectPreferredLeaders,
     Reassign,
+    ResetOffsets,
 )
 from ottla_operator.platform.port import Address, KafkaStep, StepFailed
 
@@ -66,7 +75,7 @@ class KafkaAdmin:
             self._admin = AdminClient(list(brokers), client_id="ottla-operator", timeout_s=_TIMEOUT_S)
         return self._admin
 
-    async def observe(self, brokers: Sequence[Address], groups: Collection[str]) -> KafkaState:
+    async def observe(self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery]) -> KafkaState:
         if not brokers:
             return KafkaState(problem="no broker is running")
         admin = await self._client(brokers)
@@ -91,7 +100,10 @@ class KafkaAdmin:
         if seen is None:
             return without
         quotas = await self._quotas(admin)
-        found = {group: await self._group(admin, group, seen.topics) for group in sorted(groups)}
+        found = {}
+        for group, query in sorted(groups.items()):
+            state = await self._group(admin, group, seen.topics)
+            found[group] = replace(state, positions=await self._positions(admin, query, seen.topics))
         return replace(seen, groups=found, quotas=quotas)
 
     async def _ask_controller(self, node: Node) -> KafkaState | None:
@@ -140,7 +152,7 @@ class KafkaAdmin:
     async def _group(self, admin: AdminClient, group: str, topics: Mapping[str, TopicState]) -> GroupState:
         # Asking for a coordinator would create the offsets topic; an observer creates nothing.
         if _OFFSETS_TOPIC not in topics:
-            return GroupState(group, "Dead", lags={})
+            return GroupState(group, "Dead", lags={}, offsets={})
         try:
             async with asyncio.timeout(_GROUP_TIMEOUT_S):
                 found = await admin.describe_group(group)
@@ -152,7 +164,37 @@ class KafkaAdmin:
         for partition, offset in committed.items():
             lag = max(0, ends.get(partition, offset) - offset)
             lags[partition.topic] = lags.get(partition.topic, 0) + lag
-        return GroupState(group, found.state, len(found.members), found.coordinator.id, lags)
+        offsets = {(partition.topic, partition.partition): at for partition, at in committed.items()}
+        return GroupState(group, found.state, len(found.members), found.coordinator.id, lags, offsets)
+
+    async def _positions(
+        self, admin: AdminClient, query: GroupQuery, topics: Mapping[str, TopicState]
+    ) -> Positions | None:
+        """What a query of a group asks for; None when it asks for nothing, or nobody answers."""
+        if not query.topics:
+            return None
+        partitions = [
+            TopicPartition(*partition.key)
+            for topic in query.topics
+            if topic in topics
+            for partition in topics[topic].partitions
+        ]
+        try:
+            async with asyncio.timeout(_GROUP_TIMEOUT_S):
+                starts = await admin.start_offsets(partitions)
+                ends = await admin.end_offsets(partitions)
+                at_time = {}
+                if query.timestamp_ms is not None:
+                    at_time = await admin.offsets_for_time(partitions, query.timestamp_ms)
+        except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
+            log.debug("offsets could not be read: %s", _reason(error))
+            return None
+        if len(ends) < len(partitions) or len(starts) < len(partitions):
+            # A partition without a leader: no reset of a part of a topic.
+            return None
+        return Positions(
+            *({(tp.topic, tp.partition): at for tp, at in m.items()} for m in (starts, ends, at_time))
+        )
 
     async def take(self, step: KafkaStep) -> None:
         admin = self._admin
@@ -216,6 +258,9 @@ async def _take(admin: AdminClient, step: KafkaStep) -> None:
             await admin.alter_topic_config(step.topic, set_values=step.set_, delete=step.delete)
         case AlterBrokerSettings():
             await admin.alter_broker_config(None, set_values=step.set_, delete=step.delete)
+        case ResetOffsets():
+            offsets = {TopicPartition(*key): offset for key, offset in step.offsets.items()}
+            await admin.alter_group_offsets(step.group, offsets)
         case AlterQuota():
             await _alter_quota(admin, step)
         case CreatePartitions():

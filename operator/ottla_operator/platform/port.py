@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ottla_operator.planning.observed import BrokerInstance, KafkaState, ZooKeeperState
+from ottla_operator.planning.observed import BrokerInstance, GroupQuery, KafkaState, ZooKeeperState
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     AlterQuota,
@@ -21,6 +21,7 @@ from ottla_operator.planning.steps import (
     DeleteTopic,
     ElectPreferredLeaders,
     Reassign,
+    ResetOffsets,
 )
 from ottla_operator.resources import AnyResource, BrokerCluster
 from ottla_operator.resources.common import Status
@@ -31,6 +32,7 @@ KafkaStep = (
     | CreatePartitions
     | DeleteTopic
     | DeleteGroup
+    | ResetOffsets
     | Reassign
     | ElectPreferredLeaders
     | AlterBrokerSettings
@@ -101,7 +103,7 @@ class Platform(Protocol):
 class Kafka(Protocol):
     """The Admin API of the cluster."""
 
-    async def observe(self, brokers: Sequence[Address], groups: Collection[str]) -> KafkaState:
+    async def observe(self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery]) -> KafkaState:
         """Ask the controller, found through any of the brokers. Never raises for an unreachable cluster."""
         ...
 

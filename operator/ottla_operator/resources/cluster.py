@@ -20,6 +20,7 @@ from ottla_operator.resources.common import (
     Quantity,
     Resource,
     Status,
+    TransitionRule,
     condition_column,
     config_texts,
     parse_quantity,
@@ -28,7 +29,7 @@ from ottla_operator.resources.quota import Limits
 from ottla_operator.resources.settings import broker_settings_problems, is_connect_string
 
 # Fields that only Kubernetes can honour: accepted everywhere, so that one file serves both.
-KUBERNETES_ONLY = ("version", "image", "listeners", "rack", "resources", "template", "default_quotas")
+KUBERNETES_ONLY = ("version", "image", "listeners", "rack", "resources", "template")
 
 
 class Listener(Model):
@@ -62,6 +63,29 @@ class ZooKeeper(Model):
         if self.connect is not None and self.managed is not None:
             raise ValueError("give connect or managed, not both")
         return self
+
+
+def _zookeeper_servers(spec: BrokerClusterSpec) -> int | None:
+    """Of the ensemble that the operator runs; None when it runs none."""
+    if spec.zookeeper.connect is not None:
+        return None
+    return (spec.zookeeper.managed or ManagedZooKeeper()).replicas
+
+
+def _servers_cel(spec: str) -> str:
+    default = ManagedZooKeeper().replicas
+    of_others = f"has({spec}.zookeeper) && has({spec}.zookeeper.connect)"
+    given = f"has({spec}.zookeeper) && has({spec}.zookeeper.managed)"
+    return f"({of_others} ? 0 : ({given} ? {spec}.zookeeper.managed.replicas : {default}))"
+
+
+# Two new servers of three would be a quorum without the data of the first.
+SERVERS_RULE = TransitionRule(
+    path="spec.zookeeper.managed.replicas",
+    message="zookeeper.managed.replicas cannot be changed: new servers could outvote the one with the data",
+    cel=f"{_servers_cel('self')} == {_servers_cel('oldSelf')}",
+    allows=lambda old, new: _zookeeper_servers(old) == _zookeeper_servers(new),
+)
 
 
 class Rack(Model):
@@ -107,7 +131,10 @@ class BrokerClusterSpec(Model):
     rolling_update: RollingUpdate = Field(default_factory=RollingUpdate)
     scale_down: ScaleDown = Field(default_factory=ScaleDown)
     rebalance: Rebalance = Field(default_factory=Rebalance)
-    default_quotas: Limits | None = None
+    default_quotas: Limits | None = Field(
+        default=None,
+        description="Of each client id without limits of its own; left as they are when this is taken away.",
+    )
 
 
 class BrokerStatus(Model):
@@ -174,6 +201,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
             PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
         ),
+        transition_rules=(SERVERS_RULE,),
         scale={
             "specReplicasPath": ".spec.replicas",
             "statusReplicasPath": ".status.replicas",

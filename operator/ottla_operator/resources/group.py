@@ -51,6 +51,7 @@ class LastReset(Model):
     before: dict[str, int] = Field(default_factory=dict)
     after: dict[str, int] = Field(default_factory=dict)
     completed_at: str = ""
+    message: str = ""
 
 
 class ConsumerGroupStatus(Status):

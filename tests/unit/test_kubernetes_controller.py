@@ -1,0 +1,95 @@
+"""Who looks when: workers come and go with their clusters; events become words to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from kubernetes_world import NAMESPACE, FakeApi
+
+from ottla_operator import handlers
+from ottla_operator.kubernetes.command import images_from
+from ottla_operator.kubernetes.controller import Controller
+from ottla_operator.kubernetes.manifests_common import Images
+from ottla_operator.kubernetes.metrics import Metrics
+from ottla_operator.resources import KINDS
+
+TIMEOUT_S = 20
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - a worker's end comes with no event
+            await asyncio.sleep(0.01)
+
+
+async def with_controller(api: FakeApi, use: Callable[[Controller], None]) -> Metrics:
+    """A controller that runs until no cluster is left."""
+    metrics = Metrics()
+    controller = Controller(api, Images(), metrics, lambda: api.now_ms, 30)
+    stopping = asyncio.Event()
+    running = asyncio.ensure_future(controller.run(stopping))
+    use(controller)
+    await until(lambda: not controller.clusters)
+    stopping.set()
+    await running
+    return metrics
+
+
+def test_a_worker_ends_when_nothing_is_there_to_look_after() -> None:
+    api = FakeApi()
+
+    def use(controller: Controller) -> None:
+        controller.poke(NAMESPACE, "demo")
+        assert controller.clusters == [(NAMESPACE, "demo")]
+
+    metrics = asyncio.run(with_controller(api, use))
+    assert api.writes == []
+    assert b'namespace="shop"' not in metrics.text(), "a cluster that is gone leaves no numbers behind"
+
+
+def test_a_topic_whose_cluster_does_not_exist_can_be_deleted() -> None:
+    api = FakeApi()
+    api.resource("Topic", "orders", {"clusterRef": {"name": "nowhere"}})
+    api.items["Topic", "orders"]["metadata"]["finalizers"] = ["ottla.dev/operator"]
+    api.delete_one("Topic", "orders")
+
+    def use(controller: Controller) -> None:
+        controller.poke(NAMESPACE, "nowhere")
+
+    asyncio.run(with_controller(api, use))
+    assert ("Topic", "orders") not in api.items
+
+
+def test_every_kind_of_ours_is_watched_and_so_is_what_we_make() -> None:
+    registry = handlers.registry_for(lambda namespace, cluster: None)
+    plurals = {selector.any_name for selector in registry._watching.get_all_selectors()}
+    assert {model.definition.plural for model in KINDS.values()} <= plurals
+    assert {"pods", "configmaps", "services", "statefulsets", "poddisruptionbudgets"} <= plurals
+
+
+def test_nothing_of_kopf_is_kept_in_the_objects() -> None:
+    registry = handlers.registry_for(lambda namespace, cluster: None)
+    assert not registry._changing.get_all_selectors()
+    assert not registry._spawning.get_all_selectors()
+    assert handlers.settings().posting.enabled is False
+
+
+@pytest.mark.parametrize(
+    ("body", "cluster"),
+    [
+        ({"kind": "BrokerCluster", "metadata": {"name": "demo"}}, "demo"),
+        ({"kind": "Topic", "metadata": {"name": "t"}, "spec": {"clusterRef": {"name": "demo"}}}, "demo"),
+        ({"kind": "Topic", "metadata": {"name": "t"}, "spec": {}}, ""),
+        ({"kind": "Topic", "metadata": {"name": "t"}}, ""),
+    ],
+)
+def test_a_resource_names_its_cluster(body: dict[str, object], cluster: str) -> None:
+    assert handlers.cluster_of(body) == cluster
+
+
+def test_zookeeper_comes_from_the_brokers_image_unless_told_otherwise() -> None:
+    assert images_from({"OTTLA_BROKER_IMAGE": "ottla:2"}) == Images("ottla:2", "ottla:2")
+    given = {"OTTLA_BROKER_IMAGE": "a", "OTTLA_ZOOKEEPER_IMAGE": "b", "OTTLA_IMAGE_PULL_POLICY": "Always"}
+    assert images_from(given) == Images("a", "b", "Always")
