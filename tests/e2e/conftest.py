@@ -46,7 +46,7 @@ def kube() -> Kube:
 
 def _load_image(script: str) -> None:
     base = "localhost/python:3.12-slim"
-    subprocess.run([script, "base-image", "python:3.12-slim"], check=True, timeout=900)
+    subprocess.run([script, "base-image", base], check=True, timeout=900)
     subprocess.run([script, "load-image", str(ROOT), IMAGE, f"BASE_IMAGE={base}"], check=True, timeout=1500)
 
 
