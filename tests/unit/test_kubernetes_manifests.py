@@ -164,6 +164,7 @@ def test_a_zookeeper_of_somebody_elses_is_connected_to_as_given() -> None:
         ({"image": "ottla:2"}, {"image"}),
         ({"resources": {"requests": {"cpu": "1"}}}, {"pod template"}),
         ({"template": {"pod": {"spec": {"nodeSelector": {"disk": "ssd"}}}}}, {"pod template"}),
+        ({"template": {"pod": {"metadata": {"annotations": {"restarted": "now"}}}}}, {"pod template"}),
         ({"listeners": [{"name": "plain", "port": 9095}]}, {"listeners", "pod template"}),
         ({"zookeeper": {"connect": "zk:2181"}}, {"zookeeper.connect"}),
         ({"replicas": 5}, set()),

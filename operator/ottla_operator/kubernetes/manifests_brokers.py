@@ -52,7 +52,6 @@ def traits(cluster: BrokerCluster, images: Images) -> dict[str, str]:
     """What a broker runs with beside its settings, by the words in which a bounce is explained."""
     template = broker_template(cluster, images, 1)
     template["spec"].pop("volumes")
-    template["metadata"].pop("annotations", None)
     for container in template["spec"]["containers"]:
         if container["name"] == "broker":
             container.pop("image")
