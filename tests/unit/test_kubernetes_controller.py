@@ -9,6 +9,7 @@ import pytest
 from kubernetes_world import NAMESPACE, FakeApi
 
 from ottla_operator import handlers
+from ottla_operator.kubernetes.api import ApiError
 from ottla_operator.kubernetes.command import images_from
 from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.manifests_common import Images
@@ -60,6 +61,40 @@ def test_a_topic_whose_cluster_does_not_exist_can_be_deleted() -> None:
 
     asyncio.run(with_controller(api, use))
     assert ("Topic", "orders") not in api.items
+
+
+def test_what_no_event_told_of_is_found_by_looking() -> None:
+    """Watches can fall silent, and none comes of a namespace that is being deleted."""
+
+    async def story() -> None:
+        api = FakeApi()
+        api.resource("Topic", "orders", {"clusterRef": {"name": "nowhere"}})
+        controller = Controller(api, Images(), Metrics(), lambda: api.now_ms, 0.05, [NAMESPACE])
+        stopping = asyncio.Event()
+        running = asyncio.ensure_future(controller.run(stopping))
+        await until(lambda: controller.clusters == [(NAMESPACE, "nowhere")])
+        stopping.set()
+        await running
+
+    asyncio.run(story())
+
+
+def test_looking_goes_on_after_the_api_server_did_not_answer() -> None:
+    async def story() -> None:
+        api = FakeApi()
+        api.resource("BrokerCluster", "demo", {"replicas": 0})
+        api.fail = lambda verb, kind, name: ApiError(0, "Unreachable", "away") if verb == "list" else None
+        controller = Controller(api, Images(), Metrics(), lambda: api.now_ms, 0.05)
+        stopping = asyncio.Event()
+        running = asyncio.ensure_future(controller.run(stopping))
+        await until(lambda: len(api.calls) > len(KINDS))
+        assert controller.clusters == []
+        api.fail = lambda verb, kind, name: None
+        await until(lambda: controller.clusters == [(NAMESPACE, "demo")])
+        stopping.set()
+        await running
+
+    asyncio.run(story())
 
 
 def test_every_kind_of_ours_is_watched_and_so_is_what_we_make() -> None:

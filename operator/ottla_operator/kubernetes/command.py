@@ -83,7 +83,12 @@ async def _run(namespaces: Sequence[str], resync_s: float, http_port: int) -> No
     metrics = Metrics()
     api = Api(metrics.count_request)
     controller = Controller(
-        api, images_from(dict(os.environ)), metrics, lambda: time.time_ns() // 1_000_000, resync_s
+        api,
+        images_from(dict(os.environ)),
+        metrics,
+        lambda: time.time_ns() // 1_000_000,
+        resync_s,
+        namespaces,
     )
     server = await _serve(http_port, controller, metrics) if http_port else None
     watching = loop.create_task(handlers.watch(controller.poke, namespaces, stopping))

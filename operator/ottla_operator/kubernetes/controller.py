@@ -1,8 +1,9 @@
 """One worker for each (namespace, cluster): passes of its reconciler, one after the other.
 
 Called by the handlers, which only say that something happened there. What a worker does depends on what it
-then observes, never on what woke it; so events may be lost, doubled and late. A worker ends when nothing is
-left.
+then observes, never on what woke it; so events may be lost, doubled and late. What no event told of is found
+by looking: watches can fall silent, and kopf's end where a namespace is being deleted. A worker ends when
+nothing is left.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ottla_operator.handlers import cluster_of
 from ottla_operator.kubernetes.api import Api, ApiError, Forbidden
 from ottla_operator.kubernetes.events import EventRecorder
 from ottla_operator.kubernetes.manifests_common import Images
@@ -22,6 +24,7 @@ from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.reconcile import Pass, Reconciler
+from ottla_operator.resources import KINDS
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +51,21 @@ class Controller:
     """Runs workers for the clusters that it hears of."""
 
     def __init__(
-        self, api: Api, images: Images, metrics: Metrics, clock_ms: Callable[[], int], resync_s: float
+        self,
+        api: Api,
+        images: Images,
+        metrics: Metrics,
+        clock_ms: Callable[[], int],
+        resync_s: float,
+        namespaces: Sequence[str] = (),
     ) -> None:
+        """`namespaces`: to look for clusters in; none: all."""
         self._api = api
         self._images = images
         self._metrics = metrics
         self._clock_ms = clock_ms
         self._resync_s = resync_s
+        self._namespaces: Sequence[str | None] = namespaces or (None,)
         self._recorder = EventRecorder(api, clock_ms)
         self._workers: dict[Key, _Worker] = {}
         self._passes = asyncio.Semaphore(_PASSES_MAX)
@@ -74,12 +85,30 @@ class Controller:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until told to stop; a pass that is under way is given up: the next operator goes on from there."""
-        events = asyncio.get_running_loop().create_task(self._recorder.run())
+        loop = asyncio.get_running_loop()
+        own = [loop.create_task(self._recorder.run()), loop.create_task(self._look_around())]
         await stopping.wait()
         tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
-        for task in (*tasks, events):
+        for task in (*tasks, *own):
             task.cancel()
-        await asyncio.gather(*tasks, events, return_exceptions=True)
+        await asyncio.gather(*tasks, *own, return_exceptions=True)
+
+    async def _look_around(self) -> None:
+        """Find what no event told of. Workers look after what they know by themselves."""
+        while True:
+            await asyncio.sleep(self._resync_s)
+            for namespace in self._namespaces:
+                for kind in KINDS:
+                    try:
+                        found = await self._api.list(kind, namespace)
+                    except ApiError as error:
+                        log.warning("looking for each %s failed: %s", kind, error.message)
+                        continue
+                    for item in found:
+                        key = (str(item["metadata"].get("namespace")), cluster_of(item))
+                        if key[1] and key not in self._workers:
+                            log.info("%s/%s is looked after, although no event told of it", *key)
+                            self.poke(*key)
 
     def stuck(self) -> list[str]:
         """Clusters whose pass does not come to an end, although it should have been given up."""
