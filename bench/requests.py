@@ -54,14 +54,14 @@ class Load(NamedTuple):
     frame: bytes
 
 
-def produce_frame(batch_bytes: int) -> bytes:
+def produce_frame(batch_bytes: int, acks: int = 1) -> bytes:
     """A Produce request with one batch of about `batch_bytes`, at least one record."""
     count = max(1, batch_bytes // (RECORD_BYTES + 8))
     value = os.urandom(RECORD_BYTES)
     now_ms = time.time_ns() // 1_000_000
     batch = build_batch([Record(i, now_ms, None, value) for i in range(count)])
     message = ProduceRequest(
-        acks=1,
+        acks=acks,
         timeout_ms=30_000,
         topic_data=[
             ProduceRequest.TopicProduceData(

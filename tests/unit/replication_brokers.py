@@ -149,6 +149,7 @@ class Connection:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.closed = False
+        self.under_way: set[asyncio.Task[None]] = set()
 
     def version_of(self, api_key: int) -> int:
         return self.broker.versions[api_key]
@@ -162,6 +163,18 @@ class Connection:
         if not self.broker.up:
             raise ConnectionError("connection lost")
         return codec.decode(frames.RESPONSES[message.api_key], version, codec.encode(response, version))
+
+    def send(self, message: Any, version: int, timeout_s: float, answered: Callable[[Any], None]) -> None:
+        async def exchange() -> None:
+            try:
+                response = await self.request(message, version=version, timeout_s=timeout_s)
+            except Exception as error:
+                response = error
+            answered(response)
+
+        task = asyncio.get_running_loop().create_task(exchange())
+        self.under_way.add(task)
+        task.add_done_callback(self.under_way.discard)
 
     def close(self) -> None:
         self.closed = True

@@ -10,6 +10,7 @@ import pytest
 
 from ottla.client.connection import BrokerConnection, ConnectionLost, UnsupportedApi
 from ottla.protocol import frames
+from ottla.protocol.errors import MalformedMessage
 from ottla.protocol.messages import (
     ApiVersionsResponse,
     DeleteGroupsRequest,
@@ -116,3 +117,54 @@ def test_a_frame_of_nonsense_size_ends_the_connection() -> None:
             await connection.request(MetadataRequest())
 
     asyncio.run(with_server(lambda header: b"\xff\xff\xff\xff", use))
+
+
+def test_each_request_has_its_own_time() -> None:
+    async def use(connection: BrokerConnection) -> None:
+        begun = asyncio.get_running_loop().time()
+        slow = asyncio.ensure_future(connection.request(MetadataRequest(), timeout_s=0.3))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await connection.request(MetadataRequest(), timeout_s=0.01)
+        assert not slow.done()
+        with pytest.raises(TimeoutError):
+            await slow
+        assert asyncio.get_running_loop().time() - begun >= 0.3
+
+    asyncio.run(with_server(lambda header: struct.pack(">ii", 4, 12345), use))
+
+
+def test_an_answer_may_send_the_next_request() -> None:
+    async def use(connection: BrokerConnection) -> None:
+        loop = asyncio.get_running_loop()
+        heard: list[object] = []
+        done = loop.create_future()
+
+        def answered(response: object) -> None:
+            heard.append(response)
+            if len(heard) < 3:
+                connection.send(MetadataRequest(), 9, 30, answered)
+            else:
+                done.set_result(None)
+
+        connection.send(MetadataRequest(), 9, 30, answered)
+        await done
+        assert all(isinstance(response, MetadataResponse) for response in heard)
+        lost = loop.create_future()
+        connection.send(MetadataRequest(), 9, 30, lost.set_result)
+        connection.close()
+        assert isinstance(await lost, ConnectionLost)
+        with pytest.raises(ConnectionLost):
+            connection.send(MetadataRequest(), 9, 30, answered)
+
+    asyncio.run(with_server(metadata, use))
+
+
+def test_a_response_that_makes_no_sense_is_an_error_of_its_request() -> None:
+    async def use(connection: BrokerConnection) -> None:
+        with pytest.raises(MalformedMessage):
+            await connection.request(MetadataRequest())
+        assert not connection.closed
+
+    asyncio.run(with_server(lambda header: struct.pack(">iiB", 5, header.correlation_id, 0), use))

@@ -2,15 +2,20 @@
 
 Called by the replica fetchers, the controller's channels, the admin client and the operator. Invariants:
 a frame is received into a buffer of its own (so `records` in a response may be memoryviews of it for as long
-as the response lives); every request's future is settled exactly once, with a response, `ConnectionLost` or
+as the response lives); every request is answered exactly once, with a response, `ConnectionLost` or
 a time-out; versions are negotiated by ApiVersions before the first request (KIP-35).
+
+A fetcher sends one request after the other for ever, so a request costs no task, future or timer of its own:
+`send` calls back in the turn of the loop in which the response comes, and all time-outs share one timer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeAlias, cast
 
 from ottla.protocol import codec, frames
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -22,7 +27,8 @@ _CORRELATION: Final = struct.Struct(">i")
 _READ_BUFFER_BYTES: Final = 64 * 1024
 _FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 
-R = TypeVar("R", bound=Message)
+Answered: TypeAlias = Callable[[Any], None]
+"""Takes the response, or the exception in its place."""
 
 
 class ConnectionLost(ConnectionError):
@@ -33,11 +39,43 @@ class UnsupportedApi(Exception):
     """The broker serves no version of this API that we speak."""
 
 
-class _Channel(asyncio.BufferedProtocol):
-    """Cuts the byte stream into frames and settles the futures that wait for them."""
+class _Waiting:
+    """A request that was sent and not answered yet."""
 
-    def __init__(self) -> None:
-        self.pending: dict[int, asyncio.Future[memoryview]] = {}
+    __slots__ = ("answered", "api_key", "deadline", "version")
+
+    def __init__(self, api_key: int, version: int, deadline: float, answered: Answered) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.deadline = deadline
+        self.answered = answered
+
+    def arrived(self, frame: memoryview) -> None:
+        response: Any
+        try:
+            response = self._decoded(frame)
+        except Exception as problem:
+            response = problem
+        self.answered(response)
+
+    def _decoded(self, frame: memoryview) -> Message:
+        api_key, version = self.api_key, self.version
+        offset = frames.response_body_offset(api_key, version, frame)
+        if api_key == ApiVersionsRequest.api_key and version > 0:
+            # A broker that does not know our version answers in version 0, with an error (KIP-511).
+            (error,) = struct.unpack_from(">h", frame, offset)
+            if error == ErrorCode.UNSUPPORTED_VERSION:
+                version = 0
+        return codec.decode(frames.RESPONSES[api_key], version, frame, offset)
+
+
+class _Channel(asyncio.BufferedProtocol):
+    """Cuts the byte stream into frames and hands them to the requests that wait for them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._pending: dict[int, _Waiting] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
         self.lost: BaseException | None = None
         self._buffer = bytearray(_READ_BUFFER_BYTES)
@@ -51,10 +89,34 @@ class _Channel(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = exc or ConnectionLost("the broker closed the connection")
-        for future in self.pending.values():
-            if not future.done():
-                future.set_exception(ConnectionLost(str(self.lost)))
-        self.pending.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pending, self._pending = self._pending, {}
+        for waiting in pending.values():
+            waiting.answered(ConnectionLost(str(self.lost)))
+
+    def expect(self, correlation_id: int, waiting: _Waiting) -> None:
+        """The request is about to be sent."""
+        self._pending[correlation_id] = waiting
+        timer = self._timer
+        if timer is None or waiting.deadline < timer.when():
+            if timer is not None:
+                timer.cancel()
+            self._timer = self.loop.call_at(waiting.deadline, self._time_out)
+
+    def _time_out(self) -> None:
+        """Some request's time was over, unless it has been answered: that leaves the timer alone."""
+        assert self._timer is not None
+        now = max(self.loop.time(), self._timer.when())  # the loop may be early by its clock's resolution
+        late = [number for number, waiting in self._pending.items() if waiting.deadline <= now]
+        expired = [self._pending.pop(number) for number in late]
+        self._timer = None
+        if self._pending:
+            earliest = min(waiting.deadline for waiting in self._pending.values())
+            self._timer = self.loop.call_at(earliest, self._time_out)
+        for waiting in expired:
+            waiting.answered(TimeoutError())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -96,9 +158,9 @@ class _Channel(asyncio.BufferedProtocol):
 
     def _deliver(self, frame: bytearray) -> None:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
-        future = self.pending.pop(correlation_id, None)
-        if future is not None and not future.done():
-            future.set_result(memoryview(frame))
+        waiting = self._pending.pop(correlation_id, None)
+        if waiting is not None:
+            waiting.arrived(memoryview(frame))
 
     def _abort(self, reason: str) -> None:
         assert self.transport is not None
@@ -124,20 +186,20 @@ class BrokerConnection:
         """Connect and negotiate. Raises OSError, ConnectionLost or asyncio.TimeoutError."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
-            _, channel = await loop.create_connection(_Channel, host, port)
+            _, channel = await loop.create_connection(partial(_Channel, loop), host, port)
             connection = cls(channel, host, port, client_id)
             try:
-                await connection._negotiate()
+                await connection._negotiate(timeout_s)
             except BaseException:
                 connection.close()
                 raise
         return connection
 
-    async def _negotiate(self) -> None:
+    async def _negotiate(self, timeout_s: float) -> None:
         request = ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
-        response = await self._exchange(request, 3, ApiVersionsResponse)
+        response: ApiVersionsResponse = await self.request(request, version=3, timeout_s=timeout_s)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            response = await self._exchange(request, 0, ApiVersionsResponse)
+            response = await self.request(request, version=0, timeout_s=timeout_s)
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code), f"ApiVersions of {self.host}:{self.port}")
         self._versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
@@ -161,32 +223,23 @@ class BrokerConnection:
 
     async def request(self, message: Message, *, version: int | None = None, timeout_s: float = 30) -> Any:
         """Send a request, await its response. Raises ConnectionLost, UnsupportedApi, asyncio.TimeoutError."""
-        api_key = type(message).api_key
-        chosen = self.version_of(api_key) if version is None else version
-        async with asyncio.timeout(timeout_s):
-            return await self._exchange(message, chosen, frames.RESPONSES[api_key])
+        chosen = self.version_of(type(message).api_key) if version is None else version
+        answer: asyncio.Future[Any] = self._channel.loop.create_future()
+        self.send(message, chosen, timeout_s, partial(_settle, answer))
+        return await answer
 
-    async def _exchange(self, message: Message, version: int, response_type: type[R]) -> R:
+    def send(self, message: Message, version: int, timeout_s: float, answered: Answered) -> None:
+        """Send a request, and have `answered` called, once, with what `request` would return or raise. Raises
+        ConnectionLost instead when the connection is closed already."""
         channel = self._channel
         if channel.lost is not None or channel.transport is None:
             raise ConnectionLost(str(channel.lost))
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        channel.pending[correlation_id] = future
-        channel.transport.write(frames.encode_request(message, version, correlation_id, self._client_id))
-        try:
-            frame = await future
-        finally:
-            channel.pending.pop(correlation_id, None)
-        api_key = type(message).api_key
-        offset = frames.response_body_offset(api_key, version, frame)
-        if api_key == ApiVersionsRequest.api_key and version > 0:
-            # A broker that does not know our version answers in version 0, with an error (KIP-511).
-            (error,) = struct.unpack_from(">h", frame, offset)
-            if error == ErrorCode.UNSUPPORTED_VERSION:
-                version = 0
-        return codec.decode(response_type, version, frame, offset)
+        frame = frames.encode_request(message, version, correlation_id, self._client_id)
+        deadline = channel.loop.time() + timeout_s
+        channel.expect(correlation_id, _Waiting(message.api_key, version, deadline, answered))
+        channel.transport.write(frame)
 
     def close(self) -> None:
         """Close at once; requests in flight end with ConnectionLost."""
@@ -194,3 +247,12 @@ class BrokerConnection:
             self._channel.transport.close()
         if self._channel.lost is None:
             self._channel.lost = ConnectionLost("closed by us")
+
+
+def _settle(answer: asyncio.Future[Any], response: Any) -> None:
+    if answer.done():
+        return  # cancelled
+    if isinstance(response, BaseException):
+        answer.set_exception(response)
+    else:
+        answer.set_result(response)

@@ -89,7 +89,8 @@ class FetchSession:
         """Ask for a partition, or go on asking for it."""
         asked = Asked(topic_id or ZERO_UUID, partition)
         before = self._asked.get(key)
-        if asked == before:
+        # Mostly the offset is another one, and comparing the rest would cost more than it tells.
+        if before and before.partition.fetch_offset == partition.fetch_offset and asked == before:
             return
         if before is not None and self._by_topic_id and before.topic_id != asked.topic_id:
             self._forgotten.append((key, before.topic_id))

@@ -20,9 +20,10 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from ottla.client.connection import BrokerConnection, UnsupportedApi
+from ottla.client.connection import Answered, BrokerConnection, UnsupportedApi
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
@@ -169,7 +170,9 @@ class LeaderFetcher:
         connection = self._connection
         if self._session.id and connection is not None and not connection.closed:
             version = connection.version_of(FetchRequest.api_key)
-            await self._send(connection, self._session.final_request(), version)
+            answered = asyncio.Event()
+            self._send(connection, self._session.final_request(), version, lambda _: answered.set())
+            await answered.wait()
 
     async def _pause(self, pause_ms: int | None) -> None:
         """Wait for a partition to come, `pause_ms` at most (None: as long as it takes)."""
@@ -209,24 +212,54 @@ class LeaderFetcher:
             connection = self._connection = await self._connect(*endpoint)
         return connection
 
-    async def _request(self, connection: BrokerConnection, message: Any, version: int) -> Any:
-        timeout_s = self._settings.request_timeout_ms / 1000
-        return await connection.request(message, version=version, timeout_s=timeout_s)
-
     async def _fetch_once(self) -> None:
+        """Fetch, and go on fetching for as long as nothing but that is to be done.
+
+        Each answer's callback sends the next request; the task wakes only when it is needed.
+        """
         connection = await self._connected()
+        needed: asyncio.Future[list[FollowerFetch]] = asyncio.get_running_loop().create_future()
+        self._ask(connection, needed)
+        for follower in await needed:
+            await self._place(connection, follower)
+
+    def _ask(self, connection: BrokerConnection, needed: asyncio.Future[list[FollowerFetch]]) -> None:
         version = self._version(connection)
         full = self._session.begin(by_topic_id=version >= _TOPIC_IDS_FROM)
         request = self._next_request(full)
         if request is None:
-            return
-        response: FetchResponse = await self._send(connection, request, version)
+            needed.set_result([])
+        else:
+            self._send(connection, request, version, partial(self._answered, connection, full, needed))
+
+    def _answered(
+        self,
+        connection: BrokerConnection,
+        full: bool,
+        needed: asyncio.Future[list[FollowerFetch]],
+        response: FetchResponse | BaseException,
+    ) -> None:
+        if needed.done():
+            return  # cancelled: nobody wants the answer any more
+        try:
+            if isinstance(response, BaseException):
+                raise response
+            out_of_range = self._take(response, full)
+            if out_of_range or self._later or self._stopping:
+                needed.set_result(out_of_range)
+            else:
+                self._ask(connection, needed)
+        except Exception as error:
+            needed.set_exception(error)
+
+    def _take(self, response: FetchResponse, full: bool) -> list[FollowerFetch]:
+        """Do what the answer asks for. Returns whose offset lies outside the leader's log."""
+        out_of_range: list[FollowerFetch] = []
         answers = self._session.accept(response)
         if answers is None:
             if full and response.error_code not in SESSION_ERRORS:
                 raise KafkaError(ErrorCode.of(response.error_code), "the whole fetch was refused")
-            return  # a full request sets it right
-        out_of_range: list[FollowerFetch] = []
+            return out_of_range  # a full request sets it right
         for key, answer in answers:
             follower = self._followers.get(key)
             if follower is None:
@@ -244,8 +277,7 @@ class LeaderFetcher:
                 self._count(key, len(answer.records))
                 # To the end of the line: the response's size is limited, and everyone has a turn.
                 self._followers[key] = self._followers.pop(key)
-        for follower in out_of_range:
-            await self._place(connection, follower)
+        return out_of_range
 
     def _version(self, connection: BrokerConnection) -> int:
         """The version of Fetch to speak."""
@@ -274,7 +306,9 @@ class LeaderFetcher:
         self._changed.clear()
         return session.request()
 
-    async def _send(self, connection: BrokerConnection, request: FetchRequest, version: int) -> FetchResponse:
+    def _send(
+        self, connection: BrokerConnection, request: FetchRequest, version: int, answered: Answered
+    ) -> None:
         """Send a request with what goes into each of them."""
         settings = self._settings
         request.max_wait_ms = settings.wait_ms_max
@@ -286,8 +320,7 @@ class LeaderFetcher:
             )
         else:
             request.replica_id = self._broker_id
-        response: FetchResponse = await self._request(connection, request, version)
-        return response
+        connection.send(request, version, settings.request_timeout_ms / 1000, answered)
 
     def _count(self, key: PartitionKey, size: int) -> None:
         quota = self._quota()
@@ -348,7 +381,10 @@ class LeaderFetcher:
             ],
         )
         version = min(connection.version_of(ListOffsetsRequest.api_key), 7)
-        response: ListOffsetsResponse = await self._request(connection, request, version)
+        timeout_s = self._settings.request_timeout_ms / 1000
+        response: ListOffsetsResponse = await connection.request(
+            request, version=version, timeout_s=timeout_s
+        )
         answer = response.topics[0].partitions[0]
         if answer.error_code != ErrorCode.NONE:
             return Retry(ErrorCode.of(answer.error_code))
