@@ -546,3 +546,21 @@ def test_one_that_was_about_to_join_and_died_holds_the_high_watermark_no_longer(
     assert cluster.leader.high_watermark == 0, "3 was caught up, and to join"
     cluster.leader.maybe_shrink_isr(cluster.now_ms)
     assert cluster.leader.high_watermark == 1
+
+
+def test_one_that_was_about_to_join_and_left_the_cluster_holds_nothing_up_from_then_on(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.replicate()
+    cluster.elect(1, isr=[1, 2])
+    cluster.replicate()
+    cluster.produce("a", acks=1)
+    cluster.replicate(2)
+    cluster.kill(3)
+    cluster.decide_proposals()
+    assert cluster.leader.high_watermark == 0
+    heard = cluster.heard[1].news.count(("high watermark", 1))
+    cluster.leader.follower_left(cluster.now_ms)
+    assert cluster.leader.high_watermark == 1
+    assert cluster.heard[1].news.count(("high watermark", 1)) == heard + 1

@@ -132,6 +132,9 @@ class MetadataCache:
     def broker(self, broker_id: int, listener: str | None = None) -> BrokerEndpoint | None:
         return self._brokers.get(broker_id, {}).get(listener or self.listener)
 
+    def alive(self) -> frozenset[int]:
+        return frozenset(self._brokers)
+
     def is_alive(self, broker_id: int) -> bool:
         return broker_id in self._brokers
 

@@ -90,6 +90,8 @@ class ReplicaManager:
         self._lag_ms_max = config.get_int("replica.lag.time.max.ms")
         self._sender = AlterPartitionSender(broker_id, lambda: self.broker_epoch, alter_partition, clock)
         self._upkeep = Upkeep(self.partitions, config, logs, self._log_start_moved)
+        self._alive = cache.alive()
+        cache.on_update.append(self._look_who_left)
 
     # --- looking up ---------------------------------------------------------------------------------
 
@@ -348,6 +350,15 @@ class ReplicaManager:
         if broker is not None:
             return broker.host, broker.port
         return self._endpoints.get(broker_id)
+
+    def _look_who_left(self) -> None:
+        """A follower whose broker shuts down is out of the ISR first, fetches a little longer, and is waited
+        for as one about to join: until now, or producers would wait for their time-out."""
+        alive = self._cache.alive()
+        left, self._alive = self._alive - alive, alive
+        for partition in self._partitions.values() if left else ():
+            if any(partition.follower(broker_id) for broker_id in left):
+                partition.follower_left(self._clock())
 
     def _is_eligible(self, broker_id: int) -> bool:
         return self._cache.is_alive(broker_id)

@@ -346,14 +346,19 @@ class Partition:
         if self._in_sync.is_eligible(follower.broker_id):
             self._propose(self.isr | {follower.broker_id})
 
+    def follower_left(self, now_ms: int) -> None:
+        """A broker has gone from the cluster: if its follower was about to join, it holds up the high
+        watermark no longer, and no fetch will say so."""
+        if self.is_leader and self.high_watermark < self.log.log_end_offset:
+            self._advance_and_tell(now_ms)
+
     def maybe_shrink_isr(self, now_ms: int) -> None:
         """Ask for followers out that did not reach the log end within replica.lag.time.max.ms. To be called
         twice in that time."""
         if not self.is_leader:
             return
-        if self.high_watermark < self.log.log_end_offset:
-            # A follower that was about to join held it back, and has died since: no fetch will say so.
-            self._advance_and_tell(now_ms)
+        # Caught up when it was looked at last, and too late by now.
+        self.follower_left(now_ms)
         if self._in_sync.change is not None:
             return
         behind = self._in_sync.laggards(self.log.log_end_offset, now_ms)
