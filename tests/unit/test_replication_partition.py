@@ -242,7 +242,7 @@ def test_an_ineligible_replica_is_forgotten_and_may_be_proposed_again(cluster: C
     shrunk_to_leader(cluster)
     cluster.replicate(2)
     partition, change = cluster.proposals.pop()
-    assert partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA) is False
+    assert partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms) is False
     assert partition.maximal_isr == {1}
     cluster.replicate(2)
     assert [change.proposed for _, change in cluster.proposals] == [{1, 2}]
@@ -257,7 +257,7 @@ def test_a_refusal_that_leaves_doubt_keeps_the_maximal_isr_until_the_controller_
     shrunk_to_leader(cluster)
     cluster.replicate(2)
     partition, change = cluster.proposals.pop()
-    assert partition.isr_change_refused(change, error) is False
+    assert partition.isr_change_refused(change, error, cluster.now_ms) is False
     assert partition.maximal_isr == {1, 2}
     cluster.replicate(3)
     assert not cluster.proposals
@@ -269,7 +269,7 @@ def test_an_unknown_refusal_is_asked_again(cluster: Cluster) -> None:
     shrunk_to_leader(cluster)
     cluster.replicate(2)
     partition, change = cluster.proposals.pop()
-    assert partition.isr_change_refused(change, ErrorCode.UNKNOWN_SERVER_ERROR) is True
+    assert partition.isr_change_refused(change, ErrorCode.UNKNOWN_SERVER_ERROR, cluster.now_ms) is True
     assert partition.isr_change is change
 
 
@@ -533,23 +533,9 @@ def test_a_log_start_that_moved_is_news_once(tmp_path: Path) -> None:
     assert cluster.heard[1].news.count(("changed", 1)) == 1
 
 
-def test_one_that_was_about_to_join_and_died_holds_the_high_watermark_no_longer(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
-    cluster.replicate()
-    cluster.elect(1, isr=[1, 2])
-    cluster.replicate()
-    cluster.produce("a", acks=1)
-    cluster.replicate(2)
-    cluster.kill(3)
-    cluster.decide_proposals()
-    assert cluster.leader.isr_change is None
-    assert cluster.leader.high_watermark == 0, "3 was caught up, and to join"
-    cluster.leader.maybe_shrink_isr(cluster.now_ms)
-    assert cluster.leader.high_watermark == 1
-
-
-def test_one_that_was_about_to_join_and_left_the_cluster_holds_nothing_up_from_then_on(
-    tmp_path: Path,
+@pytest.mark.parametrize("by_tick", [False, True])
+def test_one_that_was_about_to_join_and_left_the_cluster_holds_nothing_up(
+    tmp_path: Path, by_tick: bool
 ) -> None:
     cluster = Cluster(tmp_path)
     cluster.replicate()
@@ -557,10 +543,31 @@ def test_one_that_was_about_to_join_and_left_the_cluster_holds_nothing_up_from_t
     cluster.replicate()
     cluster.produce("a", acks=1)
     cluster.replicate(2)
+    partition, change = cluster.proposals.pop()
+    assert partition is cluster.leader
+    # The controller knows already that it shuts down.
+    partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
+    assert partition.high_watermark == 0, "3 was caught up, and to join"
     cluster.kill(3)
-    cluster.decide_proposals()
-    assert cluster.leader.high_watermark == 0
     heard = cluster.heard[1].news.count(("high watermark", 1))
-    cluster.leader.follower_left(cluster.now_ms)
-    assert cluster.leader.high_watermark == 1
+    if by_tick:
+        partition.maybe_shrink_isr(cluster.now_ms)
+    else:
+        partition.follower_left(cluster.now_ms)
+    assert partition.high_watermark == 1
     assert cluster.heard[1].news.count(("high watermark", 1)) == heard + 1
+
+
+def test_one_that_left_while_it_was_proposed_holds_nothing_up_once_that_is_refused(
+    cluster: Cluster,
+) -> None:
+    shrunk_to_leader(cluster)
+    cluster.replicate(2)
+    partition, change = cluster.proposals.pop()
+    cluster.produce("late", acks=1)
+    held = partition.high_watermark
+    cluster.kill(2)
+    partition.follower_left(cluster.now_ms)
+    assert partition.high_watermark == held, "2 counts until the controller has spoken"
+    partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
+    assert partition.high_watermark == partition.log.log_end_offset > held

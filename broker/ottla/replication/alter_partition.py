@@ -118,7 +118,7 @@ def apply_response(
                 partition_epoch=answer.partition_epoch,
                 now_ms=now_ms,
             )
-        elif partition.isr_change_refused(change, error):
+        elif partition.isr_change_refused(change, error, now_ms):
             again[key] = (partition, change)
     return again
 

@@ -388,7 +388,7 @@ class Partition:
         self._advance_and_tell(now_ms, isr_changed=True)
         return True
 
-    def isr_change_refused(self, change: IsrChange, error: ErrorCode) -> bool:
+    def isr_change_refused(self, change: IsrChange, error: ErrorCode, now_ms: int) -> bool:
         """The controller refused `change`. Returns whether to ask again as it is."""
         if self.isr_change is not change:
             return False
@@ -396,6 +396,8 @@ class Partition:
             case ErrorCode.INELIGIBLE_REPLICA | ErrorCode.OPERATION_NOT_ATTEMPTED:
                 # The only refusals that say the committed set is what we think it is.
                 self._in_sync.fall_back()
+                # Whom the proposal made count may have left meanwhile.
+                self._advance_and_tell(now_ms)
                 return False
             case (
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
