@@ -32,6 +32,9 @@ WINDOWS = 3
 speeds are looked at over whole cycles of three."""
 CYCLES = 2
 RUN_S = (CYCLES + 1) * WINDOWS
+MOST = 1 + 1 / (CYCLES * WINDOWS)
+"""Of the limit: cycles that a late client's clock does not begin with hold a window's worth more, in Kafka too
+(docs/decisions.md). What each answer says is compared with Kafka's own classes elsewhere."""
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +209,7 @@ def test_clients_are_slowed_to_their_limits(cluster: LocalCluster) -> None:
         # Our clients are threads of one Python, which may be late, and a late client is a slower one.
         # With few windows a consumer's empty answers cost it a fifth, here as with Kafka.
         least = 0.6 if name == "reader" else 0.75
-        assert least * LIMIT < rate < 1.08 * LIMIT, figures
+        assert least * LIMIT < rate < MOST * LIMIT, figures
         assert (throttle_ms > 0) == (name in ("acks1", "all", "reader")), figures
 
 
