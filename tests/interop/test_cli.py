@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.cli.main import main
 from ottla.local.cluster import LocalCluster
+from ottla.local.ports import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -239,12 +240,14 @@ def test_settings_are_shown_set_and_taken_back(topic: str, told: Callable[..., A
     shown = {entry["name"]: entry for entry in told("configs", "describe", "topic", topic, "--all")}
     assert shown["retention.ms"]["from"] == "default"
     told("configs", "set", "broker", "all", "log.retention.ms=7200000")
-    shown = {entry["name"]: entry for entry in told("configs", "describe", "broker", "1")}
-    assert shown["log.retention.ms"] == {
-        "name": "log.retention.ms",
-        "value": "7200000",
-        "from": "all brokers",
-    }
+
+    def shown_by_the_broker() -> Any:  # which hears of it after the answer, as Kafka's do
+        shown = {entry["name"]: entry for entry in told("configs", "describe", "broker", "1")}
+        return shown.get("log.retention.ms")
+
+    setting = {"name": "log.retention.ms", "value": "7200000", "from": "all brokers"}
+    wait_until(lambda: shown_by_the_broker() == setting, timeout_s=10)
+    assert shown_by_the_broker() == setting
     told("configs", "unset", "broker", "all", "log.retention.ms")
 
 

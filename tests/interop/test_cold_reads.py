@@ -1,8 +1,9 @@
 """A broker whose log is not in memory: everything is served, and its loop never waits for the disk.
 
 The judge is the kernel: a thread that waits for a page gives the processor away by itself, which is counted
-(ru_nvcsw). The loop's reads and sends may not, whatever else goes on in the machine. The log's files are
-taken out of the page cache as often as it takes.
+(ru_nvcsw). A read with RWF_NOWAIT is not counted: what the kernel takes for that, it takes. The log's files
+are taken out of the page cache as often as it takes, and the same is done once with a broker that takes all
+for warm: that is how often the loop would wait here, without all this.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import resource
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -35,8 +36,11 @@ BATCHES, RECORDS = 400, 60
 TOPIC = "t"
 
 
+is_resident: Final = page_cache.is_resident
+
+
 class Waits:
-    """How often the loop's thread waited inside the system calls that read files."""
+    """How often the loop's thread waited inside the system calls that read files, and may wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = self.waits = 0
@@ -46,7 +50,8 @@ class Waits:
 
     def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:
-            if threading.get_ident() != self._thread:
+            tries_only = call.__name__ == "preadv" and len(args) > 3
+            if tries_only or threading.get_ident() != self._thread:
                 return call(*args)
             before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
             try:
@@ -56,6 +61,11 @@ class Waits:
                 self.waits += resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
 
         return counted
+
+
+def take_all_for_warm(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(page_cache, "is_resident", lambda *_, **__: True)
+    patch.setattr(page_cache, "try_pread", lambda fd, length, position: os.pread(fd, length, position))
 
 
 @pytest.fixture
@@ -74,7 +84,7 @@ def evict(directory: Path) -> int:
         try:
             os.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            gone += path.stat().st_size * (not page_cache.is_resident(fd, 0, path.stat().st_size))
+            gone += path.stat().st_size * (not is_resident(fd, 0, path.stat().st_size))
         finally:
             os.close(fd)
     if gone < MIB:
@@ -133,7 +143,7 @@ def test_a_cold_log_is_served_and_the_loop_never_waits_for_the_disk(
         await broker.start()
         return broker, await BrokerConnection.open("127.0.0.1", broker.endpoints[0].port, client_id="test")
 
-    async def story() -> None:
+    async def write() -> None:
         broker, client = await start()
         topic = CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
         await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
@@ -141,12 +151,12 @@ def test_a_cold_log_is_served_and_the_loop_never_waits_for_the_disk(
         client.close()
         await broker.stop()
 
+    async def read(patch: pytest.MonkeyPatch) -> tuple[int, int]:
         # A broker that has just come up remembers nothing of what it wrote, and has read no index.
         broker, client = await start()
         log = tmp_path / f"{TOPIC}-0"
-        waits = Waits(monkeypatch)
-        loads = 0
-        for round_number in range(3):
+        waits = Waits(patch)
+        for _ in range(3):
             evict(log)
             offset, fetched = 0, 0
             while offset < BATCHES * RECORDS:
@@ -161,15 +171,20 @@ def test_a_cold_log_is_served_and_the_loop_never_waits_for_the_disk(
                 small = await fetch(client, number, max_bytes=1)
                 first = next(header for _, header in iter_batches(small))
                 assert first.base_offset <= number < first.next_offset
-            assert broker.cold_reads.loads > loads, f"nothing was cold in round {round_number}"
-            loads = broker.cold_reads.loads
-        print(f"\n{waits.calls} reads and sends, {loads} by threads, {waits.waits} waits")
-        # Without a look into memory it is 16 to 20. Not none: between two probes there may be a hole.
-        assert waits.waits <= 8
         client.close()
         await broker.stop()
+        print(f"\n{waits.calls} reads and sends, {broker.cold_reads.loads} by threads, {waits.waits} waits")
+        return broker.cold_reads.loads, waits.waits
 
-    run.run(story())
+    run.run(write())
+    with monkeypatch.context() as patch:
+        take_all_for_warm(patch)
+        loads, would_wait = run.run(read(patch))
+        assert loads == 0
+    loads, waited = run.run(read(monkeypatch))
+    assert loads > 0
+    # Some 60 and 1 to 6. Not none: between two probes there may be a hole.
+    assert waited * 4 <= max(would_wait, 16)
 
 
 def test_offsets_of_many_cold_partitions_are_looked_up_together(
@@ -193,7 +208,8 @@ def test_offsets_of_many_cold_partitions_are_looked_up_together(
             evict(tmp_path / f"{TOPIC}-{partition}")
         assert await offsets_at(client, 1_000_700, partitions) == [700] * partitions
         print(f"\n{waits.calls} reads, {broker.cold_reads.loads} by threads, {waits.waits} waits")
-        assert waits.waits <= 8
+        assert broker.cold_reads.loads > 0
+        assert waits.waits <= 2
         client.close()
         await broker.stop()
 
