@@ -31,6 +31,8 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
+from ottla.replication.offsets import offset_for_time
+from ottla.replication.reads import read as read_replica
 from ottla.storage.manager import LogManager
 
 TOPIC = "flights"
@@ -109,7 +111,8 @@ class Broker:
                     answer = FetchResponse.PartitionData(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 else:
                     answer = as_answer(
-                        partition.read(
+                        read_replica(
+                            partition,
                             asked.fetch_offset,
                             asked.partition_max_bytes,
                             replica_id=replica_id,
@@ -133,7 +136,7 @@ class Broker:
         answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=asked.partition_index)
         try:
             partition = self.manager.partition(topic.name, asked.partition_index)
-            found = partition.offset_for_time(asked.timestamp, None, asked.current_leader_epoch)
+            found = offset_for_time(partition, asked.timestamp, None, asked.current_leader_epoch)
             assert found is not None
             answer.offset, answer.timestamp, answer.leader_epoch = found
         except KafkaError as error:

@@ -14,9 +14,10 @@ from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.protocol.records import Record, build_batch, decode_records
 from ottla.replication.follower import AskOffsets, FollowerFetch, Retry, Step
 from ottla.replication.isr import IsrChange
-from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, offset_for_time
 from ottla.replication.partition import Partition
 from ottla.replication.reads import PartitionRead
+from ottla.replication.reads import read as read_replica
 from ottla.replication.requests import PartitionState
 from ottla.storage.log import AppendInfo, Log
 from ottla.storage.log_config import LogConfig
@@ -198,7 +199,8 @@ class Cluster:
     def answer(self, follower: int, request: FetchRequest.FetchPartition) -> PartitionRead:
         """The read that the follower's leader makes of its request."""
         leader = self.nodes[self.nodes[follower].leader_id]
-        return leader.read(
+        return read_replica(
+            leader,
             request.fetch_offset,
             request.partition_max_bytes,
             replica_id=follower,
@@ -219,8 +221,8 @@ class Cluster:
 
     def _place(self, fetch: FollowerFetch) -> Step:
         leader = self.nodes[fetch.partition.leader_id]
-        end = leader.offset_for_time(LATEST_TIMESTAMP, None, fetch.leader_epoch)
-        start = leader.offset_for_time(EARLIEST_TIMESTAMP, None, fetch.leader_epoch)
+        end = offset_for_time(leader, LATEST_TIMESTAMP, None, fetch.leader_epoch)
+        start = offset_for_time(leader, EARLIEST_TIMESTAMP, None, fetch.leader_epoch)
         assert end is not None
         assert start is not None
         return fetch.decide_on_end(end.offset) or fetch.decide_on_start(start.offset)

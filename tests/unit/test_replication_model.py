@@ -18,6 +18,7 @@ from replication_cluster import LAG_MS_MAX, Cluster, as_answer, values_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchResponse
 from ottla.replication.follower import AskOffsets, FollowerFetch
+from ottla.replication.offsets import offset_for_leader_epoch
 
 BROKERS = st.integers(1, 3)
 
@@ -138,7 +139,7 @@ class Replication(RuleBasedStateMachine):
         leader = self.cluster.nodes.get(self.cluster.leader_id)
         if leader is not None and leader.is_leader and leader.leader_epoch == self.cluster.leader_epoch:
             assert leader.log.latest_epoch == leader.leader_epoch
-            assert leader.offset_for_leader_epoch(-1, leader.leader_epoch)[0] == ErrorCode.NONE
+            assert offset_for_leader_epoch(leader, -1, leader.leader_epoch)[0] == ErrorCode.NONE
 
 
 Replication.TestCase.settings = settings(

@@ -12,7 +12,14 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, Record, build_batch, build_control_batch
 from ottla.replication.follower import Append, Retry
 from ottla.replication.isr import Follower
-from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from ottla.replication.offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    offset_for_leader_epoch,
+    offset_for_time,
+)
+from ottla.replication.reads import read as read_replica
 
 
 @pytest.fixture
@@ -47,8 +54,8 @@ def test_a_consumer_sees_nothing_above_the_high_watermark_and_a_follower_all(clu
     cluster.produce("a")
     cluster.replicate()
     cluster.produce("b")
-    consumer = cluster.leader.read(1, 1000, replica_id=-1, now_ms=cluster.now_ms)
-    follower = cluster.leader.read(1, 1000, replica_id=2, now_ms=cluster.now_ms)
+    consumer = read_replica(cluster.leader, 1, 1000, replica_id=-1, now_ms=cluster.now_ms)
+    follower = read_replica(cluster.leader, 1, 1000, replica_id=2, now_ms=cluster.now_ms)
     assert (consumer.error, consumer.high_watermark, consumer.read) == (ErrorCode.NONE, 1, None)
     assert follower.read is not None
 
@@ -130,7 +137,7 @@ def test_a_single_replica_needs_nobody(tmp_path: Path) -> None:
 
 def test_a_second_read_of_a_request_that_waited_is_no_progress(cluster: Cluster) -> None:
     cluster.produce("a")
-    cluster.leader.read(1, 1000, replica_id=2, now_ms=cluster.now_ms, record_progress=False)
+    read_replica(cluster.leader, 1, 1000, replica_id=2, now_ms=cluster.now_ms, record_progress=False)
     follower = cluster.leader.follower(2)
     assert follower is not None
     assert follower.log_end_offset == -1
@@ -170,7 +177,7 @@ def test_a_follower_that_fetches_but_falls_behind_leaves_the_isr(cluster: Cluste
     for _ in range(4):
         cluster.produce("much")
         cluster.replicate(3)
-        cluster.leader.read(0, 100, replica_id=2, now_ms=cluster.now_ms)
+        read_replica(cluster.leader, 0, 100, replica_id=2, now_ms=cluster.now_ms)
         cluster.now_ms += LAG_MS_MAX // 2
         cluster.leader.maybe_shrink_isr(cluster.now_ms)
     [(_, change)] = cluster.proposals
@@ -200,15 +207,15 @@ def test_a_follower_that_may_have_joined_counts_even_when_it_falls_asleep(cluste
     assert cluster.isr == [1, 2]
     cluster.produce("b", acks=1)
     cluster.now_ms += LAG_MS_MAX + 1
-    cluster.leader.read(1, 1000, replica_id=3, now_ms=cluster.now_ms)
-    cluster.leader.read(2, 1000, replica_id=3, now_ms=cluster.now_ms)
+    read_replica(cluster.leader, 1, 1000, replica_id=3, now_ms=cluster.now_ms)
+    read_replica(cluster.leader, 2, 1000, replica_id=3, now_ms=cluster.now_ms)
     assert cluster.leader.high_watermark == 1
 
 
 def test_a_follower_below_the_high_watermark_stays_out(cluster: Cluster) -> None:
     shrunk_to_leader(cluster)
     cluster.produce("b")
-    cluster.leader.read(1, 1000, replica_id=2, now_ms=cluster.now_ms)
+    read_replica(cluster.leader, 1, 1000, replica_id=2, now_ms=cluster.now_ms)
     assert not cluster.proposals
 
 
@@ -216,9 +223,9 @@ def test_a_follower_must_reach_the_start_of_the_leaders_epoch_to_join(cluster: C
     cluster.produce("a", "b")
     cluster.elect(1, isr=[1, 2])
     assert cluster.leader.high_watermark == 0
-    cluster.leader.read(1, 1000, replica_id=3, now_ms=cluster.now_ms)
+    read_replica(cluster.leader, 1, 1000, replica_id=3, now_ms=cluster.now_ms)
     assert not cluster.proposals, "at 1, above the high watermark 0, but below the epoch's start 2"
-    cluster.leader.read(2, 1000, replica_id=3, now_ms=cluster.now_ms)
+    read_replica(cluster.leader, 2, 1000, replica_id=3, now_ms=cluster.now_ms)
     assert [change.proposed for _, change in cluster.proposals] == [{1, 2, 3}]
 
 
@@ -338,8 +345,8 @@ def test_fetches_are_fenced_by_leader_epoch(cluster: Cluster) -> None:
     epoch = cluster.leader_epoch
 
     def error(current: int, replica: int = -1) -> ErrorCode:
-        read = cluster.leader.read(
-            0, 100, replica_id=replica, current_leader_epoch=current, now_ms=cluster.now_ms
+        read = read_replica(
+            cluster.leader, 0, 100, replica_id=replica, current_leader_epoch=current, now_ms=cluster.now_ms
         )
         return read.error
 
@@ -354,9 +361,9 @@ def test_a_follower_serves_nobody_but_consumers_that_may_read_from_followers(clu
     cluster.produce("a")
     cluster.replicate()
     node = cluster.nodes[2]
-    refused = node.read(0, 100, replica_id=-1, now_ms=cluster.now_ms)
+    refused = read_replica(node, 0, 100, replica_id=-1, now_ms=cluster.now_ms)
     assert refused.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    served = node.read(0, 100, replica_id=-1, now_ms=cluster.now_ms, leader_only=False)
+    served = read_replica(node, 0, 100, replica_id=-1, now_ms=cluster.now_ms, leader_only=False)
     assert served.read is not None
     with pytest.raises(KafkaError) as caught:
         cluster.produce("b", to=2)
@@ -367,7 +374,7 @@ def test_a_follower_serves_nobody_but_consumers_that_may_read_from_followers(clu
 def test_offsets_outside_the_log_are_out_of_range(cluster: Cluster) -> None:
     cluster.produce("a")
     for offset in (-1, 2):
-        read = cluster.leader.read(offset, 100, replica_id=-1, now_ms=cluster.now_ms)
+        read = read_replica(cluster.leader, offset, 100, replica_id=-1, now_ms=cluster.now_ms)
         assert read.error == ErrorCode.OFFSET_OUT_OF_RANGE
         assert (read.high_watermark, read.log_start_offset) == (-1, -1)
 
@@ -375,7 +382,8 @@ def test_offsets_outside_the_log_are_out_of_range(cluster: Cluster) -> None:
 def test_a_deposed_leader_answers_its_former_followers_no_more(cluster: Cluster) -> None:
     cluster.elect(2, tell={2, 3})
     fetch, request = cluster.ask(3)
-    request_to_old = cluster.nodes[1].read(
+    request_to_old = read_replica(
+        cluster.nodes[1],
         request.fetch_offset,
         100,
         replica_id=3,
@@ -420,12 +428,12 @@ def test_list_offsets_sees_what_its_asker_may_see(cluster: Cluster) -> None:
     cluster.replicate()
     cluster.produce("b")
     leader = cluster.leader
-    assert leader.offset_for_time(EARLIEST_TIMESTAMP, 0) == (0, -1, 0)
-    assert leader.offset_for_time(LATEST_TIMESTAMP, 0) == (1, -1, 0)
-    assert leader.offset_for_time(LATEST_TIMESTAMP, None) == (2, -1, 0)
-    assert leader.offset_for_time(1000, 0) == (0, 1000, 0)
-    assert leader.offset_for_time(1001, 0) is None
-    assert leader.offset_for_time(MAX_TIMESTAMP, 0) == (0, 1000, 0)
+    assert offset_for_time(leader, EARLIEST_TIMESTAMP, 0) == (0, -1, 0)
+    assert offset_for_time(leader, LATEST_TIMESTAMP, 0) == (1, -1, 0)
+    assert offset_for_time(leader, LATEST_TIMESTAMP, None) == (2, -1, 0)
+    assert offset_for_time(leader, 1000, 0) == (0, 1000, 0)
+    assert offset_for_time(leader, 1001, 0) is None
+    assert offset_for_time(leader, MAX_TIMESTAMP, 0) == (0, 1000, 0)
 
 
 def test_latest_is_not_available_until_the_new_leader_knows_what_was_committed(cluster: Cluster) -> None:
@@ -434,10 +442,10 @@ def test_latest_is_not_available_until_the_new_leader_knows_what_was_committed(c
         cluster.fetch(2)
     cluster.elect(2)
     with pytest.raises(KafkaError) as caught:
-        cluster.leader.offset_for_time(LATEST_TIMESTAMP, 0)
+        offset_for_time(cluster.leader, LATEST_TIMESTAMP, 0)
     assert caught.value.code == ErrorCode.OFFSET_NOT_AVAILABLE
     cluster.replicate()
-    assert cluster.leader.offset_for_time(LATEST_TIMESTAMP, 0) == (1, -1, 1)
+    assert offset_for_time(cluster.leader, LATEST_TIMESTAMP, 0) == (1, -1, 1)
 
 
 def test_a_transaction_from_before_its_epoch_leaves_a_leaders_latest_available(cluster: Cluster) -> None:
@@ -449,20 +457,20 @@ def test_a_transaction_from_before_its_epoch_leaves_a_leaders_latest_available(c
     cluster.replicate()
     cluster.elect(2)
     cluster.replicate()
-    assert cluster.leader.offset_for_time(LATEST_TIMESTAMP, 0) == (1, -1, 1)
-    assert cluster.leader.offset_for_time(LATEST_TIMESTAMP, 1) == (0, -1, 1)
+    assert offset_for_time(cluster.leader, LATEST_TIMESTAMP, 0) == (1, -1, 1)
+    assert offset_for_time(cluster.leader, LATEST_TIMESTAMP, 1) == (0, -1, 1)
 
 
 def test_the_end_of_an_epoch_is_answered_by_its_leader_only(cluster: Cluster) -> None:
     cluster.produce("a", "b")
     cluster.replicate()
     cluster.elect(2)
-    assert cluster.leader.offset_for_leader_epoch(1, 1) == (ErrorCode.NONE, 1, 2), "it begins empty"
+    assert offset_for_leader_epoch(cluster.leader, 1, 1) == (ErrorCode.NONE, 1, 2), "it begins empty"
     cluster.produce("c")
-    assert cluster.leader.offset_for_leader_epoch(1, 0) == (ErrorCode.NONE, 0, 2)
-    assert cluster.leader.offset_for_leader_epoch(1, 1) == (ErrorCode.NONE, 1, 3)
-    assert cluster.leader.offset_for_leader_epoch(0, 1)[0] == ErrorCode.FENCED_LEADER_EPOCH
-    assert cluster.nodes[1].offset_for_leader_epoch(1, 1)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert offset_for_leader_epoch(cluster.leader, 1, 0) == (ErrorCode.NONE, 0, 2)
+    assert offset_for_leader_epoch(cluster.leader, 1, 1) == (ErrorCode.NONE, 1, 3)
+    assert offset_for_leader_epoch(cluster.leader, 0, 1)[0] == ErrorCode.FENCED_LEADER_EPOCH
+    assert offset_for_leader_epoch(cluster.nodes[1], 1, 1)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_duplicate_wakes_nobody(tmp_path: Path) -> None:
@@ -501,10 +509,10 @@ def test_a_follower_is_settled_with_all_that_there_is_and_in_sync(tmp_path: Path
 def test_a_consumer_is_settled_with_all_that_is_committed(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.produce("a", acks=1)
-    assert cluster.leader.read(0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+    assert read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
     cluster.replicate()
-    assert not cluster.leader.read(0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
-    assert cluster.leader.read(1, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+    assert not read_replica(cluster.leader, 0, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
+    assert read_replica(cluster.leader, 1, 1 << 20, replica_id=-1, now_ms=cluster.now_ms).settled
 
 
 def test_a_follower_that_polled_in_vain_is_caught_up_when_a_record_comes(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
-"""Looking up an offset by time, as ListOffsets asks for it.
+"""Looking up an offset by time, as ListOffsets asks for it, or by leader epoch (OffsetForLeaderEpoch).
 
-Called by `partition`. Pure but for the log's indexes. Negative timestamps stand for places of the log.
+Called by the offsets handler. Pure but for the log's indexes. Negative timestamps stand for places of the
+log.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.log import Log
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
 
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
@@ -32,7 +36,41 @@ class OffsetFound(NamedTuple):
     leader_epoch: int
 
 
-def find_by_time(
+def offset_for_leader_epoch(
+    replica: Partition, current_leader_epoch: int, epoch: int
+) -> tuple[ErrorCode, int, int]:
+    """Where the largest epoch not above `epoch` ended: (error, that epoch, end), -1 when not known."""
+    error = replica.leader_error(current_leader_epoch)
+    if error is not ErrorCode.NONE:
+        return error, NO_EPOCH, NO_OFFSET
+    found, end = replica.log.end_offset_for_epoch(epoch)
+    return ErrorCode.NONE, found, end
+
+
+def offset_for_time(
+    replica: Partition, timestamp: int, isolation: int | None, current_leader_epoch: int = NO_EPOCH
+) -> OffsetFound | None:
+    """The first offset at or after `timestamp` (ms), or one of the log's ends for a negative one; None if
+    there is none. `isolation` is 0 (read uncommitted), 1 (committed), None for a follower, which sees
+    all. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER and, while a new
+    leader's high watermark has not reached the start of its epoch, OFFSET_NOT_AVAILABLE (KIP-207)."""
+    error = replica.leader_error(current_leader_epoch)
+    if error is not ErrorCode.NONE:
+        raise KafkaError(error, f"{replica!r} was asked for an offset in epoch {current_leader_epoch}")
+    if isolation is None:
+        visible_end = replica.log.log_end_offset
+    else:
+        visible_end = replica.last_stable_offset if isolation else replica.high_watermark
+    return _find_by_time(
+        replica.log,
+        timestamp,
+        visible_end=visible_end,
+        leader_epoch=replica.leader_epoch,
+        is_lagging=isolation is not None and replica.leader_epoch_start > replica.high_watermark,
+    )
+
+
+def _find_by_time(
     log: Log, timestamp: int, *, visible_end: int, leader_epoch: int, is_lagging: bool
 ) -> OffsetFound | None:
     """The first offset at or after `timestamp` (ms) below `visible_end`; None if there is none.

@@ -22,12 +22,10 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import parse_batch_header
 from ottla.replication.isr import Follower, InSyncReplicas, IsrChange
 from ottla.replication.listener import ReplicationListener
-from ottla.replication.offsets import NO_EPOCH, NO_OFFSET, OffsetFound, find_by_time
-from ottla.replication.reads import FAILED, PartitionRead
+from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
 from ottla.replication.requests import PartitionState
 from ottla.storage.log import AppendInfo, Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.segment import LogRead
 
 _logger = logging.getLogger(__name__)
 
@@ -67,7 +65,8 @@ class Partition:
         self.is_leader = False
         self.replicas: list[int] = []
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
-        self._in_sync = InSyncReplicas(broker_id, lag_ms_max, is_eligible)
+        self.in_sync = InSyncReplicas(broker_id, lag_ms_max, is_eligible)
+        """For this room alone: the leader's view of its followers."""
         self._propose_isr = propose_isr
         self._log_start_told = log.log_start_offset
 
@@ -90,18 +89,18 @@ class Partition:
     @property
     def isr(self) -> frozenset[int]:
         """The in-sync set that the controller is known to have; empty on a follower."""
-        return self._in_sync.committed
+        return self.in_sync.committed
 
     @property
     def maximal_isr(self) -> frozenset[int]:
         """`isr`, and whom the controller was asked to add."""
-        return self._in_sync.maximal
+        return self.in_sync.maximal
 
     @property
     def isr_change(self) -> IsrChange | None:
         """The change in flight. It stays after a refusal that leaves unknown what is in force, until the
         controller speaks."""
-        return self._in_sync.change
+        return self.in_sync.change
 
     @property
     def last_stable_offset(self) -> int:
@@ -115,7 +114,7 @@ class Partition:
 
     def follower(self, broker_id: int) -> Follower | None:
         """What the leader knows of a follower's progress; None if it is no replica."""
-        return self._in_sync.followers.get(broker_id)
+        return self.in_sync.followers.get(broker_id)
 
     # --- roles --------------------------------------------------------------------------------------
 
@@ -136,11 +135,11 @@ class Partition:
             # this log, and must learn where they stop being true (KIP-101).
             self.log.assign_epoch_start(state.leader_epoch, start)
         self._assign(state)
-        self._in_sync.settle(state.isr)
+        self.in_sync.settle(state.isr)
         self.is_leader = True
         self.leader_id = self.broker_id
         if new_epoch:
-            self._in_sync.start_epoch(start, now_ms, new_leader=new_leader)
+            self.in_sync.start_epoch(start, now_ms, new_leader=new_leader)
             self.leader_epoch = state.leader_epoch
             self.leader_epoch_start = start
         self._clamp_high_watermark()
@@ -161,7 +160,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.leader_epoch_start = NO_OFFSET
         self._assign(state)
-        self._in_sync.clear()
+        self.in_sync.clear()
         self._clamp_high_watermark()
         return new_epoch
 
@@ -170,12 +169,12 @@ class Partition:
         self.is_leader = False
         self.leader_id = -1
         self.leader_epoch_start = NO_OFFSET
-        self._in_sync.clear()
+        self.in_sync.clear()
 
     def _assign(self, state: PartitionState) -> None:
         self.partition_epoch = state.partition_epoch
         self.replicas = list(state.replicas)
-        self._in_sync.assign(state.replicas)
+        self.in_sync.assign(state.replicas)
 
     def _clamp_high_watermark(self) -> None:
         log = self.log
@@ -208,7 +207,7 @@ class Partition:
         min.insync.replicas), and what the log raises."""
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} cannot append")
-        if required_acks == ACKS_ALL and len(self._in_sync.committed) < self.min_in_sync:
+        if required_acks == ACKS_ALL and len(self.in_sync.committed) < self.min_in_sync:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self!r} has {len(self.isr)} replicas in sync, fewer than the {self.min_in_sync} required",
@@ -219,7 +218,7 @@ class Partition:
         if info.duplicate:
             return info
         # A member of the ISR that is not us has not got these records, and holds the high watermark.
-        advanced = len(self._in_sync.maximal) == 1 and self._advance_high_watermark(now_ms)
+        advanced = len(self.in_sync.maximal) == 1 and self._advance_high_watermark(now_ms)
         self.listener.log_appended(self)
         if advanced:
             self.listener.high_watermark_advanced(self)
@@ -235,96 +234,29 @@ class Partition:
             return True, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return True, _NONE
 
-    def read(
-        self,
-        fetch_offset: int,
-        max_bytes: int,
-        *,
-        replica_id: int,
-        current_leader_epoch: int = NO_EPOCH,
-        last_fetched_epoch: int = NO_EPOCH,
-        read_committed: bool = False,
-        min_one: bool = True,
-        now_ms: int,
-        record_progress: bool = True,
-        leader_only: bool = True,
-        follower_log_start_offset: int = NO_OFFSET,
-    ) -> PartitionRead:
-        """Serve one partition of a Fetch. `replica_id` is the follower's broker id, negative for a consumer.
-
-        A follower sees everything, a consumer what is committed. A follower's fetch also reports how far it
-        is; pass `record_progress=False` when a request that waited is read a second time. Consumers may read
-        from followers with `leader_only=False` (KIP-392). Errors are returned, not raised.
-        """
-        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
-            return FAILED[self._epoch_error(current_leader_epoch)]
-        if not self.is_leader and (leader_only or replica_id >= 0):
-            return FAILED[ErrorCode.NOT_LEADER_OR_FOLLOWER]
-        log = self.log
-        end = log.log_end_offset
-        follower: Follower | None = None
-        if replica_id >= 0:
-            follower = self._in_sync.followers.get(replica_id)
-            if follower is None:
-                # In the leader's eyes no replica: one of the two has yet to hear of a reassignment.
-                return FAILED[
-                    ErrorCode.UNKNOWN_LEADER_EPOCH
-                    if current_leader_epoch >= 0
-                    else ErrorCode.NOT_LEADER_OR_FOLLOWER
-                ]
-            up_to = end
-        else:
-            up_to = self.last_stable_offset if read_committed else self.high_watermark
-
-        settled = False
-        diverging: tuple[int, int] | None = None
-        if last_fetched_epoch >= 0 and (last_fetched_epoch != log.latest_epoch or fetch_offset > end):
-            epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
-            if epoch < 0 or epoch_end < 0 or fetch_offset < log.log_start_offset:
-                return FAILED[ErrorCode.OFFSET_OUT_OF_RANGE]
-            if epoch < last_fetched_epoch or epoch_end < fetch_offset:
-                diverging = (epoch, epoch_end)
-        elif not log.log_start_offset <= fetch_offset <= end:
-            return FAILED[ErrorCode.OFFSET_OUT_OF_RANGE]
-
-        read: LogRead | None = None
-        if diverging is None:
-            if fetch_offset < up_to and (max_bytes > 0 or min_one):
-                try:
-                    read = log.read(fetch_offset, max_bytes, up_to=up_to, min_one=min_one)
-                except KafkaError as error:
-                    return PartitionRead(error.code, NO_OFFSET, NO_OFFSET, NO_OFFSET, None, None)
-                if not read.size:
-                    read = None
-            if follower is not None and record_progress:
-                self._follower_fetched(follower, fetch_offset, follower_log_start_offset, end, now_ms)
-            # A follower outside the ISR is let in, maybe at the second asking, by its fetches.
-            settled = fetch_offset >= up_to and (follower is None or replica_id in self._in_sync.committed)
-        return PartitionRead(
-            _NONE,
-            self.high_watermark,
-            self.last_stable_offset,
-            log.log_start_offset,
-            diverging,
-            read,
-            settled,
-        )
-
-    def _epoch_error(self, current_leader_epoch: int) -> ErrorCode:
-        """How the requester's idea of the leader epoch compares with ours (KIP-320)."""
+    def epoch_error(self, current_leader_epoch: int) -> ErrorCode:
+        """How a requester's idea of the leader epoch (-1: it has none) compares with ours (KIP-320)."""
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return _NONE
         if current_leader_epoch < self.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
+    def leader_error(self, current_leader_epoch: int) -> ErrorCode:
+        """Why this replica cannot speak as the leader of that epoch (-1: of whichever it is)."""
+        error = self.epoch_error(current_leader_epoch)
+        if error is _NONE and not self.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return error
+
     # --- in-sync replicas and the high watermark ----------------------------------------------------
 
-    def _follower_fetched(
+    def follower_fetched(
         self, follower: Follower, offset: int, log_start_offset: int, leader_end: int, now_ms: int
     ) -> None:
+        """A follower asks for `offset` while this leader's log ends at `leader_end`: it has all before."""
         moved = follower.fetched(offset, log_start_offset, leader_end, now_ms)
-        in_sync = self._in_sync
+        in_sync = self.in_sync
         if in_sync.change is None and follower.broker_id not in in_sync.committed:
             self._maybe_expand_isr(follower)
         if moved:
@@ -333,7 +265,7 @@ class Partition:
     def follower_was_idle(self, broker_id: int, at_ms: int) -> None:
         """A follower that has everything polled at `at_ms`, as part of a fetch session that did not look at
         this partition because nothing had happened to it."""
-        follower = self._in_sync.followers.get(broker_id)
+        follower = self.in_sync.followers.get(broker_id)
         if follower is not None:
             follower.was_idle(at_ms)
 
@@ -343,7 +275,7 @@ class Partition:
         end = follower.log_end_offset
         if end < self.high_watermark or end < self.leader_epoch_start:
             return
-        if self._in_sync.is_eligible(follower.broker_id):
+        if self.in_sync.is_eligible(follower.broker_id):
             self._propose(self.isr | {follower.broker_id})
 
     def follower_left(self, now_ms: int) -> None:
@@ -359,9 +291,9 @@ class Partition:
             return
         # Caught up when it was looked at last, and too late by now.
         self.follower_left(now_ms)
-        if self._in_sync.change is not None:
+        if self.in_sync.change is not None:
             return
-        behind = self._in_sync.laggards(self.log.log_end_offset, now_ms)
+        behind = self.in_sync.laggards(self.log.log_end_offset, now_ms)
         if behind:
             _logger.info(
                 "%r, high watermark %d, end %d, shrinks its ISR %s: too slow are %s",
@@ -372,7 +304,7 @@ class Partition:
 
     def _propose(self, isr: frozenset[int]) -> None:
         assert self.is_leader
-        self._propose_isr(self, self._in_sync.propose(isr, self.leader_epoch, self.partition_epoch))
+        self._propose_isr(self, self.in_sync.propose(isr, self.leader_epoch, self.partition_epoch))
 
     def isr_change_committed(
         self, change: IsrChange, *, leader_epoch: int, isr: frozenset[int], partition_epoch: int, now_ms: int
@@ -382,7 +314,7 @@ class Partition:
             return False
         if partition_epoch < self.partition_epoch:
             return False
-        self._in_sync.settle(isr)
+        self.in_sync.settle(isr)
         self.partition_epoch = partition_epoch
         _logger.info("%r has ISR %s (partition epoch %d)", self, sorted(isr), partition_epoch)
         self._advance_and_tell(now_ms, isr_changed=True)
@@ -395,7 +327,7 @@ class Partition:
         match error:
             case ErrorCode.INELIGIBLE_REPLICA | ErrorCode.OPERATION_NOT_ATTEMPTED:
                 # The only refusals that say the committed set is what we think it is.
-                self._in_sync.fall_back()
+                self.in_sync.fall_back()
                 # Whom the proposal made count may have left meanwhile.
                 self._advance_and_tell(now_ms)
                 return False
@@ -424,9 +356,9 @@ class Partition:
         Not with fewer in sync than min.insync.replicas: a record would be committed, and readable, that one
         more failure can lose (KAFKA-15583).
         """
-        if len(self._in_sync.committed) < self.min_in_sync:
+        if len(self.in_sync.committed) < self.min_in_sync:
             return False
-        committed = self._in_sync.common_end(self.log.log_end_offset, now_ms)
+        committed = self.in_sync.common_end(self.log.log_end_offset, now_ms)
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
@@ -480,41 +412,3 @@ class Partition:
         self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = self.log.log_end_offset
         self.listener.changed(self)
-
-    # --- offsets ------------------------------------------------------------------------------------
-
-    def offset_for_leader_epoch(self, current_leader_epoch: int, epoch: int) -> tuple[ErrorCode, int, int]:
-        """Where the largest epoch not above `epoch` ended: (error, that epoch, end), -1 when not known."""
-        error = self._leader_error(current_leader_epoch)
-        if error is not _NONE:
-            return error, NO_EPOCH, NO_OFFSET
-        found, end = self.log.end_offset_for_epoch(epoch)
-        return _NONE, found, end
-
-    def _leader_error(self, current_leader_epoch: int) -> ErrorCode:
-        error = self._epoch_error(current_leader_epoch)
-        if error is _NONE and not self.is_leader:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return error
-
-    def offset_for_time(
-        self, timestamp: int, isolation: int | None, current_leader_epoch: int = NO_EPOCH
-    ) -> OffsetFound | None:
-        """The first offset at or after `timestamp` (ms), or one of the log's ends for a negative one; None if
-        there is none. `isolation` is 0 (read uncommitted), 1 (committed), None for a follower, which sees
-        all. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER and, while a new
-        leader's high watermark has not reached the start of its epoch, OFFSET_NOT_AVAILABLE (KIP-207)."""
-        error = self._leader_error(current_leader_epoch)
-        if error is not _NONE:
-            raise KafkaError(error, f"{self!r} was asked for an offset in epoch {current_leader_epoch}")
-        if isolation is None:
-            visible_end = self.log.log_end_offset
-        else:
-            visible_end = self.last_stable_offset if isolation else self.high_watermark
-        return find_by_time(
-            self.log,
-            timestamp,
-            visible_end=visible_end,
-            leader_epoch=self.leader_epoch,
-            is_lagging=isolation is not None and self.leader_epoch_start > self.high_watermark,
-        )

@@ -15,6 +15,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
+from ottla.replication.reads import read as read_replica
 from ottla.server.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch_response import FetchedPartition
 from ottla.storage.page_cache import ColdRead, NoWaiting
@@ -139,7 +140,8 @@ class FetchRead:
                     self.urgent = True
                 continue
             try:
-                read = replica.read(
+                read = read_replica(
+                    replica,
                     asked.fetch_offset,
                     min(asked.partition_max_bytes, remaining),
                     replica_id=replica_id,

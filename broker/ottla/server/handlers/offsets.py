@@ -21,6 +21,7 @@ from ottla.protocol.messages import (
     OffsetForLeaderEpochResponse,
 )
 from ottla.replication.manager import ReplicaManager
+from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.partition import Partition
 from ottla.server.cold_reads import ColdReads, ManyCold
 from ottla.server.dispatch import Request, Route
@@ -103,7 +104,7 @@ class OffsetsHandler:
             timestamp = EARLIEST
         if timestamp == LATEST_TIERED:
             return
-        found = replica.offset_for_time(timestamp, isolation, asked.current_leader_epoch)
+        found = offset_for_time(replica, timestamp, isolation, asked.current_leader_epoch)
         if found is not None:
             result.timestamp = found.timestamp
             result.offset = found.offset
@@ -145,8 +146,8 @@ class OffsetsHandler:
                 except KafkaError as e:
                     result.error_code = e.code
                     continue
-                error, epoch, end_offset = replica.offset_for_leader_epoch(
-                    asked.current_leader_epoch, asked.leader_epoch
+                error, epoch, end_offset = offset_for_leader_epoch(
+                    replica, asked.current_leader_epoch, asked.leader_epoch
                 )
                 result.error_code = error
                 if not error:
