@@ -157,3 +157,34 @@ def test_packed_as_the_codec_would(version: int, read_committed: bool, tmp_path:
         assert joined(parts) == frames.encode_response(message, version, 42)  # type: ignore[arg-type]
     frame = memoryview(joined(parts))[4:]  # type: ignore[arg-type]
     codec.decode(FetchResponse, version, frame, frames.response_body_offset(1, version, frame))
+
+
+@pytest.mark.parametrize("version", range(11, 18))
+def test_a_consumer_is_sent_elsewhere(version: int) -> None:
+    parts = build(
+        version,
+        1,
+        by_topic(
+            [
+                FetchedPartition(wanted(0), ErrorCode.NONE, 7, 6, 3, preferred=2),
+                FetchedPartition(wanted(1), ErrorCode.NONE, 7, 6, 3, aborted=()),
+            ]
+        ),
+    )
+    rows = [
+        FetchResponse.PartitionData(
+            partition_index=index,
+            high_watermark=7,
+            last_stable_offset=6,
+            log_start_offset=3,
+            aborted_transactions=None if preferred >= 0 else [],
+            preferred_read_replica=preferred,
+            records=b"",
+        )
+        for index, preferred in ((0, 2), (1, -1))
+    ]
+    topic = FetchResponse.FetchableTopicResponse(
+        topic="tøpic" if version < 13 else "", topic_id=ID, partitions=rows
+    )
+    response = FetchResponse(responses=[topic])
+    assert joined(parts) == frames.encode_response(response, version, 1)  # type: ignore[arg-type]

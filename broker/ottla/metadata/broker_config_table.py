@@ -128,7 +128,6 @@ _WITHOUT_EFFECT = """
     offsets.commit.required.acks SHORT -1
     producer.purgatory.purge.interval.requests INT 1000
     queued.max.requests INT 500 1
-    replica.selector.class STRING -
     replica.socket.receive.buffer.bytes INT 65536
     reserved.broker.max.id INT 1000 0
     socket.connection.setup.timeout.max.ms LONG 30000
@@ -302,6 +301,13 @@ _ACTED_UPON = [
     ),
     # replication
     K("replica.lag.time.max.ms", LONG, "30000", "A follower this long behind leaves the ISR."),
+    K(
+        "replica.selector.class",
+        STRING,
+        None,
+        "Who chooses the replica that a consumer reads from; by default the leader.",
+        one_of("org.apache.kafka.common.replica.RackAwareReplicaSelector"),
+    ),
     K("replica.fetch.max.bytes", INT, "1048576", "Bytes a follower asks for per partition.", at_least(0)),
     K(
         "replica.fetch.response.max.bytes",

@@ -66,6 +66,7 @@ class Answer(Protocol):
     log_start_offset: int
     size: int
     diverging: tuple[int, int] | None
+    preferred: int
     settled: bool
     """The same question will get the same answer until replication has news of the partition."""
 
@@ -109,6 +110,7 @@ class WantedPartition:
             or answer.log_start_offset != self.log_start_offset
             or answer.error is not ErrorCode.NONE
             or answer.diverging is not None
+            or answer.preferred >= 0
         )
 
 

@@ -21,6 +21,7 @@ from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.store import MetadataStore
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
+from ottla.replication.replica_selector import SELECTORS
 from ottla.server.cold_reads import ColdReads
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher, Route
@@ -91,6 +92,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             throttle,
             cold_reads=rooms.cold_reads,
             fetch_max_bytes=fetch_max_bytes,
+            selector=SELECTORS.get(config.get_optional_str("replica.selector.class") or ""),
         ),
         OffsetsHandler(replicas, clock, rooms.cold_reads),
         MetadataHandler(cache, creator, config, rooms.first_view),

@@ -7,10 +7,10 @@ the first partition that has any goes out whole, however big (KIP-74). Epochs fe
 that diverged is told where (Fetch 12 and later). From version 7 a session remembers what was asked, and the
 answer has only what is new (KIP-227). From version 13 topics go by id, an unknown one is UNKNOWN_TOPIC_ID.
 From version 16 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951). Partitions that
-nobody knows come last in an answer, and do not hasten it. Records go from the segment's file to the socket
-(sendfile), small pieces through one buffer; versions 0 to 3 get them converted (down_conversion).
-
-Left out on purpose: a preferred read replica other than the leader.
+nobody knows come last in an answer, and do not hasten it. From version 11 a consumer that says in which rack
+it is may be sent to a follower (KIP-392, replica.selector.class), and followers serve consumers. Records go
+from the segment's file to the socket (sendfile), small pieces through one buffer; versions 0 to 3 get them
+converted (down_conversion).
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.replication.manager import ReplicaManager
+from ottla.replication.replica_selector import Selector, preferred_replica
 from ottla.server.cold_reads import TRIES_MAX, ColdReads
 from ottla.server.dispatch import Request, Route
 from ottla.server.fetch_sessions import TOPIC_IDS_FROM, WantedPartition
 from ottla.server.handlers.fetch_answer import FetchAnswers, FetchQuota
-from ottla.server.handlers.fetch_read import FetchRead
+from ottla.server.handlers.fetch_read import FetchRead, Prefer
 from ottla.server.purgatory import PartitionKey, Purgatory
 
 READ_COMMITTED: Final = 1
@@ -43,7 +44,9 @@ class FetchHandler:
         *,
         cold_reads: ColdReads,
         fetch_max_bytes: int,
+        selector: Selector | None = None,
     ) -> None:
+        """`selector` is replica.selector.class."""
         self.replicas = replicas
         self.purgatory = purgatory
         self.cache = cache
@@ -51,6 +54,7 @@ class FetchHandler:
         self.quota = quota
         self.cold_reads = cold_reads
         self.fetch_max_bytes = fetch_max_bytes
+        self.selector = selector
         self.answers = FetchAnswers(replicas, cache, clock, quota)
 
     def routes(self) -> list[Route]:
@@ -78,12 +82,28 @@ class FetchHandler:
             replica_id=replica_id,
             max_bytes=max_bytes,
             read_committed=message.isolation_level == READ_COMMITTED,
+            prefer=self._preference(message.rack_id, request) if replica_id < 0 else None,
         )
         read.first()
         if read.has(message.min_bytes) and not read.misses:
             self.answers.send(request, read)
         else:
             _Fetch(self, request, read, message).start()
+
+    def _preference(self, rack: str, request: Request) -> Prefer | None:
+        """What looks for a replica near a consumer, which has a rack from version 11 on."""
+        selector = self.selector
+        if selector is None or not rack:
+            return None
+        cache, listener = self.cache, request.connection.listener
+
+        def rack_of(broker_id: int) -> str | None:
+            broker = cache.broker(broker_id, listener)
+            return None if broker is None else broker.rack
+
+        return lambda leader, offset, now_ms: preferred_replica(
+            selector, leader, rack, rack_of, offset, now_ms
+        )
 
 
 class _Fetch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Final, TypeAlias
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -19,6 +19,9 @@ from ottla.replication.reads import read as read_replica
 from ottla.server.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch_response import FetchedPartition
 from ottla.storage.page_cache import ColdRead, NoWaiting
+
+Prefer: TypeAlias = Callable[[Partition, int, int], int | None]
+"""(leader, fetch offset, now in ms) -> the broker that the consumer should ask instead, if any."""
 
 _NOBODY: Final[frozenset[WantedPartition]] = frozenset()
 FOLLOWER_FETCH_FROM: Final = 11
@@ -33,6 +36,7 @@ class FetchRead:
     __slots__ = (
         "_cache",
         "_clock",
+        "_prefer",
         "_read_committed",
         "_replica_id",
         "_replicas",
@@ -60,13 +64,16 @@ class FetchRead:
         replica_id: int,
         max_bytes: int,
         read_committed: bool,
+        prefer: Prefer | None = None,
     ) -> None:
+        """`prefer` looks for a better replica for this consumer; None: the leader will do."""
         self._replicas = replicas
         self._cache = cache
         self._clock = clock
         self._version = version
         self._replica_id = replica_id
         self._read_committed = read_committed
+        self._prefer = prefer
         self.context = context
         self.follower = replica_id >= 0
         self.max_bytes = max_bytes
@@ -82,7 +89,7 @@ class FetchRead:
         self.may_wait = False
         """Wait for the disk rather than miss something."""
         self.urgent = False
-        """There is an error, or a follower has diverged: no waiting for more."""
+        """There is an error, a follower has diverged, a consumer is sent elsewhere: no waiting for more."""
 
     def has(self, min_bytes: int) -> bool:
         """Whether this is enough for a request that waits for `min_bytes`."""
@@ -115,7 +122,7 @@ class FetchRead:
         replicas, version, replica_id, follower = (
             self._replicas, self._version, self._replica_id, self.follower
         )  # fmt: skip
-        read_committed = self._read_committed
+        read_committed, prefer = self._read_committed, self._prefer
         now_ms = self.at_ms = self._clock()
         # A consumer of Fetch 11 and later may read from a follower it was sent to (KIP-392).
         leader_only = follower or version < FOLLOWER_FETCH_FROM
@@ -139,6 +146,15 @@ class FetchRead:
                     answers.append(FetchedPartition(wanted, error))
                     self.urgent = True
                 continue
+            settles = True
+            if prefer is not None and replica.is_leader:
+                chosen = prefer(replica, asked.fetch_offset, now_ms)
+                if chosen is not None:
+                    answers.append(_sent_elsewhere(replica, wanted, chosen))
+                    self.urgent = True
+                    continue
+                # Nothing tells of a replica that has become the better one.
+                settles = False
             try:
                 read = read_replica(
                     replica,
@@ -178,7 +194,7 @@ class FetchRead:
                     size,
                     read.diverging,
                     aborted,
-                    read.settled,
+                    settles and read.settled,
                 )
             )
             if size:
@@ -207,6 +223,21 @@ class FetchRead:
         if error == ErrorCode.KAFKA_STORAGE_ERROR and self._version < STORAGE_ERROR_FROM:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return error
+
+
+def _sent_elsewhere(replica: Partition, wanted: WantedPartition, chosen: int) -> FetchedPartition:
+    """No records, but the broker to ask; in an epoch that is not ours, neither."""
+    error = replica.epoch_error(wanted.asked.current_leader_epoch)
+    if error:
+        return FetchedPartition(wanted, error)
+    return FetchedPartition(
+        wanted,
+        ErrorCode.NONE,
+        replica.high_watermark,
+        replica.last_stable_offset,
+        replica.log.log_start_offset,
+        preferred=chosen,
+    )
 
 
 def _same_topic(replica: Partition, wanted: WantedPartition) -> bool:

@@ -20,6 +20,8 @@ from ottla.storage.segment import FileSlice
 # Up to here a slice that is in memory is read into the response: one sendmsg beats a sendfile for each.
 INLINE_SLICE_MAX_BYTES = 16 * 1024
 
+PREFERRED_REPLICA_FROM = 11
+
 _I32 = Struct(">i")
 _HEADER = Struct(">iii")  # size, correlation id, throttle time
 _HEADER_FLEXIBLE = Struct(">iiBi")  # ... with the header's tagged fields before the throttle time
@@ -47,6 +49,7 @@ class FetchedPartition:
         "index",
         "last_stable_offset",
         "log_start_offset",
+        "preferred",
         "settled",
         "size",
         "slices",
@@ -65,7 +68,9 @@ class FetchedPartition:
         diverging: tuple[int, int] | None = None,
         aborted: AbortedTransactions | None = None,
         settled: bool = False,
+        preferred: int = -1,
     ) -> None:
+        """`preferred` is the broker to read from instead (KIP-392)."""
         self.wanted = wanted
         self.index = wanted.asked.partition
         self.error = error
@@ -77,6 +82,7 @@ class FetchedPartition:
         self.diverging = diverging
         self.aborted = aborted
         self.settled = settled
+        self.preferred = preferred
         self.current_leader: tuple[int, int] | None = None
 
 
@@ -120,8 +126,9 @@ def build(
     if version >= 7:
         out += _SESSION.pack(error, session_id)
     out += _count(len(topics), flexible)
-    preferred_replica = b"\xff\xff\xff\xff" if version >= 11 else b""  # none
-    no_list = (b"\x00" if flexible else b"\xff\xff\xff\xff") + preferred_replica
+    names_replica = version >= PREFERRED_REPLICA_FROM
+    no_replica = b"\xff\xff\xff\xff" if names_replica else b""
+    no_list = (b"\x00" if flexible else b"\xff\xff\xff\xff") + no_replica
     for name, topic_id, partitions in topics:
         if version >= 13:
             out += topic_id.bytes
@@ -141,7 +148,10 @@ def build(
                 out += no_list
             else:
                 _add_aborted(out, p.aborted, flexible)
-                out += preferred_replica
+                out += no_replica
+            if p.preferred >= 0:
+                assert names_replica
+                _I32.pack_into(out, len(out) - 4, p.preferred)
             out += uvarint(p.size + 1) if flexible else _I32.pack(p.size)
             if p.slices:
                 for piece in p.slices:
