@@ -19,6 +19,7 @@ from ottla.server.fetch_sessions import (
     WholeFetch,
 )
 from ottla.server.handlers.fetch_response import FetchedPartition
+from ottla.server.purgatory import FetchWatcher
 
 IDS = {"a": UUID(int=1), "b": UUID(int=2)}
 NAMES = {topic_id: name for name, topic_id in IDS.items()}
@@ -261,6 +262,41 @@ def test_appends_wake_followers_and_high_watermarks_wake_consumers() -> None:
     assert advanced == [woken["consumer"]]
 
 
+@pytest.mark.parametrize("end", ["evicted", "begun anew", "forgotten"])
+def test_a_leader_hears_of_an_idle_follower_when_its_session_ends(end: str) -> None:
+    """Its last news may be hours old: the next records must not find it lagging since then."""
+    broker = Broker(slots=1)
+    log = Log()
+    broker.cache.find = lambda topic, index: log if (topic, index) == A0 else None
+    session, _ = broker.fetch(0, 0, A0, A1, replica_id=7)
+    for epoch in range(1, 4):
+        broker.now_ms += EVICTION_MS // 2
+        broker.fetch(session, epoch, replica_id=7)
+    polled_ms = broker.now_ms
+    broker.now_ms += 400
+    match end:
+        case "evicted":
+            broker.fetch(0, 0, A0, A1, B0, replica_id=8)
+            assert broker.open(session, 4) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        case "begun anew":
+            broker.open(session, 0, A1, replica_id=7)
+        case "forgotten":
+            broker.open(session, 4, forget=(A0,), replica_id=7)
+    assert log.heard == [(7, polled_ms)]
+
+
+def test_a_leader_is_told_nothing_of_followers_with_news_to_come() -> None:
+    broker = Broker()
+    log = Log()
+    broker.cache.find = lambda topic, index: log
+    broker.unsettled.add(A0)
+    session, _ = broker.fetch(0, 0, A0, replica_id=7)
+    consumers, _ = broker.fetch(0, 0, A1)
+    broker.open(session, 0, A0, replica_id=7)
+    broker.open(consumers, 0, A1)
+    assert log.heard == []
+
+
 # --- eviction ----------------------------------------------------------------------------------------
 
 
@@ -310,3 +346,15 @@ def test_no_slots_no_sessions() -> None:
     broker = Broker(slots=0)
     assert broker.fetch(0, 0, A0) == (NO_SESSION, [A0])
     assert isinstance(broker.open(0, -1, A0), WholeFetch)
+
+
+def test_a_poll_hears_that_its_session_was_evicted() -> None:
+    broker = Broker(slots=1)
+    orphans: list[FetchWatcher] = []
+    broker.cache.on_orphan = orphans.append
+    session, _ = broker.fetch(0, 0, A0)
+    context = broker.open(session, 1)
+    assert isinstance(context, IncrementalFetch)
+    poll = context.session.waiting = Poll()
+    broker.fetch(0, 0, A0, replica_id=7)
+    assert orphans == [poll]

@@ -289,3 +289,17 @@ def test_one_that_fails_takes_nobody_along() -> None:
     assert (fetch.expired, later.expired, outcomes[1:]) == (1, 0, [ErrorCode.REQUEST_TIMED_OUT])
     loop.advance(100)
     assert later.expired == 1
+
+
+def test_a_poll_whose_session_is_gone_is_answered_in_the_next_turn() -> None:
+    """No news would reach it: until its deadline its client would wait for nothing."""
+    loop, purgatory = make()
+    poll, answered = FakeFetch([]), FakeFetch([])
+    purgatory.watch_fetch(poll, 30_000)
+    for orphan in (poll, answered):
+        assert purgatory.sessions.on_orphan is not None
+        purgatory.sessions.on_orphan(orphan)
+    assert poll.expired == 0, "not in the midst of what evicted it"
+    answered.done = True
+    loop.turn()
+    assert (poll.expired, answered.expired) == (1, 0)

@@ -181,6 +181,7 @@ class Broker:
             alter_partition=channel.alter_partition,
             listener=purgatory,
         )
+        sessions.find = replicas.find
         undo.push_async_callback(replicas.stop)
         undo.callback(channel.close)
         replicas.start()

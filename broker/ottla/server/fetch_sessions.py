@@ -12,7 +12,8 @@ Kafka looks at every partition of a session at every fetch. Here a session keeps
 have something to say (`dirty`), and a fetch looks at no others. A partition leaves the set when an answer has
 said all there is (it is `settled`), and comes back when it is asked for anew or when replication has news of
 it. What a leader learns from a follower's poll of a settled partition, that the follower is alive and has
-everything, it is told late: with the news that ends that state (`Partition.follower_was_idle`).
+everything, it is told late: with the news that ends that state, or when the session ends
+(`Partition.follower_was_idle`).
 
 Invariants: a partition of a cached session is in `watching` from the time its topic's name is known; one that
 is not in `dirty` is settled; `_sessions` is in the order of last use.
@@ -55,6 +56,9 @@ class WatchedPartition(Protocol):
     partition: int
 
     def follower_was_idle(self, broker_id: int, at_ms: int) -> None: ...
+
+
+Find: TypeAlias = Callable[[str, int], WatchedPartition | None]
 
 
 class Answer(Protocol):
@@ -258,8 +262,12 @@ class FetchSessionCache:
     Kafka shards its cache for its threads' sake, and evicts within a shard; here there is one.
     """
 
-    def __init__(self, slots: int = DEFAULT_SLOTS) -> None:
+    def __init__(self, slots: int = DEFAULT_SLOTS, find: Find | None = None) -> None:
+        """`find` gives the replica of a partition here, for what its leader is told late."""
         self.slots = slots
+        self.find = find
+        self.on_orphan: Callable[[FetchWatcher], None] | None = None
+        """Called with the long poll of a session that is gone: no news will reach it any more."""
         self.watching: dict[tuple[str, int], set[WantedPartition]] = {}
         """Who wants to hear of a partition, by topic name and index."""
         self._sessions: dict[int, FetchSession] = {}
@@ -363,10 +371,21 @@ class FetchSessionCache:
         return True
 
     def _remove(self, session: FetchSession | None) -> None:
-        if session is not None:
-            del self._sessions[session.id]
-            for wanted in session.partitions.values():
-                self._unwatch(wanted)
+        if session is None:
+            return
+        del self._sessions[session.id]
+        for wanted in session.partitions.values():
+            self._unwatch(wanted)
+            self._tell_of_idleness(session, wanted)
+        if session.waiting is not None and self.on_orphan is not None:
+            self.on_orphan(session.waiting)
+
+    def _tell_of_idleness(self, session: FetchSession, gone: WantedPartition) -> None:
+        """What news would have told the leader: else the next records make the follower one that lags."""
+        if session.privileged and self.find is not None and gone not in session.dirty:
+            replica = None if gone.topic is None else self.find(gone.topic, gone.asked.partition)
+            if replica is not None:
+                replica.follower_was_idle(session.replica_id, session.last_used_ms)
 
     def _update(
         self, session: FetchSession, wanted: Wanted, forgotten: Iterable[FetchRequest.ForgottenTopic]
@@ -384,6 +403,7 @@ class FetchSessionCache:
             for index in topic.partitions:
                 gone = session.partitions.pop((head, index), None)
                 if gone is not None:
+                    self._tell_of_idleness(session, gone)
                     session.dirty.discard(gone)
                     self._unwatch(gone)
 

@@ -101,6 +101,7 @@ class Purgatory:
     def __init__(self, loop: asyncio.AbstractEventLoop, sessions: FetchSessionCache | None = None) -> None:
         self._loop = loop
         self.sessions = FetchSessionCache() if sessions is None else sessions
+        self.sessions.on_orphan = self._orphaned
         self._in_sessions = self.sessions.watching
         self._produces: dict[PartitionKey, deque[ReplicationWait]] = {}
         self._followers: dict[PartitionKey, dict[FetchWatcher, None]] = {}
@@ -211,6 +212,15 @@ class Purgatory:
             for watcher in woken:
                 self._woken[watcher, key] = None
             self._schedule_drain()
+
+    def _orphaned(self, watcher: FetchWatcher) -> None:
+        """Its client has to begin a new session, and hears so with its next request."""
+
+        def answer_now() -> None:
+            if not watcher.done:
+                watcher.expire()
+
+        self._loop.call_soon(answer_now)
 
     # --- waking -------------------------------------------------------------------------------------
 
