@@ -11,7 +11,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from ottla.protocol.compression import Codec
-from ottla.protocol.legacy_records import decode_message_set, upconvert
+from ottla.protocol.legacy_records import decode_message_set
 from ottla.protocol.records import Record, build_batch, decode_batch, parse_batch_header, verify_crc
 
 RECORDS = [
@@ -72,4 +72,3 @@ def test_message_sets_of_kafka_python_are_converted(magic: int, codec: Codec) ->
     # kafka-python leaves the wrapper's offset at 0, which gives its records negative ones: a broker
     # numbers them anew anyhow.
     assert [tuple(record)[1:4] for record in decode_message_set(data)] == [each[1:] for each in expected]
-    assert [tuple(record)[:4] for record in decode_batch(upconvert(data))] == expected

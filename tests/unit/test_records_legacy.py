@@ -1,4 +1,4 @@
-"""Message sets of formats v0 and v1 become one v2 batch, wrapped compressed ones included."""
+"""Message sets of formats v0 and v1 are read, wrapped compressed ones included."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 
 from ottla.protocol.compression import Codec, compress
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.legacy_records import decode_message_set, upconvert
-from ottla.protocol.records import decode_batch, parse_batch_header, verify_crc
+from ottla.protocol.legacy_records import codec_of_message, decode_message_set, iter_messages
 
 
 def message(
@@ -39,13 +38,10 @@ def wrapped(magic: int, codec: Codec, offset: int, inner: bytes, attributes: int
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_plain_messages_become_one_batch(magic: int) -> None:
-    data = upconvert(message(magic, 0, b"a", b"1") + message(magic, 0, None, None))
-    header = parse_batch_header(data)
-    assert verify_crc(data, 0, header)
-    assert (header.base_offset, header.record_count, header.codec) == (0, 2, Codec.NONE)
+def test_plain_messages_are_records(magic: int) -> None:
+    data = message(magic, 0, b"a", b"1") + message(magic, 1, None, None)
     timestamp = -1 if magic == 0 else 1000
-    assert [(r.offset, r.timestamp, r.key, r.value) for r in decode_batch(data)] == [
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in decode_message_set(data)] == [
         (0, timestamp, b"a", b"1"),
         (1, timestamp, None, None),
     ]
@@ -53,11 +49,11 @@ def test_plain_messages_become_one_batch(magic: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
-def test_compressed_sets_stay_compressed(magic: int, codec: Codec) -> None:
+def test_compressed_sets_are_opened(magic: int, codec: Codec) -> None:
     inner = b"".join(message(magic, at, b"k%d" % at, b"v" * 100) for at in range(5))
-    data = upconvert(wrapped(magic, codec, 4, inner))
-    assert parse_batch_header(data).codec is codec
-    assert [record.key for record in decode_batch(data)] == [b"k%d" % at for at in range(5)]
+    data = wrapped(magic, codec, 4, inner)
+    assert [codec_of_message(one) for one in iter_messages(data)] == [codec]
+    assert [record.key for record in decode_message_set(data)] == [b"k%d" % at for at in range(5)]
 
 
 def test_inner_offsets_of_v1_count_back_from_the_wrappers() -> None:
@@ -75,18 +71,18 @@ def test_damage_is_refused() -> None:
     data = bytearray(message(1, 0, b"a", b"1"))
     data[-1] ^= 1
     with pytest.raises(KafkaError) as caught:
-        upconvert(data)
+        decode_message_set(data)
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_set_without_a_whole_message_is_refused() -> None:
-    with pytest.raises(KafkaError) as caught:
-        upconvert(message(1, 0, b"a", b"1")[:-1])
-    assert caught.value.code is ErrorCode.INVALID_RECORD
+def test_a_message_that_was_cut_off_is_left_out() -> None:
+    whole = message(1, 0, b"a", b"1")
+    assert decode_message_set(whole[:-1]) == []
+    assert len(decode_message_set(whole + message(1, 1, b"b", b"2")[:-1])) == 1
 
 
 def test_compression_within_compression_is_refused() -> None:
     inner = wrapped(1, Codec.GZIP, 0, message(1, 0, None, b"v"))
     with pytest.raises(KafkaError) as caught:
-        upconvert(wrapped(1, Codec.GZIP, 0, inner))
+        decode_message_set(wrapped(1, Codec.GZIP, 0, inner))
     assert caught.value.code is ErrorCode.INVALID_RECORD

@@ -26,7 +26,6 @@ from ottla.protocol.records import (
     LOG_APPEND_TIME_FLAG,
     NO_TIMESTAMP,
     Record,
-    build_batch,
 )
 
 _SET_ENTRY = struct.Struct(">qi")
@@ -142,23 +141,6 @@ def open_message(message: Message) -> list[Record]:
         timestamp = entry.timestamp if append_time is None else append_time
         records.append(Record(entry.offset + shift, timestamp, entry.key, entry.value))
     return records
-
-
-def upconvert(message_set: Buffer) -> bytes:
-    """One v2 batch with the records of the set, numbered from 0, compressed as the set was.
-
-    Records of v0 get no timestamp (-1), as Kafka stores them. Raises KafkaError as
-    `decode_message_set`, and INVALID_RECORD when there is no record.
-    """
-    records: list[Record] = []
-    codec = Codec.NONE
-    for message in iter_messages(message_set):
-        if codec is Codec.NONE:
-            codec = codec_of_message(message)
-        records += open_message(message)
-    if not records:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "the message set holds no complete message")
-    return build_batch(records, codec=codec)
 
 
 def _check_magic(magic: int, start: int) -> None:

@@ -13,7 +13,8 @@ listeners do not change while a broker runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import (
@@ -42,6 +43,7 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3  # operations of KIP-339
 Change = IncrementalAlterConfigsRequest.AlterableConfig
 Setting = AlterConfigsRequest.AlterableConfig
 Resource = IncrementalAlterConfigsRequest.AlterConfigsResource | AlterConfigsRequest.AlterConfigsResource
+Row = TypeVar("Row")
 
 
 class AlterConfigsHandler:
@@ -60,35 +62,27 @@ class AlterConfigsHandler:
 
     async def alter(self, request: Request) -> AlterConfigsResponse:
         message = request.decode(AlterConfigsRequest)
-        response = AlterConfigsResponse()
-        repeated = _repeated(message.resources)
-        for resource in message.resources:
-            error = await self._outcome(resource, repeated, validate_only=message.validate_only)
-            response.responses.append(
-                AlterConfigsResponse.AlterConfigsResourceResponse(
-                    error_code=error.code if error else ErrorCode.NONE,
-                    error_message=(error.message or None) if error else None,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-            )
-        return response
+        row = AlterConfigsResponse.AlterConfigsResourceResponse
+        return AlterConfigsResponse(responses=await self._alter_all(message, row))
 
     async def incremental_alter(self, request: Request) -> IncrementalAlterConfigsResponse:
         message = request.decode(IncrementalAlterConfigsRequest)
-        response = IncrementalAlterConfigsResponse()
+        row = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+        return IncrementalAlterConfigsResponse(responses=await self._alter_all(message, row))
+
+    async def _alter_all(
+        self, message: AlterConfigsRequest | IncrementalAlterConfigsRequest, row: Callable[..., Row]
+    ) -> list[Row]:
+        """Alter each resource, and say in a row of the response how it went."""
         repeated = _repeated(message.resources)
+        rows: list[Row] = []
         for resource in message.resources:
             error = await self._outcome(resource, repeated, validate_only=message.validate_only)
-            response.responses.append(
-                IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                    error_code=error.code if error else ErrorCode.NONE,
-                    error_message=(error.message or None) if error else None,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-            )
-        return response
+            if error is None:
+                rows.append(_row(row, resource, ErrorCode.NONE, None))
+            else:
+                rows.append(_row(row, resource, error.code, error.message or None))
+        return rows
 
     async def _outcome(
         self, resource: Resource, repeated: set[tuple[int, str]], *, validate_only: bool
@@ -221,33 +215,24 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
+def _row(row: Callable[..., Row], resource: Resource, code: ErrorCode, message: str | None) -> Row:
+    return row(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
 def _alter_error(
     message: AlterConfigsRequest, version: int, code: ErrorCode, detail: str | None
 ) -> AlterConfigsResponse:
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=detail,
-                resource_type=r.resource_type,
-                resource_name=r.resource_name,
-            )
-            for r in message.resources
-        ]
-    )
+    row = AlterConfigsResponse.AlterConfigsResourceResponse
+    return AlterConfigsResponse(responses=[_row(row, r, code, detail) for r in message.resources])
 
 
 def _incremental_alter_error(
     message: IncrementalAlterConfigsRequest, version: int, code: ErrorCode, detail: str | None
 ) -> IncrementalAlterConfigsResponse:
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=detail,
-                resource_type=r.resource_type,
-                resource_name=r.resource_name,
-            )
-            for r in message.resources
-        ]
-    )
+    row = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    return IncrementalAlterConfigsResponse(responses=[_row(row, r, code, detail) for r in message.resources])
