@@ -117,6 +117,39 @@ def test_damaged_settings_and_failing_callbacks_do_not_stop_the_following() -> N
     run(scenario)
 
 
+def test_nothing_unforeseen_ends_the_following() -> None:
+    async def scenario(tree: MemoryTree) -> None:
+        heard = Heard(tree)
+        troubles = ["callback", "store"]
+
+        class Trouble(Exception): ...
+
+        def on_broker(broker: str, config: dict[str, str]) -> None:
+            if troubles:
+                raise Trouble(troubles.pop(0))
+            heard._on_broker(broker, config)
+
+        heard.configs = DynamicConfigs(heard.store, heard._on_topic, on_broker)
+        await heard.start()
+        await heard.configs.alter_broker_config("1", {"log.retention.ms": "1"})
+        await heard.configs.alter_topic_config("one", {"retention.ms": "5"})
+        await heard.until(lambda: "one" in heard.topics)
+        assert troubles == ["store"]
+        children = heard.store.children
+
+        async def fail_once(path: str) -> list[str]:
+            heard.store.children = children  # type: ignore[method-assign]
+            raise Trouble(troubles.pop())
+
+        heard.store.children = fail_once  # type: ignore[method-assign]
+        await heard.configs.alter_topic_config("two", {"retention.ms": "6"})
+        await heard.until(lambda: "two" in heard.topics)
+        assert troubles == []
+        await heard.configs.stop()
+
+    run(scenario)
+
+
 def test_of_settings_written_by_hand_what_is_valid_is_applied() -> None:
     async def scenario(tree: MemoryTree) -> None:
         heard = Heard(tree)

@@ -188,6 +188,11 @@ class DynamicConfigs:
                 log.warning("cannot read the config changes, trying again: %s", error)
                 self._changed.set()
                 await asyncio.sleep(_RETRY_DELAY_S)
+            except Exception:
+                # Whoever follows no more would live with today's settings for ever, and say nothing of it.
+                log.exception("following the config changes failed, trying again")
+                self._changed.set()
+                await asyncio.sleep(_RETRY_DELAY_S)
 
     async def _process_changes(self) -> None:
         names = await self._store.children(znodes.CONFIG_CHANGES)
@@ -202,7 +207,13 @@ class DynamicConfigs:
                     log.error("ignoring a config change: %s", error)
         for path in entities:
             entity_type, _, entity = path.partition("/")
-            await self._reload(entity_type, entity)
+            try:
+                await self._reload(entity_type, entity)
+            except StoreUnavailable:
+                raise
+            except Exception:
+                # One entity's trouble must keep nobody from hearing of the others.
+                log.exception("taking over the settings of %s failed", path)
         if new:
             self._seen = _sequence(new[-1])
         await self._purge(names)
