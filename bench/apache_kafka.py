@@ -93,10 +93,11 @@ class KafkaBroker:
         zookeeper_connect: str,
         *,
         broker_id: int = 0,
+        port: int | None = None,
         settings: Mapping[str, str] | None = None,
         jvm: Sequence[str] = SMALL_BROKER_JVM,
     ) -> None:
-        self.port = free_port()
+        self.port = port or free_port()
         self.directory = directory
         self._settings = {
             "broker.id": str(broker_id),

@@ -1,0 +1,169 @@
+"""The journey that docs/migration.md describes: a running Apache Kafka cluster becomes Ottla's, and back.
+
+Broker by broker, each on the folder, the id and the address of the one it follows, under a producer with
+acks=all that Kafka's own tool verifies, and a group that commits what it reads. In between, brokers of both
+kinds lead and follow the same partitions, each kind obeys the other's controller, and loads the offsets that
+the other wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from group_members import Member
+from judges import needs_kafka_jars
+from kazoo.client import KazooClient
+from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+
+from bench.apache_kafka import KafkaBroker
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port, wait_until
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.metadata import znodes
+
+Kind = Literal["kafka", "ottla"]
+
+pytestmark = pytest.mark.timeout(600)
+
+BROKERS: Final = (0, 1, 2)
+TOPIC, PARTITIONS, GROUP = "journey", 6, "readers"
+SETTINGS: Final = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "zookeeper.session.timeout.ms": "6000",
+    "replica.lag.time.max.ms": "10000",
+    "controlled.shutdown.retry.backoff.ms": "500",
+    "log.segment.bytes": str(256 << 10),
+}
+
+
+class Seat:
+    """An id, an address and a folder, that brokers of either kind take, one after the other."""
+
+    def __init__(self, broker: int, directory: Path, zookeeper: str) -> None:
+        self.broker = broker
+        self.port = free_port()
+        self.kafka = KafkaBroker(
+            directory, zookeeper, broker_id=broker, port=self.port, settings=SETTINGS, jvm=("-Xmx256m",)
+        )
+        self.ottla = BrokerProcess(broker, directory, self.port)
+        self.ottla.write_properties(zookeeper, SETTINGS)
+        self._properties = self.ottla.properties_file.read_text()
+
+    def start(self, kind: Kind) -> None:
+        if kind == "kafka":
+            self.kafka.start(timeout_s=120)
+        else:
+            self.ottla.properties_file.write_text(self._properties)
+            self.ottla.start_and_wait(timeout_s=120)
+
+    def stop(self) -> None:
+        self.kafka.stop()
+        assert not self.ottla.running or self.ottla.stop(timeout_s=60), "it had to be killed"
+
+
+class Journey:
+    def __init__(self, directory: Path) -> None:
+        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        self.zookeeper.start()
+        self.seats = {
+            broker: Seat(broker, directory / str(broker), self.zookeeper.connect) for broker in BROKERS
+        }
+        self.bootstrap = ",".join(f"127.0.0.1:{seat.port}" for seat in self.seats.values())
+        self._tree = KazooClient(self.zookeeper.connect)
+
+    def start(self) -> None:
+        self._tree.start()
+        for seat in self.seats.values():
+            seat.start("kafka")
+        self.await_whole(TOPIC, create=True)
+
+    def stop(self) -> None:
+        for seat in self.seats.values():
+            seat.kafka.stop()
+            seat.ottla.kill()
+        self._tree.stop()
+        self._tree.close()
+        self.zookeeper.stop()
+
+    @property
+    def controller(self) -> int:
+        return znodes.decode_controller(self._tree.get(znodes.CONTROLLER)[0])
+
+    def replace(self, broker: int, kind: Kind) -> None:
+        """Stop what sits there, start the other kind in its place, and wait until it has caught up."""
+        seat = self.seats[broker]
+        seat.stop()
+        seat.start(kind)
+        for topic in (TOPIC, "__consumer_offsets"):
+            self.await_whole(topic)
+
+    def order(self) -> list[int]:
+        """The controller last, as in every rolling bounce."""
+        return sorted(BROKERS, key=lambda broker: (broker == self.controller, broker))
+
+    def await_whole(self, topic: str, *, create: bool = False) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        if create:
+            wait_until(lambda: len(admin.list_topics(timeout=10).brokers) == len(BROKERS), timeout_s=60)
+            admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=3)])[
+                topic
+            ].result(60)
+
+        def whole() -> bool:
+            found = admin.list_topics(topic, timeout=10).topics[topic]
+            return found.error is None and all(len(p.isrs) == 3 for p in found.partitions.values())
+
+        assert wait_until(whole, timeout_s=120, poll_s=0.2), f"{topic} is not fully replicated again"
+
+
+@pytest.fixture
+def journey(tmp_path: Path) -> Iterator[Journey]:
+    needs_kafka_jars()
+    running = Journey(tmp_path)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+def test_a_running_kafka_cluster_moves_to_ottla_broker_by_broker_and_back(
+    journey: Journey, tmp_path: Path
+) -> None:
+    controllers: list[tuple[int, Kind]] = []
+    runs: dict[int, Kind] = dict.fromkeys(BROKERS, "kafka")
+    with (
+        VerifiableProducer(journey.bootstrap, TOPIC, tmp_path, per_second=300) as producer,
+        Member(journey.bootstrap, TOPIC, GROUP, "a") as member,
+    ):
+        producer.wait_for(500)
+        assert wait_until(lambda: bool(member.committed), timeout_s=60)
+        journey.await_whole("__consumer_offsets")
+        kinds: tuple[Kind, ...] = ("ottla", "kafka")
+        for kind in kinds:
+            for broker in journey.order():
+                journey.replace(broker, kind)
+                runs[broker] = kind
+                controllers.append((journey.controller, runs[journey.controller]))
+                producer.wait_for_more(200, timeout_s=120)
+                read = len(member.seen)
+                assert wait_until(lambda read=read: len(member.seen) > read, timeout_s=120), broker
+        producer.stop()
+        assert producer.errors == []
+        stored = read_topic(journey.bootstrap, TOPIC, PARTITIONS)
+        assert_nothing_lost_or_doubled(producer.acknowledged, stored)
+        assert wait_until(lambda: member.seen >= set(stored), timeout_s=120)
+        assert member.failures == []
+        ends = {partition: max(o for p, o in stored if p == partition) + 1 for partition, _ in stored}
+        assert wait_until(lambda: member.committed == ends, timeout_s=60)
+    # Both kinds were in office, over brokers of the other kind.
+    assert {kind for _, kind in controllers} == {"kafka", "ottla"}
+    print(controllers)
