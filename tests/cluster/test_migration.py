@@ -135,6 +135,11 @@ def journey(tmp_path: Path) -> Iterator[Journey]:
         running.stop()
 
 
+def await_more_read(member: Member) -> None:
+    before = len(member.seen)
+    assert wait_until(lambda: len(member.seen) > before, timeout_s=120), f"{before} read, and no more"
+
+
 def test_a_running_kafka_cluster_moves_to_ottla_broker_by_broker_and_back(
     journey: Journey, tmp_path: Path
 ) -> None:
@@ -154,8 +159,7 @@ def test_a_running_kafka_cluster_moves_to_ottla_broker_by_broker_and_back(
                 runs[broker] = kind
                 controllers.append((journey.controller, runs[journey.controller]))
                 producer.wait_for_more(200, timeout_s=120)
-                read = len(member.seen)
-                assert wait_until(lambda read=read: len(member.seen) > read, timeout_s=120), broker
+                await_more_read(member)
         producer.stop()
         assert producer.errors == []
         stored = read_topic(journey.bootstrap, TOPIC, PARTITIONS)
