@@ -259,8 +259,8 @@ def test_only_log_starts_that_the_files_do_not_show_are_checkpointed(tmp_path: P
     assert read_offsets(tmp_path / "log-start-offset-checkpoint") == {("events", 1): 1}
 
 
-def test_a_log_that_fails_in_upkeep_leaves_the_others_their_turn(tmp_path: Path) -> None:
-    logs = manager(tmp_path, retention_ms="10", flush_ms="5")
+def test_a_log_that_fails_in_upkeep_leaves_those_of_other_directories_their_turn(tmp_path: Path) -> None:
+    logs = manager(tmp_path / "a", tmp_path / "b", tmp_path / "c", retention_ms="10", flush_ms="5")
     for partition in range(3):
         append(logs.get_or_create("events", partition, logs.config_for({})), "a", timestamp=NOW_MS)
     first, last = logs.get("events", 0), logs.get("events", 2)
@@ -276,7 +276,8 @@ def test_a_log_that_fails_in_upkeep_leaves_the_others_their_turn(tmp_path: Path)
     last.roll(NOW_MS)
     logs.write_checkpoints()
     assert last.recovery_point == 3
-    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint")[("events", 2)] == 3
+    recovery_points = last.directory.parent / "recovery-point-offset-checkpoint"
+    assert read_offsets(recovery_points) == {("events", 2): 3}
 
 
 @pytest.mark.parametrize("text", ["1\n0\n", "0\n2\nevents 0 5\n", "0\nx\n", "0\n1\nevents 0\n"])

@@ -2,7 +2,8 @@
 
 Called by the log manager at start and shutdown, and by `Log` for partition.metadata:
 
-* meta.properties: which broker of which cluster the directory belongs to (version 0, ZooKeeper mode);
+* meta.properties: which broker of which cluster the directory belongs to (version 0, ZooKeeper mode), and
+  the id that a KRaft broker, or one that migrates, gave it;
 * .lock: held by the running broker, seen by Apache Kafka too;
 * .kafka_cleanshutdown: that the logs were closed in order;
 * partition.metadata: the topic's id (KIP-516).
@@ -11,11 +12,13 @@ Called by the log manager at start and shutdown, and by `Log` for partition.meta
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import json
 import os
 import re
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 from ottla.storage.durable import sync_directory, write_atomically
@@ -25,7 +28,9 @@ LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 PARTITION_METADATA_FILE = "partition.metadata"
 DELETE_SUFFIX = "-delete"
-_OTHER_SUFFIXES = ("-future", "-stray")
+FUTURE_SUFFIX = "-future"
+_OTHER_SUFFIXES = (FUTURE_SUFFIX, "-stray")
+_NAME_BYTES_MAX = 255
 
 
 class LogDirProblem(Exception):
@@ -40,38 +45,80 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
+def parse_future_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of `<topic>-<partition>.<unique id>-future` (KIP-113); None for another name."""
+    match = re.fullmatch(r"(.+)-(\d+)\.\S+" + FUTURE_SUFFIX, name)
+    return (match[1], int(match[2])) if match else None
+
+
+def future_directory(topic: str, partition: int) -> str:
+    """A name for the log that is to take the place of the partition's present one."""
+    return f"{topic}-{partition}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
+
+
+def is_too_long_to_move(topic: str, partition: int) -> bool:
+    """Whether no file system has names long enough for the partition's future log (KAFKA-4893)."""
+    return len(future_directory(topic, partition)) > _NAME_BYTES_MAX
+
+
 # --- meta.properties -----------------------------------------------------------------------------
 
 
 def check_meta_properties(log_dir: Path, broker_id: int, cluster_id: str) -> None:
-    """Make sure that the directory is this broker's, or mark it so when it is nobody's yet.
+    """Make sure that the directory is this broker's, or mark it so when it is nobody's yet. What else is in
+    the file stays.
 
-    Raises LogDirProblem when it belongs to another broker or cluster, or to a later format.
+    Raises LogDirProblem when it belongs to another broker or cluster, or to a later format, and OSError also
+    for a file that makes no sense.
     """
     path = log_dir / META_PROPERTIES_FILE
     ours = {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
-    if not path.exists():
-        write_atomically(path, "".join(f"{name}={value}\n" for name, value in ours.items()))
-        return
-    found = read_properties(path)
-    if found.get("version") != "0":
+    found = read_properties(path) if path.exists() else {}
+    if found.get("version", "0") != "0":
         raise LogDirProblem(f"{path} has version={found.get('version')}; only 0 (ZooKeeper mode) is known")
     for name, owner in (("broker.id", "broker"), ("cluster.id", "cluster")):
-        if found.get(name) != ours[name]:
+        if found.get(name, ours[name]) != ours[name]:
             raise LogDirProblem(
                 f"{path} has {name}={found.get(name)}, but this broker has {name}={ours[name]}: the "
                 f"directory belongs to another {owner}. Point log.dirs at this broker's own data, or "
                 f"correct {name}; remove the file only if its data may be taken over."
+            )
+    wanted = {**found, **ours}
+    if wanted != found:
+        write_atomically(path, "".join(f"{name}={value}\n" for name, value in wanted.items()))
+
+
+def check_directory_ids(log_dirs: Iterable[Path]) -> None:
+    """No two directories may have the same `directory.id` (KIP-858): one of them is a copy.
+
+    Raises LogDirProblem; a directory whose file cannot be read is left out.
+    """
+    seen: dict[str, Path] = {}
+    for log_dir in log_dirs:
+        try:
+            directory_id = read_properties(log_dir / META_PROPERTIES_FILE).get("directory.id")
+        except OSError:
+            continue
+        if directory_id is None:
+            continue
+        other = seen.setdefault(directory_id, log_dir)
+        if other is not log_dir:
+            raise LogDirProblem(
+                f"{log_dir} and {other} have the same directory.id={directory_id}: one is a copy of the other"
             )
 
 
 def read_properties(path: Path) -> dict[str, str]:
     """A Java properties file of plain `name=value` lines."""
     properties = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.strip()
-        if text and text[0] not in "#!":
-            name, _, value = text.partition("=")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise OSError(errno.EIO, f"{path} is no text: {problem}") from problem
+    for line in text.splitlines():
+        line = line.strip()
+        if line and line[0] not in "#!":
+            name, _, value = line.partition("=")
             properties[name.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
     return properties
 
@@ -87,7 +134,7 @@ class DirectoryLock:
     """
 
     def __init__(self, log_dir: Path) -> None:
-        """Raises LogDirProblem when another broker holds it."""
+        """Raises LogDirProblem when another broker holds it, and OSError."""
         path = log_dir / LOCK_FILE
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -95,6 +142,8 @@ class DirectoryLock:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
             os.close(self._fd)
+            if problem.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
             raise LogDirProblem(
                 f"{path} is held by another broker process: stop that one, or give this one its own log.dirs"
             ) from problem

@@ -31,6 +31,10 @@ class LeaderEpochCheckpoint:
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
 
+    def moved_to(self, directory: Path) -> None:
+        """The log's directory has another name now."""
+        self._path = directory / CHECKPOINT_FILE
+
     @property
     def latest(self) -> int | None:
         return self._epochs[-1] if self._epochs else None

@@ -40,6 +40,7 @@ from ottla.storage.durable import sync_directory
 from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.loading import load_segments
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dirs import LogDir
 from ottla.storage.log_state import LogState
 from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.segment import HEAD, Segment
@@ -74,6 +75,7 @@ class Log(LogState):
         clean_shutdown: bool = False,
         now_ms: int = 0,
         chores: Chores | None = None,
+        log_dir: LogDir | None = None,
     ) -> Log:
         """Open or make the log in `directory`; after a crash, verify and cut its tail.
 
@@ -102,6 +104,7 @@ class Log(LogState):
             history,
             epochs,
             chores or Chores(),
+            log_dir or LogDir(directory.parent),
             log_start_offset=max(log_start_offset, segments[0].base_offset),
             log_end_offset=end_offset,
             recovery_point=end_offset if clean_shutdown else min(max(recovery_point, 0), end_offset),
@@ -310,10 +313,7 @@ class Log(LogState):
         if segment.size == 0:
             segment.created_ms = now_ms
             return segment
-        try:
-            self.roll(now_ms, base_offset)
-        except OSError as problem:
-            raise self._storage_error("roll", problem) from problem
+        self.roll(now_ms, base_offset)
         return self._active
 
     # --- producers -------------------------------------------------------------------------------

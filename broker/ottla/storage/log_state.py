@@ -16,12 +16,12 @@ on disk before the epoch's first batch.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import threading
 import uuid
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -32,6 +32,7 @@ from ottla.storage.durable import sync_directory, sync_file_if_any
 from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.loading import new_segment
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_dirs import LogDir
 from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.retention import SegmentFacts, deletable_segments
 from ottla.storage.segment import LogRead, Segment
@@ -51,6 +52,7 @@ class LogState:
         history: ProducerHistory,
         epochs: LeaderEpochCheckpoint,
         chores: Chores,
+        log_dir: LogDir,
         *,
         log_start_offset: int,
         log_end_offset: int,
@@ -58,12 +60,15 @@ class LogState:
         last_flush_ms: int,
     ) -> None:
         self.directory = directory
+        self.log_dir = log_dir
+        """Where it lies; told of every I/O error, after which it takes its logs out of use."""
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
         """All before it is on disk for certain."""
         self.producers = history.state
         self.closed = False
+        """Takes no appends any more: it was closed or deleted, or its directory has failed."""
         self.last_flush_ms = last_flush_ms
         """When flush.ms last had this log flushed, or it was opened; kept by the log manager."""
         self._history = history
@@ -73,7 +78,8 @@ class LogState:
         self._topic_id = read_topic_id(directory)
         self._lock = threading.RLock()
         self._flush_lock = threading.Lock()
-        self._truncations = 0
+        self.truncations = 0
+        """How often something was dropped from its end."""
         self._config = config
         self._set_segments(segments)
         self.config = config
@@ -106,7 +112,8 @@ class LogState:
 
     @topic_id.setter
     def topic_id(self, topic_id: uuid.UUID) -> None:
-        write_topic_id(self.directory, topic_id)
+        with self._io("write the topic id of"):
+            write_topic_id(self.directory, topic_id)
         self._topic_id = topic_id
 
     @property
@@ -175,18 +182,21 @@ class LogState:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record at or after `timestamp_ms`."""
-        return lookups.first_at_or_after(self._segments, timestamp_ms, self.log_start_offset)
+        with self._io("read"):
+            return lookups.first_at_or_after(self._segments, timestamp_ms, self.log_start_offset)
 
     def segment_starts_before(self, timestamp_ms: int, now_ms: int) -> list[int]:
         """Where segments begin that were not written to after `timestamp_ms`, newest first, the log's end
         included (ListOffsets 0)."""
-        return lookups.segment_starts_before(
-            self._segments, timestamp_ms, self.log_start_offset, self.log_end_offset, now_ms
-        )
+        with self._io("read"):
+            return lookups.segment_starts_before(
+                self._segments, timestamp_ms, self.log_start_offset, self.log_end_offset, now_ms
+            )
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record with the highest timestamp (KIP-734)."""
-        return lookups.highest(self._segments)
+        with self._io("read"):
+            return lookups.highest(self._segments)
 
     # --- producers -------------------------------------------------------------------------------
 
@@ -207,7 +217,10 @@ class LogState:
         found for `fetch_offset`, has to skip; as Kafka's, it may name some that begin beyond."""
         if read is None or not read.slices:
             return []
-        found = lookups.aborted_in(self._segments, fetch_offset, read.slices[-1], self.log_end_offset)
+        try:
+            found = lookups.aborted_in(self._segments, fetch_offset, read.slices[-1], self.log_end_offset)
+        except OSError as problem:
+            raise self._storage_error("read", problem) from problem
         return [(aborted.producer_id, aborted.first_offset) for aborted in found]
 
     def collect_aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
@@ -231,15 +244,20 @@ class LogState:
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
         """Note that `epoch` begins at `offset`: on becoming leader, and with an epoch's first batch."""
-        with self._lock:
+        with self._lock, self._io("note an epoch of"):
             self._epochs.assign(epoch, offset)
             self.latest_epoch = self._epochs.latest
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """(epoch, where it begins), ascending."""
+        with self._lock:
+            return self._epochs.entries()
 
     # --- truncation, rolling, deletion -----------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
         """Drop everything from `offset` on; whether there was anything to drop."""
-        with self._lock:
+        with self._lock, self._io("truncate"):
             if offset < 0:
                 raise ValueError(f"cannot truncate to {offset}")
             if offset >= self.log_end_offset:
@@ -250,7 +268,7 @@ class LogState:
             if offset < self._segments[0].base_offset:
                 self.truncate_fully_and_start_at(offset)
                 return True
-            self._truncations += 1
+            self.truncations += 1
             kept = [segment for segment in self._segments if segment.base_offset <= offset]
             taken_back = self._history.take_back(self._segments[len(kept) - 1 :], offset)
             self._bury(self._segments[len(kept) :])
@@ -269,8 +287,8 @@ class LogState:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and go on, empty, at `offset`."""
-        with self._lock:
-            self._truncations += 1
+        with self._lock, self._io("truncate"):
+            self.truncations += 1
             self._bury(self._segments)
             self._set_segments([new_segment(self.directory, offset, self._config, 0)])
             self.log_end_offset = self.log_start_offset = offset
@@ -295,7 +313,7 @@ class LogState:
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> None:
         """Seal the active segment and begin a new one, unless it is empty. No fsync."""
-        with self._lock:
+        with self._lock, self._io("roll"):
             if self._active.size == 0:
                 return
             self._active.seal()
@@ -307,7 +325,7 @@ class LogState:
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Hide what lies before `offset` (DeleteRecords, retention); segments go at the next upkeep."""
-        with self._lock:
+        with self._lock, self._io("note the start of"):
             if offset <= self.log_start_offset or offset > self.log_end_offset:
                 return False
             self.log_start_offset = offset
@@ -317,7 +335,7 @@ class LogState:
 
     def delete_old_segments(self, *, now_ms: int, high_watermark: int) -> int:
         """Apply retention; how many segments went. Their files follow after file.delete.delay.ms."""
-        with self._lock:
+        with self._lock, self._io("delete segments of"):
             if self.closed:
                 return 0
             segments = self._segments
@@ -358,7 +376,7 @@ class LogState:
                 begin = self.recovery_point
                 if target <= begin:
                     return
-                truncations = self._truncations
+                truncations = self.truncations
                 segments = self._segments
                 dirty = [
                     segment
@@ -366,8 +384,9 @@ class LogState:
                     if segment.base_offset < target
                     and (at == len(segments) - 1 or segments[at + 1].base_offset > begin)
                 ]
-                for segment in dirty:
-                    segment.write_indexes()
+                with self._io("write indexes of"):
+                    for segment in dirty:
+                        segment.write_indexes()
                 snapshots = self._history.snapshots.unsynced()
             try:
                 for path in snapshots:
@@ -380,35 +399,48 @@ class LogState:
             except OSError as problem:
                 raise self._storage_error("flush", problem) from problem
             with self._lock:
-                if truncations == self._truncations:
+                if truncations == self.truncations:
                     self.recovery_point = max(self.recovery_point, target)
 
     def close(self, now_ms: int = 0) -> None:
         """Seal, flush, and take no more appends; files are then as Kafka leaves them. Blocking."""
         if self.closed:
             return
-        with self._lock:
-            self._active.seal()
-        self.flush()
-        with self._lock:
-            self._history.take_snapshot(self.log_end_offset, self.log_start_offset, sync=True)
-        for index in (self._active.offset_index, self._active.time_index):
-            index.flush()
+        with self._io("close"):
+            with self._lock:
+                self._active.seal()
+            self.flush()
+            with self._lock:
+                self._history.take_snapshot(self.log_end_offset, self.log_start_offset, sync=True)
+            for index in (self._active.offset_index, self._active.time_index):
+                index.flush()
         self.closed = True
 
     def retire(self) -> Path | None:
         """Take no more appends, and rename the directory so that it is known to be deleted; its new
         name, or None when it was gone already. Quick: no fsync, nothing is removed yet."""
         with self._lock:
-            self.closed = True
             suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
             doomed = self.directory.with_name(self.directory.name[: 255 - len(suffix)] + suffix)
             try:
-                self.directory.rename(doomed)
-            except FileNotFoundError:
-                return None
+                with self._io("delete"):
+                    if not self.directory.exists():
+                        return None
+                    self.directory.rename(doomed)
+            finally:
+                self.closed = True
             self.directory = doomed
             return doomed
+
+    def move_to(self, directory: Path) -> None:
+        """Rename the directory: a log that was in the making takes its place. Raises KAFKA_STORAGE_ERROR."""
+        with self._lock, self._io("rename"):
+            self.directory.rename(directory)
+            self.directory = directory
+            for segment in self._segments:
+                segment.moved_to(directory)
+            self._history.snapshots.moved_to(directory)
+            self._epochs.moved_to(directory)
 
     def delete(self) -> None:
         """Remove the log: renamed first, so that a crash in between is finished at the next start.
@@ -426,11 +458,23 @@ class LogState:
         self._active = segments[-1]
         self._roll_ms = self._config.max_segment_ms - self._active.roll_jitter_ms
 
+    @contextmanager
+    def _io(self, action: str) -> Iterator[None]:
+        """An I/O error inside is told to the directory, and raised as KAFKA_STORAGE_ERROR."""
+        try:
+            yield
+        except OSError as problem:
+            raise self._storage_error(action, problem) from problem
+
     def _storage_error(self, action: str, problem: OSError) -> KafkaError:
-        logger.error("cannot %s %s: %s", action, self.directory, problem)
+        if not self.closed:
+            logger.error("cannot %s %s: %s", action, self.directory, problem)
+            # A single file that is not there (somebody removed it) says nothing of the others.
+            if not isinstance(problem, FileNotFoundError) or not self.directory.exists():
+                self.log_dir.failed(f"{action} {self.directory.name}", problem)
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"cannot {action} {self.directory}: {os.strerror(problem.errno or 0)}",
+            f"cannot {action} {self.directory}: {problem.strerror or problem}",
         )
 
 

@@ -330,6 +330,11 @@ class Segment:
                 aside.append(doomed)
         return aside
 
+    def moved_to(self, directory: Path) -> None:
+        """The directory has another name now."""
+        for part in (self.file, self.offset_index, self.time_index, self.txn_index):
+            part.path = directory / part.path.name
+
     def remove_files(self) -> None:
         """Unlink at once. Only for who can rule out that another log has taken the directory's name."""
         for path in self._paths():

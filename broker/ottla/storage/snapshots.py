@@ -99,6 +99,10 @@ class SnapshotFiles:
     def path(self, offset: int) -> Path:
         return self._directory / (segment_name(offset) + SNAPSHOT_SUFFIX)
 
+    def moved_to(self, directory: Path) -> None:
+        """The directory has another name now."""
+        self._directory = directory
+
     def write(self, offset: int, producers: Mapping[int, ProducerEntry], *, sync: bool) -> None:
         """Without `sync` it is on disk for certain after `sync_files`. Raises OSError."""
         with self.path(offset).open("wb") as file:
