@@ -15,7 +15,7 @@ from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import MetadataStore, StoreError
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages import ControlledShutdownRequest
+from ottla.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse
 from ottla.server.controller_channel import ControllerChannel
 
 log = logging.getLogger("ottla.broker")
@@ -24,6 +24,10 @@ CONTROLLER_POLL_S = 0.1
 
 WITHOUT_STORE_S = 3.0
 """How long to try where the metadata store does not answer: a controller can move no leader without it."""
+
+
+class _StoreGone(Exception):
+    """Nobody is left who could move a leader."""
 
 
 class ControlledShutdown:
@@ -47,8 +51,10 @@ class ControlledShutdown:
                 return
             request = ControlledShutdownRequest(broker_id=self._config.broker_id, broker_epoch=broker_epoch)
             try:
-                async with asyncio.timeout(WITHOUT_STORE_S if others is None else None):
-                    response = await self._channel.controlled_shutdown(request)
+                response = await self._ask(request)
+            except _StoreGone:
+                log.warning("controlled shutdown: neither controller nor metadata store answers, stopping")
+                return
             except (OSError, TimeoutError, KafkaError, StoreError, UnsupportedApi) as e:
                 log.warning("controlled shutdown did not reach the controller: %s", e or type(e).__name__)
                 if others is None:
@@ -64,6 +70,17 @@ class ControlledShutdown:
                 len(response.remaining_partitions),
             )
         log.warning("controlled shutdown gave up after %d tries: stopping as it is", retries)
+
+    async def _ask(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """Wait for the controller's answer as long as the metadata store answers."""
+        asking = asyncio.ensure_future(self._channel.controlled_shutdown(request))
+        try:
+            while not (await asyncio.wait({asking}, timeout=WITHOUT_STORE_S))[0]:
+                if await self._others() is None:
+                    raise _StoreGone
+            return asking.result()
+        finally:
+            asking.cancel()
 
     async def _before_next_try(self) -> None:
         """Wait `controlled.shutdown.retry.backoff.ms`, or less when there is a new controller to ask."""
