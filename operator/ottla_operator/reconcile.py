@@ -17,19 +17,22 @@ from ottla_operator.conditions import Condition, Finding, find, is_true, merge, 
 from ottla_operator.planning.cluster import ClusterPlan, Placement, plan_cluster
 from ottla_operator.planning.groups import plan_group
 from ottla_operator.planning.observed import Observed
-from ottla_operator.planning.quotas import plan_quotas
+from ottla_operator.planning.quotas import default_client_is_elsewhere, plan_quotas
 from ottla_operator.planning.resets import query_of
 from ottla_operator.planning.revision import Revision, target_revision
 from ottla_operator.planning.steps import (
     EnsureZooKeeper,
     Reassign,
     RemoveBroker,
+    ReplaceBroker,
     StartBroker,
     Step,
     StopBroker,
     StopZooKeeper,
 )
+from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
+from ottla_operator.planning.versions import plan_upgrade
 from ottla_operator.platform.port import Kafka, Launch, Platform, Recorder, StepFailed, Store
 from ottla_operator.resources import AnyResource, BrokerCluster, ConsumerGroup, Quota, Topic
 from ottla_operator.resources.common import Status
@@ -105,20 +108,24 @@ class Reconciler:
         cluster = clusters[0]
         members = [r for r in resources if not isinstance(r, BrokerCluster)]
         ours = [r for r in members if r.spec.cluster_ref.name == cluster.metadata.name]
-        target = target_revision(cluster.spec, self._platform.traits(cluster))
         observed = await self._observe(cluster, ours)
         result.observed = observed
-        plan = plan_cluster(cluster, observed, target)
-        planned_all = [self._of_cluster(cluster, plan, observed)]
+        traits = self._platform.traits(cluster)
+        upgrade = plan_upgrade(cluster.spec, observed, traits)
+        target = target_revision(cluster.spec, traits, upgrade.version)
+        elsewhere = default_client_is_elsewhere(r for r in ours if isinstance(r, Quota))
+        plan = plan_cluster(cluster, observed, target, upgrade, default_client_elsewhere=elsewhere)
         if cluster.metadata.deleting:
-            planned_all += self._without_cluster(ours, cluster)
+            planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(ours, cluster)]
         else:
-            planned_all += self._of_members(cluster, ours, observed, plan, target)
+            planned_all = self._of_members(cluster, ours, observed, plan, target)
         others = {c.metadata.name for c in clusters[1:]}
         planned_all += self._without_cluster([r for r in members if r not in ours], None, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
         kept = await self._keep(cluster, target, observed, result)
         await self._act(planned_all[0], cluster, target, result, kept)
+        for news in plan.news:
+            self._record(cluster, news.reason, news.message, warning=news.warning)
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def act(planned: Planned) -> None:
@@ -143,11 +150,15 @@ class Reconciler:
 
     # ---- planning
 
-    def _of_cluster(self, cluster: BrokerCluster, plan: ClusterPlan, observed: Observed) -> Planned:
-        bootstrap = self._platform.bootstrap(cluster)
-        status = plan.status.model_copy(update={"bootstrap_servers": bootstrap})
+    def _of_cluster(
+        self, cluster: BrokerCluster, plan: ClusterPlan, throttling: Throttling | None = None
+    ) -> Planned:
+        more: dict[str, object] = {"bootstrap_servers": self._platform.bootstrap(cluster)}
         steps: Sequence[Step] = plan.steps
-        return Planned(cluster, plan.findings, status, steps, plan.done)
+        if throttling is not None:
+            more["throttle"] = throttling.record
+            steps = (*throttling.steps, *throttling.let_through(steps))
+        return Planned(cluster, plan.findings, plan.status.model_copy(update=more), steps, plan.done)
 
     def _of_members(
         self,
@@ -157,24 +168,30 @@ class Reconciler:
         plan: ClusterPlan,
         target: Revision,
     ) -> list[Planned]:
+        """The cluster itself, and what refers to it."""
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
         topics = [r for r in ours if isinstance(r, Topic)]
         topic_plans = plan_topics(topics, observed, placement, Defaults.of(target.properties), busy)
         quotas = [r for r in ours if isinstance(r, Quota)]
         quota_plans = plan_quotas(quotas, observed, placement.usable, cluster)
+        acted_upon = (t.key for t in topics if t.metadata.managed and not t.metadata.paused)
+        moves = {key: to for topic in acted_upon for key, to in topic_plans[topic].moves.items()}
+        throttling = plan_throttle(cluster, observed, {**moves, **plan.moves})
         planned = []
         for resource in ours:
             if isinstance(resource, Topic):
                 t = topic_plans[resource.key]
-                planned.append(Planned(resource, t.findings, t.status, t.steps, t.done, t.keep))
+                steps = throttling.let_through(t.steps)
+                planned.append(Planned(resource, t.findings, t.status, steps, t.done, t.keep))
             elif isinstance(resource, Quota):
                 q = quota_plans[resource.key]
                 planned.append(Planned(resource, q.findings, q.status, q.steps, q.done, q.keep))
             elif isinstance(resource, ConsumerGroup):
                 g = plan_group(resource, observed, placement.usable)
                 planned.append(Planned(resource, g.findings, g.status, g.steps, g.done, g.keep, g.once_done))
-        return [self._past_deadline(p, placement.usable) for p in planned]
+        of_members = [self._past_deadline(p, placement.usable) for p in planned]
+        return [self._of_cluster(cluster, plan, throttling), *of_members]
 
     def _past_deadline(self, planned: Planned, usable: bool) -> Planned:
         deleted_at = planned.resource.metadata.deletion_timestamp
@@ -279,6 +296,8 @@ class Reconciler:
             case StopBroker():
                 after = launch_of(target) if step.bounce else None
                 await self._platform.stop_broker(cluster, step.broker, after)
+            case ReplaceBroker():
+                await self._platform.replace_broker(cluster, step.broker)
             case RemoveBroker():
                 await self._platform.remove_broker(cluster, step.broker, delete_volume=step.delete_volume)
             case _:

@@ -146,10 +146,15 @@ class FakeApi(Api):
         uid = options.get("preconditions", {}).get("uid")
         if uid is not None and uid != metadata["uid"]:
             raise Conflict(409, "Conflict", "the uid in the precondition does not match")
-        if item["kind"] == "Pod" or metadata.get("finalizers"):
+        in_use = item["kind"] == "PersistentVolumeClaim" and self._in_use(metadata["name"])
+        if item["kind"] == "Pod" or metadata.get("finalizers") or in_use:
             metadata.setdefault("deletionTimestamp", iso_time(self.now_ms))
             return
         self._remove(item, orphan=options.get("propagationPolicy") == "Orphan")
+
+    def _in_use(self, claim: str) -> bool:
+        """By a pod: it is kept until that is gone, as pvc-protection keeps it."""
+        return ("Pod", claim.removeprefix("data-")) in self.items
 
     def _remove(self, item: Item, *, orphan: bool = False) -> None:
         del self.items[item["kind"], item["metadata"]["name"]]
@@ -171,6 +176,10 @@ class FakeApi(Api):
         for item in list(self.items.values()):
             if item["kind"] == "Pod" and item["metadata"].get("deletionTimestamp"):
                 del self.items["Pod", item["metadata"]["name"]]
+        for item in list(self.items.values()):
+            leaving = item["kind"] == "PersistentVolumeClaim" and item["metadata"].get("deletionTimestamp")
+            if leaving and not self._in_use(item["metadata"]["name"]):
+                self._remove(item)
         for pod in (item for item in self.items.values() if item["kind"] == "Pod"):
             self._advance(pod)
         for item in list(self.items.values()):
@@ -191,6 +200,9 @@ class FakeApi(Api):
     def _advance(self, pod: Item) -> None:
         container = pod["spec"]["containers"][0]
         seen = {"name": container["name"], "restartCount": 0, "started": True}
+        claim = self.items.get(("PersistentVolumeClaim", f"data-{pod['metadata']['name']}"))
+        if claim is None or claim.get("status", {}).get("phase") == "Lost":
+            return
         if container["image"] in self.images_that_fail:
             state: Item = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
             ready = False
@@ -213,10 +225,12 @@ class FakeApi(Api):
                 template = copy.deepcopy(spec["template"])
                 template["metadata"]["ownerReferences"] = [owner]
                 template["metadata"]["labels"]["controller-revision-hash"] = "r1"
+                volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{pod_name}"}}
+                template["spec"]["volumes"] = [*template["spec"].get("volumes", []), volume]
                 self.put("Pod", pod_name, template)
             elif not pod["metadata"].get("ownerReferences"):
                 pod["metadata"]["ownerReferences"] = [owner]
-            if ("PersistentVolumeClaim", f"data-{pod_name}") not in self.items:
+            if ("PersistentVolumeClaim", f"data-{pod_name}") not in self.items and pod is None:
                 claim = copy.deepcopy(spec["volumeClaimTemplates"][0])
                 claim["metadata"]["labels"] = dict(spec["selector"]["matchLabels"])
                 self.put("PersistentVolumeClaim", f"data-{pod_name}", claim)

@@ -20,6 +20,7 @@ from ottla_operator.planning.observed import (
     PartitionState,
     QuotaEntity,
     TopicState,
+    VolumeLoss,
     ZooKeeperState,
 )
 from ottla_operator.planning.steps import (
@@ -94,6 +95,7 @@ class FakeCluster:
         self.max_down = 0
         self.made_of: dict[str, str] = {}
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self.losses: dict[int, VolumeLoss] = {}
         self.refuse: dict[type, StepFailed] = {}
         self._ids = itertools.count(1)
 
@@ -184,6 +186,7 @@ class FakeCluster:
                 started_at_ms=broker.started_at_ms,
                 crashes=broker.crashes,
                 rack=broker.rack,
+                volume_loss=self.losses.get(broker.id),
             )
             for broker in self.brokers.values()
         }
@@ -253,6 +256,25 @@ class FakeCluster:
                     self.violations.append(f"broker {broker} is removed with a replica of {name}-{number}")
         self.log.append(f"remove {broker}")
         del self.brokers[broker]
+
+    async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
+        """Its log is gone: a partition without another replica in sync has lost its records."""
+        self.log.append(f"replace {broker}")
+        loss, known = self.losses.pop(broker), self.brokers[broker]
+        in_service = self.live() - {broker}
+        for name, topic in self.topics.items():
+            for number, partition in enumerate(topic.partitions):
+                alone = broker in partition.isr and not in_service & set(partition.isr)
+                hopeless = loss.kind == "Gone" and partition.replicas == [broker]
+                if alone and loss.kind != "Forced" and not hopeless:
+                    self.violations.append(f"replacing {broker} loses {name}-{number}")
+        if known.state in ("Running", "Starting"):
+            self.judge_stop(broker)
+            known.state, known.changes_at_ms = "Stopping", self.now_ms + STOP_MS
+        else:
+            known.state, known.changes_at_ms = "Stopped", None
+        down = [b.id for b in self.brokers.values() if not (b.up and b.state == "Running")]
+        self.max_down = max(self.max_down, len(down))
 
     # ---- what Kafka's port needs
 

@@ -188,7 +188,6 @@ def test_fields_that_only_kubernetes_uses_are_accepted_with_a_note() -> None:
     notes = list(cluster.notes())
     assert [note.split()[0] for note in notes] == [
         *("spec.image", "spec.listeners", "spec.rack", "spec.resources", "spec.template"),
-        "spec.rebalance.replicationThrottle",
     ]
 
 

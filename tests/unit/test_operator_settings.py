@@ -51,9 +51,9 @@ def test_one_that_is_no_longer_wanted_goes_back_to_its_default(world: World) -> 
 
 def test_what_somebody_else_set_is_put_right_but_for_the_rates_of_throttled_replicas(world: World) -> None:
     throttle = {"leader.replication.throttled.rate": "1000", "some.plugin": "x"}
-    world.cluster.settings.update(throttle, **{"log.retention.ms": "7", "log.cleaner.threads": "2"})
+    world.cluster.settings.update(throttle, **{"log.retention.ms": "7", "num.network.threads": "2"})
     world.settle()
-    assert world.cluster.settings == {"log.retention.ms": "1000", "log.cleaner.threads": "2", **throttle}
+    assert world.cluster.settings == {"log.retention.ms": "1000", "num.network.threads": "2", **throttle}
 
 
 def test_a_list_with_blanks_is_the_same_list(world: World) -> None:

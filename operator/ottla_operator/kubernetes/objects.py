@@ -90,13 +90,21 @@ class Objects:
         await self.patch("StatefulSet", stateful_set, {"spec": {"replicas": replicas}}, "ScaleFailed")
 
     async def delete_pod(self, pod: Object) -> None:
-        """This very pod: one that came in the meantime is never meant."""
+        await self._delete_this("Pod", pod)
+
+    async def delete_claim(self, claim: Object) -> None:
+        """Its volume goes with it once no pod uses it any more."""
+        await self._delete_this("PersistentVolumeClaim", claim)
+
+    async def _delete_this(self, kind: str, item: Object) -> None:
+        """This very object: one that came in the meantime is never meant."""
+        name = name_of(item)
         try:
-            await self._api.delete("Pod", self.namespace, name_of(pod), uid=uid_of(pod))
+            await self._api.delete(kind, self.namespace, name, uid=uid_of(item))
         except Conflict:
-            log.info("pod %s is another one by now", name_of(pod))
+            log.info("%s %s is another one by now", kind, name)
         except ApiError as error:
-            raise StepFailed("DeleteFailed", f"pod {name_of(pod)}: {error.message}") from None
+            raise StepFailed("DeleteFailed", f"{kind} {name}: {error.message}") from None
 
     async def delete(self, kind: str, name: str) -> None:
         try:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ottla_operator.conditions import parse_iso_time
 from ottla_operator.kubernetes import naming
+from ottla_operator.kubernetes.volumes import volume_loss
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
 from ottla_operator.planning.rolling import CRASHES_MAX
 from ottla_operator.platform.last_words import last_words
@@ -76,6 +77,10 @@ def configs_of(listed: Listed, cluster: str) -> dict[int, Object]:
     return {n: item for n, item in found.items() if name_of(item) == naming.broker_config(cluster, n)}
 
 
+def claim_of(listed: Listed, cluster: str, broker: int) -> Object | None:
+    return listed.find("PersistentVolumeClaim", naming.data_claim(naming.broker_pod(cluster, broker)))
+
+
 def broker_instances(
     listed: Listed, cluster: str, known: Mapping[int, str] | None = None
 ) -> dict[int, BrokerInstance]:
@@ -88,6 +93,7 @@ def broker_instances(
             pods.get(broker),
             configs.get(broker),
             (known or {}).get(broker) or UNKNOWN_HASH,
+            claim_of(listed, cluster, broker),
         )
         for broker in sorted({*pods, *configs})
     }
@@ -113,11 +119,14 @@ def _json(text: str | None) -> dict[str, str]:
 
 
 def _instance(
-    broker: int, name: str, pod: Object | None, config: Object | None, known: str
+    broker: int, name: str, pod: Object | None, config: Object | None, known: str, claim: Object | None
 ) -> BrokerInstance:
     config_hash, settings = runs_with(pod, config)
+    loss = volume_loss(pod, claim, naming.data_claim(name))
     if pod is None:
-        return BrokerInstance(broker, "Stopped", config_hash=config_hash, settings=settings, name=name)
+        return BrokerInstance(
+            broker, "Stopped", config_hash=config_hash, settings=settings, name=name, volume_loss=loss
+        )
     seen = _container(pod, "broker")
     state, message = _state(pod, seen)
     ready_since = _ready_since(pod) if state == "Running" else None
@@ -138,6 +147,7 @@ def _instance(
         rack=_rack(pod),
         name=name,
         message=message,
+        volume_loss=loss,
     )
 
 

@@ -278,6 +278,15 @@ class KubernetesPlatform:
             await self._objects.delete("PersistentVolumeClaim", naming.data_claim(pod))
         await self._objects.delete("ConfigMap", naming.broker_config(self._name, broker))
 
+    async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
+        # The claim first: it stays until its pod is gone, and a pod that came back meanwhile would keep it.
+        claim = observing.claim_of(self._objects.listed, self._name, broker)
+        if claim is not None and not claim["metadata"].get("deletionTimestamp"):
+            await self._objects.delete_claim(claim)
+        pod = self._pods().get(broker)
+        if pod is not None and not pod["metadata"].get("deletionTimestamp"):
+            await self._objects.delete_pod(pod)
+
 
 # The revision of a broker that advertises addresses which are no longer its own.
 _MOVED = "moved"

@@ -11,6 +11,8 @@ from typing import Literal
 
 BrokerRunState = Literal["Stopped", "Starting", "Running", "Stopping", "Crashed"]
 
+VolumeLossKind = Literal["Asked", "Forced", "Gone", "Unreachable"]
+
 PartitionKey = tuple[str, int]
 
 QuotaEntity = tuple[str | None, str | None]
@@ -20,6 +22,15 @@ QuotaEntity = tuple[str | None, str | None]
 def partition_name(key: PartitionKey) -> str:
     """`orders-3`, as Kafka's tools and log folders write it."""
     return f"{key[0]}-{key[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeLoss:
+    """Why a broker's volume is to be given up for an empty one."""
+
+    kind: VolumeLossKind
+    """Asked for; asked for whatever is lost; it is gone for ever; it cannot be reached."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,7 @@ class BrokerInstance:
     name: str = ""
     message: str = ""
     """Why it is not running or not ready, when the platform knows."""
+    volume_loss: VolumeLoss | None = None
 
     @property
     def stopped_by_us(self) -> bool:

@@ -59,12 +59,37 @@ def wanted_limits(limits: Limits) -> dict[str, float]:
     return {name: value for name, value in limits if value is not None}
 
 
-def default_steps(cluster: BrokerCluster, observed: Observed) -> list[AlterQuota]:
-    """What makes the brokers' limits of the default client those of the cluster's spec."""
-    wanted, limits = cluster.spec.default_quotas, observed.kafka.quotas
-    if wanted is None or limits is None or not observed.kafka.settled:
-        return []
-    return _steps(DEFAULT_CLIENT, wanted_limits(wanted), limits.get(DEFAULT_CLIENT, {}))
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Of the default client, by the cluster's spec."""
+
+    steps: tuple[AlterQuota, ...] = ()
+    record: Limits | None = None
+    """What is ours to lift, for the status; written there before it is set."""
+
+
+def plan_defaults(cluster: BrokerCluster, observed: Observed, *, elsewhere: bool = False) -> Defaults:
+    """What makes the limits of the default client those of the cluster's spec, and lifts what we set when
+    the spec has none any more. `elsewhere`: a Quota has them, or takes them over."""
+    before, wanted = cluster.status.default_quotas, cluster.spec.default_quotas
+    limits = observed.kafka.quotas
+    if wanted is None and (before is None or elsewhere):
+        return Defaults()
+    if limits is None or not observed.kafka.settled:
+        return Defaults((), before)
+    current = limits.get(DEFAULT_CLIENT, {})
+    if wanted is not None:
+        steps = _steps(DEFAULT_CLIENT, wanted_limits(wanted), current)
+        return Defaults(tuple(steps) if before == wanted else (), wanted)
+    assert before is not None
+    # One that somebody has changed since is theirs.
+    set_by_us = wanted_limits(before)
+    left = tuple(sorted(name for name, value in current.items() if set_by_us.get(name) == value))
+    return Defaults((AlterQuota(DEFAULT_CLIENT, {}, left),), before) if left else Defaults()
+
+
+def default_client_is_elsewhere(quotas: Iterable[Quota]) -> bool:
+    return any(entity_of(quota) == DEFAULT_CLIENT and not quota.metadata.deleting for quota in quotas)
 
 
 def _steps(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ottla_operator.resources.cluster import BrokerClusterSpec
 from ottla_operator.resources.common import config_texts
-from ottla_operator.resources.settings import is_live_setting
+from ottla_operator.resources.settings import PROTOCOL_VERSION, is_live_setting
 
 # Three replicas of each internal topic are Kafka's default, and impossible on fewer brokers.
 _INTERNAL_REPLICATION = (
@@ -49,15 +49,20 @@ class Revision:
         return {**self.defaults, **self.static}
 
 
-def target_revision(spec: BrokerClusterSpec, traits: Mapping[str, str] | None = None) -> Revision:
-    """The revision that the spec asks for. `traits`: what brokers are made of on their platform."""
+def target_revision(
+    spec: BrokerClusterSpec, traits: Mapping[str, str] | None = None, version: str | None = None
+) -> Revision:
+    """The revision that the spec asks for. `traits`: what brokers are made of on their platform; `version`:
+    the protocol version to tell them, where it is not their own (`planning.versions`)."""
     settings = config_texts(spec.config)
+    if version is not None:
+        settings[PROTOCOL_VERSION] = version
     static = {name: settings[name] for name in sorted(settings) if not is_live_setting(name)}
     live = {name: settings[name] for name in sorted(settings) if is_live_setting(name)}
     replication = str(min(3, spec.replicas))
     defaults = dict.fromkeys(_INTERNAL_REPLICATION, replication)
     defaults[_INTERNAL_MIN_ISR] = str(min(2, spec.replicas))
-    of_all: dict[str, object] = {"static": static, "version": spec.version, "image": spec.image}
+    of_all: dict[str, object] = {"static": static, "image": spec.image}
     if traits:
         of_all["traits"] = dict(traits)
     return Revision(

@@ -28,12 +28,15 @@ class Members:
     """Ours, and to leave: cordoned."""
     foreign: tuple[int, ...]
     """Registered, and not run by us (a Java broker of a cluster that is being moved): left alone."""
+    emptied: frozenset[int] = frozenset()
+    """Desired, and to hold nothing for now: somebody asked for it."""
 
     def may_hold(self, observed: Observed) -> Racks:
         """Brokers that may keep replicas, with their racks."""
         racks: dict[int, str | None] = {
             broker: observed.brokers[broker].rack if broker in observed.brokers else None
             for broker in self.desired
+            if broker not in self.emptied
         }
         return {**racks, **dict.fromkeys(self.foreign)}
 
@@ -43,11 +46,14 @@ class Members:
         return frozenset((*out, *self.foreign))
 
 
-def members_of(spec: BrokerClusterSpec, observed: Observed) -> Members:
+def members_of(
+    spec: BrokerClusterSpec, observed: Observed, emptied: Collection[int] = frozenset()
+) -> Members:
     desired = tuple(range(spec.replicas))
     surplus = tuple(sorted(broker for broker in observed.brokers if broker >= spec.replicas))
     known = {*desired, *observed.brokers}
-    return Members(desired, surplus, tuple(sorted(observed.kafka.brokers - known)))
+    foreign = tuple(sorted(observed.kafka.brokers - known))
+    return Members(desired, surplus, foreign, frozenset(emptied) & frozenset(desired))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class Scaling:
     message: str = ""
     blocked: str = ""
     waiting: dict[int, str] = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
+    """All moves to come, those of later batches too."""
 
 
 def target_assignment(observed: Observed) -> dict[PartitionKey, tuple[int, ...]]:
@@ -68,7 +76,7 @@ def target_assignment(observed: Observed) -> dict[PartitionKey, tuple[int, ...]]
     return {partition.key: partition.target for partition in observed.kafka.partitions()}
 
 
-def _next_batch(observed: Observed, changes: Changes, reason: str) -> tuple[ClusterStep, ...]:
+def next_batch(observed: Observed, changes: Changes, reason: str) -> tuple[ClusterStep, ...]:
     """As many moves as there is room for beside those in flight."""
     in_flight = [p.key for p in observed.kafka.reassigning if p.key not in changes]
     room = BATCH_PARTITIONS - len(in_flight)
@@ -83,7 +91,7 @@ def plan_scale_up(observed: Observed, members: Members, ongoing: bool) -> Scalin
         return Scaling()
     assignment = target_assignment(observed)
     holders = {broker for replicas in assignment.values() for broker in replicas}
-    empty = [broker for broker in members.desired if broker not in holders]
+    empty = [b for b in members.desired if b not in holders and b not in members.emptied]
     if not ongoing and (not empty or not assignment):
         return Scaling()
     try:
@@ -97,10 +105,11 @@ def plan_scale_up(observed: Observed, members: Members, ongoing: bool) -> Scalin
     if not remaining:
         return Scaling()
     return Scaling(
-        steps=_next_batch(observed, changes, "onto the new brokers"),
+        steps=next_batch(observed, changes, "onto the new brokers"),
         reason=SCALE_UP,
         remaining=remaining,
         message=f"{remaining} partitions are to be moved",
+        changes=changes,
     )
 
 
@@ -133,13 +142,14 @@ def plan_scale_down(spec: BrokerClusterSpec, observed: Observed, members: Member
     leaving_names = ", ".join(str(broker) for broker in members.surplus)
     remaining = len(changes) + len(in_flight)
     return Scaling(
-        steps=(*_next_batch(observed, changes, f"off broker {leaving_names}"), *steps),
+        steps=(*next_batch(observed, changes, f"off broker {leaving_names}"), *steps),
         reason=SCALE_DOWN,
         remaining=remaining,
         message=f"draining broker {leaving_names}: {remaining} partitions to move"
         if remaining
         else f"stopping broker {leaving_names}",
         waiting=waiting,
+        changes=changes,
     )
 
 

@@ -63,6 +63,17 @@ class RemoveBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceBroker:
+    """Give up a broker's volume; it comes back empty under its id, and fetches what it held."""
+
+    broker: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"replace broker {self.broker} by an empty one: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Reassign:
     assignment: Assignment
     reason: str
@@ -173,6 +184,7 @@ ClusterStep = (
     | StartBroker
     | StopBroker
     | RemoveBroker
+    | ReplaceBroker
     | Reassign
     | ElectPreferredLeaders
     | AlterBrokerSettings

@@ -27,6 +27,7 @@ from ottla_operator.planning.steps import (
 )
 from ottla_operator.resources import Topic, TopicStatus
 from ottla_operator.resources.common import config_texts
+from ottla_operator.resources.settings import THROTTLED_REPLICAS
 from ottla_operator.resources.topic import ReplicasChange
 
 
@@ -39,6 +40,8 @@ class TopicPlan:
     """Of a deletion: the resource may go."""
     keep: bool = False
     """Nothing is known now: what the status says about the present spec stays."""
+    moves: Changes = field(default_factory=dict)
+    """All reassignments to come, those of later batches too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class _Change:
     config_synced: Finding = field(default_factory=lambda: yes("ConfigSynced", "Synced"))
     replicas_changing: Finding = field(default_factory=lambda: no("ReplicasChanging", "AsDesired"))
     replicas_change: ReplicasChange | None = None
+    moves: Changes = field(default_factory=dict)
 
 
 def plan_topics(
@@ -176,7 +180,7 @@ def _plan_existing(
         replicas_change=change.replicas_change,
     )
     findings = (_ready(state, change), change.config_synced, change.replicas_changing)
-    return TopicPlan(findings, status, tuple(change.steps))
+    return TopicPlan(findings, status, tuple(change.steps), moves=change.moves)
 
 
 def _ready(state: TopicState, change: _Change) -> Finding:
@@ -203,8 +207,11 @@ def _ours(topic: Topic, state: TopicState) -> bool:
 
 
 def _config_difference(topic: Topic, state: TopicState) -> tuple[dict[str, str], list[str]]:
-    """(settings to set, settings to put back to their default)."""
-    return difference(config_texts(topic.spec.config), state.config)
+    """(settings to set, settings to put back to their default). Which replicas are throttled is the affair of
+    who moves them, unless the spec says so."""
+    wanted = config_texts(topic.spec.config)
+    current = {n: v for n, v in state.config.items() if n in wanted or n not in THROTTLED_REPLICAS}
+    return difference(wanted, current)
 
 
 def _plan_config(topic: Topic, state: TopicState, change: _Change) -> None:
@@ -265,6 +272,7 @@ def _plan_replicas(
         change.refused = f"spec.replicas: {error}"
         return
     ready = {key: replicas for key, replicas in changes.items() if key not in busy and key[0] == state.name}
+    change.moves = ready
     if ready:
         change.steps.append(Reassign(batch(ready), f"replication factor of {state.name} to {wanted}"))
     change.pending.append(f"changing to {wanted} replicas: {message}")

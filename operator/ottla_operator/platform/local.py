@@ -264,6 +264,10 @@ class LocalPlatform:
             await asyncio.to_thread(shutil.rmtree, self.brokers_dir / str(broker) / "data", True)
         self._revision_file(broker).unlink(missing_ok=True)
 
+    async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
+        """Folders that are gone are made anew when their broker starts: nobody is told of a loss here."""
+        raise StepFailed("NotSupported", f"broker {broker}: a folder is not replaced by us")
+
     # ---- the end
 
     async def shutdown(self, *, last: int | None = None, grace_s: float = 45) -> None:

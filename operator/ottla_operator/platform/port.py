@@ -99,6 +99,11 @@ class Platform(Protocol):
 
     async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None: ...
 
+    async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
+        """Let a broker that runs or not come back with an empty volume. Asked for only where `observe` told
+        of a VolumeLoss."""
+        ...
+
 
 class Kafka(Protocol):
     """The Admin API of the cluster."""

@@ -26,10 +26,15 @@ from ottla_operator.resources.common import (
     parse_quantity,
 )
 from ottla_operator.resources.quota import Limits
-from ottla_operator.resources.settings import broker_settings_problems, is_connect_string
+from ottla_operator.resources.settings import (
+    PROTOCOL_VERSION,
+    broker_settings_problems,
+    is_connect_string,
+    version_problem,
+)
 
 # Fields that only Kubernetes can honour: accepted everywhere, so that one file serves both.
-KUBERNETES_ONLY = ("version", "image", "listeners", "rack", "resources", "template")
+KUBERNETES_ONLY = ("image", "listeners", "rack", "resources", "template")
 
 
 class Listener(Model):
@@ -114,12 +119,19 @@ class ScaleDown(Model):
 
 class Rebalance(Model):
     on_scale_up: bool = True
-    replication_throttle: Quantity | None = Field(default=None, description="Bytes per second and broker.")
+    replication_throttle: Quantity | None = Field(
+        default=None, description="Bytes per second and broker that reassignments may move; no limit if none."
+    )
 
 
 class BrokerClusterSpec(Model):
     replicas: int = Field(ge=1, le=1000)
-    version: str | None = None
+    version: str | None = Field(
+        default=None,
+        pattern=r"^[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?$",
+        description="The protocol version between brokers (inter.broker.protocol.version). A new image rolls "
+        "first; the version is raised in a second roll, when all brokers run it, and never lowered.",
+    )
     image: str | None = None
     listeners: list[Listener] = Field(default_factory=list)
     config: ConfigMap = Field(default_factory=dict, description="Kafka's broker settings.")
@@ -133,7 +145,7 @@ class BrokerClusterSpec(Model):
     rebalance: Rebalance = Field(default_factory=Rebalance)
     default_quotas: Limits | None = Field(
         default=None,
-        description="Of each client id without limits of its own; left as they are when this is taken away.",
+        description="Of each client id without limits of its own; lifted when this is taken away.",
     )
 
 
@@ -143,6 +155,7 @@ class BrokerStatus(Model):
     ready: bool = False
     state: str = "Unknown"
     config_hash: str = ""
+    version: str = ""
     restart_reasons: list[str] = Field(default_factory=list)
     waiting_for: str = ""
 
@@ -163,13 +176,37 @@ class ReassignmentStatus(Model):
     started_at: str
 
 
+ReassignPhase = Literal["Waiting", "Moving", "Completed", "Refused"]
+
+
+class ReassignRequestStatus(Model):
+    """What became of the annotation ottla.dev/reassign."""
+
+    id: str
+    phase: ReassignPhase
+    message: str = ""
+    completed_at: str | None = None
+
+
+class ThrottleStatus(Model):
+    """The replication throttle that the operator has set, or is about to: what it takes away again."""
+
+    rate: int | None = Field(default=None, description="None: the rate is somebody else's.")
+    topics: list[str] = Field(default_factory=list)
+
+
+class UpgradeStatus(Model):
+    from_version: str
+    to_version: str
+    phase: Literal["Binaries", "Protocol"]
+
+
 class BrokerClusterStatus(Status):
     replicas: int = 0
     ready_replicas: int = 0
     selector: str = ""
     cluster_id: str = ""
     controller_id: int = -1
-    controller_epoch: int = -1
     version: str = ""
     bootstrap_servers: str = ""
     under_replicated_partitions: int = 0
@@ -181,6 +218,12 @@ class BrokerClusterStatus(Status):
     )
     rollout: RolloutStatus | None = None
     reassignment: ReassignmentStatus | None = None
+    reassign_request: ReassignRequestStatus | None = None
+    throttle: ThrottleStatus | None = None
+    upgrade: UpgradeStatus | None = None
+    default_quotas: Limits | None = Field(
+        default=None, description="The limits of default clients that are the operator's to lift."
+    )
 
 
 class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
@@ -216,6 +259,12 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
         problems, _ = broker_settings_problems(config_texts(self.spec.config))
         for name, message in problems:
             yield Problem(f"spec.config[{name}]", message)
+        if self.spec.version is not None:
+            problem = version_problem(self.spec.version)
+            if problem:
+                yield Problem("spec.version", problem)
+            if PROTOCOL_VERSION in self.spec.config:
+                yield Problem("spec.version", f"give it here, or as {PROTOCOL_VERSION} in spec.config")
         connect = self.spec.zookeeper.connect
         if connect is not None and not is_connect_string(connect):
             yield Problem(
@@ -239,5 +288,3 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield f"spec.{alias} is used on Kubernetes only, and ignored here"
         _, warnings = broker_settings_problems(config_texts(self.spec.config))
         yield from (f"spec.config: {warning}" for warning in warnings)
-        if self.spec.rebalance.replication_throttle is not None:
-            yield "spec.rebalance.replicationThrottle is not enforced by the brokers yet"

@@ -24,6 +24,9 @@ PAUSE_ANNOTATION = f"{GROUP}/pause-reconciliation"
 MANAGED_ANNOTATION = f"{GROUP}/managed"
 APPROVE_ANNOTATION = f"{GROUP}/approve-rollout"
 
+REASSIGN_ANNOTATION = f"{GROUP}/reassign"
+DELETE_VOLUME_ANNOTATION = f"{GROUP}/delete-pod-and-pvc"
+
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 FREE_FORM: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}

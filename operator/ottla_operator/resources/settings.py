@@ -13,12 +13,26 @@ from ottla.metadata.broker_config_table import BROKER_CONFIGS, WITHOUT_EFFECT
 from ottla.metadata.config import BrokerConfig, ConfigError, is_connect_string, validate_topic_config
 
 __all__ = [
+    "DEFAULT_PROTOCOL_VERSION",
+    "PROTOCOL_VERSION",
     "RESERVED_BROKER_SETTINGS",
+    "THROTTLED_REPLICAS",
     "broker_settings_problems",
     "is_connect_string",
     "is_live_setting",
+    "release_of",
     "topic_setting_problem",
+    "version_problem",
 ]
+
+PROTOCOL_VERSION: Final = "inter.broker.protocol.version"
+DEFAULT_PROTOCOL_VERSION: Final = str(BROKER_CONFIGS[PROTOCOL_VERSION].default)
+
+THROTTLED_REPLICAS: Final = (
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
+"""Of a topic: which of its replicas are throttled (KIP-73); set by who moves them, until they are moved."""
 
 RESERVED_BROKER_SETTINGS: Final = {
     "advertised.listeners": "from spec.listeners",
@@ -44,6 +58,17 @@ def is_live_setting(name: str) -> bool:
     """Whether brokers that run take a new value. Those without effect are not asked to: Kafka's rules for
     them (twice as many threads at most) would only be in the way."""
     return name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic and name not in WITHOUT_EFFECT
+
+
+def release_of(version: str) -> str:
+    """`3.9` of `3.9.1` and of `3.9-IV0`."""
+    return ".".join(version.partition("-")[0].split(".")[:2])
+
+
+def version_problem(version: str) -> str | None:
+    """Why brokers cannot speak this version among themselves, or None."""
+    problems, _ = broker_settings_problems({PROTOCOL_VERSION: release_of(version)})
+    return problems[0][1] if problems else None
 
 
 def broker_settings_problems(settings: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[str]]:

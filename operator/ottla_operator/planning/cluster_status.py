@@ -1,0 +1,235 @@
+"""What a BrokerCluster's status says: counts, brokers and what they wait for, progress, conditions.
+
+Called by `planning.cluster` with what it decided in this pass. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
+from ottla_operator.planning.observed import Observed
+from ottla_operator.planning.replacing import Replacing
+from ottla_operator.planning.requests import request_of
+from ottla_operator.planning.revision import Revision, restart_reasons
+from ottla_operator.planning.rolling import Roll
+from ottla_operator.planning.scaling import SCALE_UP, Members, Scaling
+from ottla_operator.planning.steps import ClusterStep
+from ottla_operator.planning.versions import Upgrade, version_of
+from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
+from ottla_operator.resources.cluster import BrokerStatus, ReassignmentStatus, RolloutStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What a pass decided about the brokers."""
+
+    members: Members
+    target: Revision
+    roll: Roll
+    scaling: Scaling
+    replacing: Replacing
+    settings: Sequence[ClusterStep]
+    """What is altered while brokers run."""
+    upgrade: Upgrade
+
+
+def _under_min_isr(observed: Observed) -> int:
+    return sum(
+        len(partition.isr) < min(topic.min_isr, len(partition.target))
+        for topic, partition in observed.kafka.with_topic()
+    )
+
+
+def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> BrokerClusterStatus:
+    members, target, roll, scaling = decided.members, decided.target, decided.roll, decided.scaling
+    kafka, before = observed.kafka, cluster.status
+    now = iso_time(observed.now_ms)
+    ready = [broker for broker in members.desired if observed.in_service(broker)]
+    rollout = None
+    if not roll.done:
+        old = before.rollout if before.rollout and before.rollout.target_hash == target.hash else None
+        rollout = RolloutStatus(
+            id=old.id if old else f"roll-{target.hash}-{observed.now_ms // 1000}",
+            target_hash=target.hash,
+            updated=roll.updated,
+            total=roll.total,
+            started_at=old.started_at if old else now,
+        )
+    reassignment = None
+    if scaling.reason and scaling.remaining:
+        running = before.reassignment
+        old_move = running if running and running.reason == scaling.reason else None
+        total = max(old_move.total if old_move else 0, scaling.remaining)
+        reassignment = ReassignmentStatus(
+            id=old_move.id if old_move else f"{scaling.reason.lower()}-{observed.now_ms // 1000}",
+            reason=scaling.reason,
+            moved=total - scaling.remaining,
+            total=total,
+            started_at=old_move.started_at if old_move else now,
+        )
+    elif (
+        before.reassignment is not None
+        and (before.reassignment.reason == SCALE_UP or _is_asked(cluster, before.reassignment))
+        and (not kafka.settled or not roll.done or len(ready) < len(members.desired))
+    ):
+        # It cannot go on now; forgotten, it would not be taken up again.
+        reassignment = before.reassignment
+    return BrokerClusterStatus(
+        replicas=len(observed.brokers),
+        ready_replicas=len(ready),
+        selector=f"ottla.dev/cluster={cluster.metadata.name},ottla.dev/component=broker",
+        cluster_id=kafka.cluster_id or before.cluster_id,
+        controller_id=kafka.controller_id,
+        version=decided.upgrade.running or before.version,
+        upgrade=decided.upgrade.status,
+        bootstrap_servers=before.bootstrap_servers,
+        under_replicated_partitions=sum(partition.under_replicated for partition in kafka.partitions()),
+        under_min_isr_partitions=_under_min_isr(observed),
+        offline_partitions=sum(partition.leader < 0 for partition in kafka.partitions()),
+        brokers=_broker_statuses(observed, decided),
+        rollout=rollout,
+        reassignment=reassignment,
+    )
+
+
+def _is_asked(cluster: BrokerCluster, moving: ReassignmentStatus) -> bool:
+    request = request_of(cluster.metadata.annotations, cluster.spec.replicas)
+    return request is not None and not request.problem and request.reason == moving.reason
+
+
+def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatus]:
+    members, target = decided.members, decided.target
+    statuses = []
+    for broker in (*members.desired, *members.surplus):
+        instance = observed.brokers.get(broker)
+        if instance is None:
+            statuses.append(BrokerStatus(id=broker, state="Missing"))
+            continue
+        state: str = instance.state
+        if broker in members.surplus and state == "Running":
+            state = "Draining"
+        elif state == "Running" and not observed.in_service(broker):
+            state = "NotReady"
+        reasons = (
+            restart_reasons(target, instance.config_hash, instance.settings)
+            if broker in members.desired and instance.config_hash
+            else []
+        )
+        told = (decided.replacing.waiting, decided.roll.waiting, decided.scaling.waiting)
+        waiting = next((words[broker] for words in told if words.get(broker)), instance.message)
+        statuses.append(
+            BrokerStatus(
+                id=broker,
+                pod_name=instance.name,
+                ready=observed.in_service(broker),
+                state=state,
+                config_hash=instance.config_hash,
+                version=version_of(instance),
+                restart_reasons=reasons,
+                waiting_for=waiting,
+            )
+        )
+    return statuses
+
+
+def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) -> list[Finding]:
+    target, roll, scaling, settings = decided.target, decided.roll, decided.scaling, decided.settings
+    kafka = observed.kafka
+    offline = [partition.name for partition in kafka.partitions() if partition.leader < 0]
+    lagging = [partition.name for partition in kafka.partitions() if partition.under_replicated]
+    ready = _ready(cluster, observed, decided, offline)
+    if settings and ready.status == "True":
+        ready = no("Ready", "Configuring", "; ".join(map(str, settings)))
+    findings = [ready]
+    if not kafka.settled:
+        reason = "NoController" if kafka.reachable else "Unreachable"
+        findings.append(no("Available", reason, kafka.problem))
+        findings.append(unknown("FullyReplicated", reason))
+    else:
+        findings.append(
+            no("Available", "PartitionsOffline", f"{_some(offline)} without a leader")
+            if offline
+            else yes("Available", "AllPartitionsOnline")
+        )
+        findings.append(
+            no("FullyReplicated", "UnderReplicated", f"{_some(lagging)} under-replicated")
+            if lagging
+            else yes("FullyReplicated", "AllInSync")
+        )
+    stale = roll.total - roll.updated
+    findings.append(
+        no("ConfigApplied", "Outdated", f"{stale} of {roll.total} brokers are not on revision {target.hash}")
+        if stale
+        else no("ConfigApplied", "Applying", "; ".join(map(str, settings)))
+        if settings
+        else yes("ConfigApplied", "UpToDate", f"revision {target.hash}")
+    )
+    if roll.stalled:
+        findings.append(no("Rolling", "Stalled", roll.stalled))
+    elif not roll.done:
+        findings.append(yes("Rolling", "Rolling", _roll_progress(roll, decided.upgrade)))
+    else:
+        findings.append(no("Rolling", "NotRolling"))
+    if scaling.blocked:
+        findings.append(no("Scaling", f"{scaling.reason or 'Rebalance'}Blocked", scaling.blocked))
+    elif scaling.reason:
+        findings.append(yes("Scaling", scaling.reason, scaling.message))
+    else:
+        findings.append(no("Scaling", "NotScaling"))
+    return findings
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    return f"1 partition ({shown}) is" if len(names) == 1 else f"{len(names)} partitions ({shown}) are"
+
+
+def _roll_progress(roll: Roll, upgrade: Upgrade) -> str:
+    progress = f"{roll.updated} of {roll.total} brokers are updated"
+    if upgrade.status is not None:
+        raised = upgrade.status
+        part = "binaries first" if raised.phase == "Binaries" else "the protocol version, at last"
+        progress = f"upgrade from {raised.from_version} to {raised.to_version}, {part}: {progress}"
+    if roll.bounce:
+        return f"{progress}; bouncing broker {', '.join(map(str, roll.bounce))}"
+    broker, reason = next(iter(sorted(roll.waiting.items())))
+    return f"{progress}; broker {broker} waits for {reason}"
+
+
+def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offline: list[str]) -> Finding:
+    roll, scaling, replacing = decided.roll, decided.scaling, decided.replacing
+    not_ready = [broker for broker in decided.members.desired if not observed.in_service(broker)]
+    if not observed.zookeeper.running:
+        return no("Ready", "ZooKeeperNotReady", observed.zookeeper.message or "ZooKeeper is starting")
+    if replacing.blocked:
+        return no("Ready", "VolumeLost", replacing.blocked)
+    if roll.stalled:
+        return no("Ready", "RollStalled", roll.stalled)
+    if replacing.message:
+        return no("Ready", "ReplacingBroker", replacing.message)
+    if not roll.done:
+        return no("Ready", "Rolling", _roll_progress(roll, decided.upgrade))
+    if not_ready:
+        wanted = cluster.spec.replicas
+        message = f"{wanted - len(not_ready)} of {wanted} brokers are ready"
+        reasons = [
+            f"broker {broker}: {observed.brokers[broker].message}"
+            for broker in not_ready
+            if broker in observed.brokers and observed.brokers[broker].message
+        ]
+        return no("Ready", "BrokersNotReady", "; ".join([message, *reasons]))
+    if not observed.kafka.settled:
+        return no(
+            "Ready", "NoController" if observed.kafka.reachable else "Unreachable", observed.kafka.problem
+        )
+    if scaling.blocked:
+        return no("Ready", f"{scaling.reason or 'Rebalance'}Blocked", scaling.blocked)
+    if scaling.reason:
+        return no("Ready", scaling.reason, scaling.message)
+    if offline:
+        return no("Ready", "PartitionsOffline", f"{_some(offline)} without a leader")
+    if decided.upgrade.refused:
+        return no("Ready", "DowngradeRefused", decided.upgrade.refused)
+    return yes("Ready", "AllBrokersReady", f"{cluster.spec.replicas} brokers are ready")

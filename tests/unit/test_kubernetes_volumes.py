@@ -1,0 +1,160 @@
+"""A broker's volume is lost, or given up: what is seen of it, and the way back on Kubernetes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kubernetes_world import KubernetesWorld
+
+from ottla_operator.kubernetes.api import ApiError
+from ottla_operator.kubernetes.volumes import volume_loss
+from ottla_operator.planning.observed import VolumeLoss
+from ottla_operator.resources.common import DELETE_VOLUME_ANNOTATION
+
+CLAIM = "data-demo-brokers-1"
+DELETED = {"deletionTimestamp": "2024-01-01T00:00:00Z"}
+
+
+def pod(message: str = "", **annotations: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "message": message}
+    return {
+        "metadata": {"name": "demo-brokers-1", "annotations": annotations},
+        "spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}]},
+        "status": {"conditions": [condition] if message else []},
+    }
+
+
+def claim(phase: str = "Bound", metadata: dict[str, str] | None = None, **annotations: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": CLAIM, "annotations": annotations, **(metadata or {})},
+        "status": {"phase": phase},
+    }
+
+
+ASKED, FORCED = {DELETE_VOLUME_ANNOTATION: "true"}, {DELETE_VOLUME_ANNOTATION: "force"}
+CONFLICT = "had volume node affinity conflict"
+PREEMPTION = "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+
+
+@pytest.mark.parametrize(
+    ("seen", "its_claim", "kind"),
+    [
+        pytest.param(pod(), claim(), None, id="all is well"),
+        pytest.param(pod(), None, "Gone", id="no claim"),
+        pytest.param(None, None, None, id="neither pod nor claim: the set makes both"),
+        pytest.param(pod(), claim("Lost"), "Gone", id="lost"),
+        pytest.param(None, claim("Lost"), "Gone", id="lost, and no pod"),
+        pytest.param(pod(), claim("Pending"), None, id="not bound yet"),
+        pytest.param(pod(), claim("Bound", DELETED), "Asked", id="somebody deletes the claim"),
+        pytest.param(pod(**ASKED), claim(), "Asked", id="asked for at the pod"),
+        pytest.param(pod(), claim("Bound", None, **ASKED), "Asked", id="asked for at the claim"),
+        pytest.param(pod(**FORCED), claim(), "Forced", id="forced"),
+        pytest.param(pod(**{DELETE_VOLUME_ANNOTATION: "false"}), claim(), None, id="said no"),
+        pytest.param(
+            pod(f"0/2 nodes are available: 2 node(s) {CONFLICT}. {PREEMPTION}"),
+            claim(),
+            "Unreachable",
+            id="the node is gone",
+        ),
+        pytest.param(
+            pod(f"0/2 nodes are available: 1 node(s) were unschedulable, 1 node(s) {CONFLICT}. {PREEMPTION}"),
+            claim(),
+            None,
+            id="the node is drained, and comes back",
+        ),
+        pytest.param(
+            pod("0/1 nodes are available: 1 Insufficient memory."), claim(), None, id="another reason"
+        ),
+    ],
+)
+def test_what_is_seen_of_a_volume(
+    seen: dict[str, Any] | None, its_claim: dict[str, Any] | None, kind: str | None
+) -> None:
+    loss = volume_loss(seen, its_claim, CLAIM)
+    assert (loss.kind if loss else None) == kind
+
+
+def test_a_pod_without_a_claim_of_its_own_has_none_to_lose() -> None:
+    bare = pod()
+    bare["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
+    assert volume_loss(bare, None, CLAIM) is None
+
+
+def test_force_goes_before_all() -> None:
+    loss = volume_loss(pod(**FORCED), None, CLAIM)
+    assert loss == VolumeLoss("Forced", "ottla.dev/delete-pod-and-pvc says force")
+
+
+@pytest.fixture
+def world() -> KubernetesWorld:
+    world = KubernetesWorld()
+    world.cluster()
+    world.settle()
+    world.api.now_ms += 60_000
+    world.api.most_down = 0
+    return world
+
+
+def uids(world: KubernetesWorld) -> tuple[str, str]:
+    items = world.api.items
+    pod, claim = items["Pod", "demo-brokers-1"], items["PersistentVolumeClaim", CLAIM]
+    return pod["metadata"]["uid"], claim["metadata"]["uid"]
+
+
+def is_new(world: KubernetesWorld, before: tuple[str, str]) -> bool:
+    there = {("Pod", "demo-brokers-1"), ("PersistentVolumeClaim", CLAIM)} <= set(world.api.items)
+    return there and all(new != old for new, old in zip(uids(world), before, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
+def test_an_annotation_replaces_pod_and_claim_once(world: KubernetesWorld, kind: str) -> None:
+    before = uids(world)
+    name = "demo-brokers-1" if kind == "Pod" else CLAIM
+    world.api.items[kind, name]["metadata"].setdefault("annotations", {})[DELETE_VOLUME_ANNOTATION] = "true"
+    world.until(lambda: is_new(world, before) and world.ready())
+    after = uids(world)
+    for _ in range(40):
+        world.step()
+    assert uids(world) == after
+    assert world.api.most_down == 1
+    assert any(reason == "ReplaceBroker" for _, reason, _, _ in world.said.events)
+
+
+def test_a_claim_that_somebody_deletes_takes_its_pod_along(world: KubernetesWorld) -> None:
+    before = uids(world)
+    world.api.delete_one("PersistentVolumeClaim", CLAIM)
+    assert ("PersistentVolumeClaim", CLAIM) in world.api.items, "it is in use"
+    world.until(lambda: is_new(world, before) and world.ready())
+    assert world.api.most_down == 1
+
+
+@pytest.mark.parametrize("how", ["lost", "gone"])
+def test_a_broker_whose_volume_is_lost_comes_back(world: KubernetesWorld, how: str) -> None:
+    before = uids(world)
+    if how == "lost":
+        world.api.items["PersistentVolumeClaim", CLAIM]["status"] = {"phase": "Lost"}
+    else:
+        del world.api.items["PersistentVolumeClaim", CLAIM]
+    del world.api.items["Pod", "demo-brokers-1"]["status"]
+    world.until(lambda: is_new(world, before) and world.ready())
+    assert world.api.most_down == 1
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_an_operator_that_dies_on_the_way_leaves_no_broker_behind(
+    world: KubernetesWorld, number: int
+) -> None:
+    before, count = uids(world), 0
+
+    def die(verb: str, kind: str, name: str) -> ApiError | None:
+        nonlocal count
+        writes = verb in ("apply", "patch", "delete")
+        count += writes
+        return ApiError(0, "Unreachable", "the operator is gone") if writes and count == number else None
+
+    world.api.fail = die
+    claim = world.api.items["PersistentVolumeClaim", CLAIM]
+    claim["metadata"].setdefault("annotations", {})[DELETE_VOLUME_ANNOTATION] = "true"
+    world.until(lambda: is_new(world, before) and world.ready())
+    assert world.api.most_down == 1

@@ -1,0 +1,148 @@
+"""`spec.version`: binaries first, then the protocol version; never back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla_operator.planning.observed import BrokerInstance, KafkaState, Observed, ZooKeeperState
+from ottla_operator.planning.versions import plan_upgrade
+from ottla_operator.resources.cluster import BrokerClusterSpec
+from ottla_operator.resources.loading import parse_resource
+from ottla_operator.resources.settings import DEFAULT_PROTOCOL_VERSION, PROTOCOL_VERSION, version_problem
+
+OLD, NEW = "ottla:1", "ottla:2"
+
+
+def broker(number: int, version: str | None, image: str = OLD, *, ready: bool = True) -> BrokerInstance:
+    settings = {"image": image, **({PROTOCOL_VERSION: version} if version else {})}
+    return BrokerInstance(number, "Running", ready=ready, config_hash="h", settings=settings)
+
+
+def observe(*brokers: BrokerInstance) -> Observed:
+    live = frozenset(b.id for b in brokers if b.ready)
+    return Observed(ZooKeeperState(True), {b.id: b for b in brokers}, KafkaState(True, "c", 0, live), 0)
+
+
+def spec(version: str | None, replicas: int = 3) -> BrokerClusterSpec:
+    return BrokerClusterSpec.model_construct(version=version, replicas=replicas, config={})
+
+
+@pytest.mark.parametrize(
+    ("brokers", "wanted", "told", "phase", "running"),
+    [
+        pytest.param([], "3.9", "3.9", None, "", id="a new cluster speaks it at once"),
+        pytest.param([broker(b, "3.8", NEW) for b in range(3)], "3.8", "3.8", None, "3.8", id="no change"),
+        pytest.param(
+            [broker(b, "3.8") for b in range(3)], "3.9", "3.8", "Binaries", "3.8", id="the image is old"
+        ),
+        pytest.param(
+            [broker(0, "3.8", NEW), broker(1, "3.8", NEW), broker(2, "3.8")],
+            "3.9",
+            "3.8",
+            "Binaries",
+            "3.8",
+            id="the last one's image is old",
+        ),
+        pytest.param(
+            [broker(0, "3.8", NEW), broker(1, "3.8", NEW), broker(2, "3.8", NEW, ready=False)],
+            "3.9",
+            "3.8",
+            "Binaries",
+            "3.8",
+            id="the last one does not come up on it",
+        ),
+        pytest.param(
+            [broker(b, "3.8", NEW) for b in range(3)], "3.9", "3.9", "Protocol", "3.8", id="all run the image"
+        ),
+        pytest.param(
+            [broker(0, "3.9", NEW), broker(1, "3.8", NEW), broker(2, "3.8", NEW, ready=False)],
+            "3.9",
+            "3.9",
+            "Protocol",
+            "3.8",
+            id="raised somewhere: it goes on, whoever is down",
+        ),
+        pytest.param(
+            [broker(b, "3.8", NEW) for b in range(2)], "3.9", "3.8", "Binaries", "3.8", id="one is missing"
+        ),
+        pytest.param(
+            [broker(b, None) for b in range(3)], "3.9", None, "Binaries", "3.7", id="they were told nothing"
+        ),
+    ],
+)
+def test_the_version_that_brokers_are_told(
+    brokers: list[BrokerInstance], wanted: str, told: str | None, phase: str | None, running: str
+) -> None:
+    upgrade = plan_upgrade(spec(wanted), observe(*brokers), {"image": NEW}, "3.7")
+    assert upgrade.version == told
+    assert (upgrade.status.phase if upgrade.status else None) == phase
+    assert upgrade.running == running
+    assert not upgrade.refused
+
+
+def test_what_was_raised_is_not_lowered() -> None:
+    brokers = [broker(0, "3.9", NEW), broker(1, "3.8", NEW)]
+    upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": NEW}, "3.0")
+    assert upgrade.version == "3.9"
+    assert upgrade.refused == "brokers speak version 3.9 already, and cannot go back to 3.8"
+
+
+def test_an_old_image_comes_back_as_long_as_the_version_was_not_raised() -> None:
+    brokers = [broker(0, "3.8", NEW), broker(1, "3.8", OLD)]
+    upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": OLD}, "3.0")
+    assert (upgrade.version, upgrade.refused, upgrade.status) == ("3.8", "", None)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["3.7", "3.8", "3.9"]), st.sampled_from([OLD, NEW]), st.booleans()),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from(["3.7", "3.8", "3.9"]),
+)
+def test_the_version_is_never_lowered_and_never_raised_past_the_binaries(
+    brokers: list[tuple[str, str, bool]], wanted: str
+) -> None:
+    instances = [broker(n, version, image, ready=up) for n, (version, image, up) in enumerate(brokers)]
+    newest = max(version for version, _, _ in brokers)
+    upgrade = plan_upgrade(spec(wanted, len(instances)), observe(*instances), {"image": NEW}, "2.8")
+    assert upgrade.version is not None
+    assert upgrade.version >= newest
+    assert upgrade.version in (newest, wanted)
+    if upgrade.version > newest:
+        assert all(image == NEW and up for _, image, up in brokers)
+    assert bool(upgrade.refused) == (wanted < newest)
+    assert upgrade.running == min(version for version, _, _ in brokers)
+
+
+def test_a_version_of_the_settings_is_left_to_them() -> None:
+    given_in_settings = BrokerClusterSpec.model_construct(
+        version=None, replicas=1, config={PROTOCOL_VERSION: "3.9"}
+    )
+    upgrade = plan_upgrade(given_in_settings, observe(broker(0, "3.8")), {"image": NEW})
+    assert (upgrade.version, upgrade.running) == (None, "3.8")
+
+
+@pytest.mark.parametrize(
+    ("version", "works"),
+    [("3.9", True), ("3.9.1", True), ("3.9-IV0", True), ("2.8", False), ("4.0", False)],
+)
+def test_only_what_the_brokers_serve_is_allowed(version: str, works: bool) -> None:
+    assert (version_problem(version) is None) == works
+    cluster, problems = parse_resource("BrokerCluster", {"name": "a"}, {"replicas": 1, "version": version})
+    assert (cluster is not None) == works, problems
+
+
+def test_the_version_is_given_in_one_place() -> None:
+    content = {"replicas": 1, "version": "3.9", "config": {PROTOCOL_VERSION: DEFAULT_PROTOCOL_VERSION}}
+    _, problems = parse_resource("BrokerCluster", {"name": "a"}, content)
+    assert [problem.path for problem in problems] == ["spec.version"]
+
+
+def test_a_version_that_is_the_brokers_own_costs_no_bounce() -> None:
+    brokers = [broker(b, None, NEW) for b in range(3)]
+    upgrade = plan_upgrade(spec("3.9"), observe(*brokers), {"image": NEW})
+    assert (upgrade.version, upgrade.status, upgrade.running) == (None, None, "3.9")
