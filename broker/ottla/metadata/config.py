@@ -206,6 +206,11 @@ class BrokerConfig:
     def get_optional_int(self, name: str) -> int | None:
         return None if self._values[name] is None else self.get_int(name)
 
+    def get_float(self, name: str) -> float:
+        value = self._values[name]
+        assert isinstance(value, float), f"{name} is not a number: {value!r}"
+        return value
+
     def get_bool(self, name: str) -> bool:
         value = self._values[name]
         assert isinstance(value, bool), f"{name} is not a boolean: {value!r}"
@@ -371,6 +376,12 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     connect = values["zookeeper.connect"]
     if connect and not is_connect_string(str(connect)):
         problems.append(f"zookeeper.connect={connect}: must be HOST:PORT[,HOST:PORT…][/chroot]")
+    map_bytes, threads = values["log.cleaner.dedupe.buffer.size"], values["log.cleaner.threads"]
+    if isinstance(map_bytes, int) and isinstance(threads, int) and map_bytes // max(1, threads) <= 1 << 20:
+        problems.append(
+            f"log.cleaner.dedupe.buffer.size={map_bytes}: must be more than 1 MiB for each of the "
+            f"log.cleaner.threads={threads}"
+        )
     queued, largest = values["queued.max.request.bytes"], values["socket.request.max.bytes"]
     if isinstance(queued, int) and isinstance(largest, int) and 0 < queued < largest:
         problems.append(

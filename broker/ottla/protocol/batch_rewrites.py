@@ -1,6 +1,8 @@
-"""A v2 batch again, with another timestamp type or codec: what a broker rewrites without making records.
+"""A v2 batch again, with another timestamp type or codec, or fewer records: what a broker rewrites without
+making records.
 
-Called by `storage.batch_rules`, on its slow paths. All return copies, with the checksum made anew.
+Called by `storage.batch_rules`, on its slow paths, and by the log cleaner. All return copies, with the
+checksum made anew.
 """
 
 from __future__ import annotations
@@ -11,11 +13,17 @@ from crc32c import crc32c
 
 from ottla.protocol.compression import Buffer, Codec, compress
 from ottla.protocol.records import (
+    BATCH_HEADER,
     CODEC_MASK,
+    CONTROL_FLAG,
     CRC_START,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    codec_of,
 )
 
 _LENGTH_AT = 8
@@ -45,6 +53,26 @@ def with_codec(
     struct.pack_into(">h", copy, CRC_START, attributes & ~CODEC_MASK | codec)
     struct.pack_into(">q", copy, _MAX_TIMESTAMP_AT, max_timestamp)
     return _with_crc(copy)
+
+
+def with_records(header: BatchHeader, records: Buffer, level: int | None = None) -> bytearray:
+    """A batch with this header, but for its length and checksum, and `records`, given uncompressed. They keep
+    their offsets, and the batch its last one, whichever of its records are gone."""
+    codec = codec_of(header.attributes)
+    payload = records if codec is Codec.NONE else compress(codec, records, level)
+    batch = bytearray(RECORD_BATCH_OVERHEAD)
+    batch += payload
+    BATCH_HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD))
+    return _with_crc(batch)
+
+
+def without_records(header: BatchHeader) -> bytearray:
+    """The batch with none of its records: it still tells its producer's sequence, and its offsets."""
+    kept = header.attributes & (LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG)
+    return with_records(
+        header._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0),
+        b"",
+    )
 
 
 def _with_times(batch: Buffer, flag: int, max_timestamp: int) -> bytearray:

@@ -389,19 +389,20 @@ def parse_control_record(record: Record) -> ControlRecord:
 def _append_record(body: bytearray, record: Record, offset_delta: int, timestamp_delta: int) -> None:
     _, _, key, value, headers = record
     fields = bytearray(b"\x00")
-    _append_varint(fields, timestamp_delta)
-    _append_varint(fields, offset_delta)
+    append_varint(fields, timestamp_delta)
+    append_varint(fields, offset_delta)
     _append_bytes(fields, key)
     _append_bytes(fields, value)
-    _append_varint(fields, len(headers))
+    append_varint(fields, len(headers))
     for name, header_value in headers:
         _append_bytes(fields, name.encode())
         _append_bytes(fields, header_value)
-    _append_varint(body, len(fields))
+    append_varint(body, len(fields))
     body += fields
 
 
-def _append_varint(out: bytearray, value: int) -> None:
+def append_varint(out: bytearray, value: int) -> None:
+    """Append `value` as a zigzag varint (or varlong)."""
     zigzag = (value << 1) ^ (value >> 63)
     while zigzag >= 0x80:
         out.append((zigzag & 0x7F) | 0x80)
@@ -413,5 +414,5 @@ def _append_bytes(out: bytearray, data: Buffer | None) -> None:
     if data is None:
         out.append(1)  # zigzag of -1
     else:
-        _append_varint(out, len(data))
+        append_varint(out, len(data))
         out += data

@@ -12,6 +12,7 @@ batch; the history knows the producers of all batches.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from ottla.storage.indexes import CorruptIndex
 from ottla.storage.log_config import LogConfig
 from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -39,6 +41,7 @@ from ottla.storage.segment import (
     TXN_INDEX_SUFFIX,
     Segment,
     scan_headers,
+    segment_name,
 )
 
 logger = logging.getLogger(__name__)
@@ -123,6 +126,17 @@ def open_segment(directory: Path, base_offset: int, config: LogConfig, now_ms: i
     return _segment(directory, base_offset, config, now_ms, preallocate_bytes=0)
 
 
+def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> Segment:
+    """The segment that the cleaner has written, still under its own names. Raises OSError, CorruptIndex."""
+    log = directory / f"{segment_name(base_offset)}{LOG_SUFFIX}{CLEANED_SUFFIX}"
+    if not log.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(log))
+    segment = _segment(directory, base_offset, config, 0, preallocate_bytes=0, suffix=CLEANED_SUFFIX)
+    if _attach(segment, is_last=False) is None:
+        raise CorruptIndex(f"{log} and its indexes do not agree")
+    return segment
+
+
 def new_segment(directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
     """A new, empty segment that begins at `base_offset`."""
     preallocate_bytes = config.segment_bytes if config.preallocate else 0
@@ -130,7 +144,13 @@ def new_segment(directory: Path, base_offset: int, config: LogConfig, now_ms: in
 
 
 def _segment(
-    directory: Path, base_offset: int, config: LogConfig, now_ms: int, *, preallocate_bytes: int
+    directory: Path,
+    base_offset: int,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    preallocate_bytes: int,
+    suffix: str = "",
 ) -> Segment:
     # Spread by the segment's name, not by chance: as even, and the same after a restart.
     jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
@@ -143,6 +163,7 @@ def _segment(
         now_ms=now_ms,
         roll_jitter_ms=crc32c(name) % jitter_ms_max if jitter_ms_max > 0 else 0,
         preallocate_bytes=preallocate_bytes,
+        suffix=suffix,
     )
 
 

@@ -36,12 +36,12 @@ from ottla.protocol.records import (
 )
 from ottla.storage import batch_rules
 from ottla.storage.chores import Chores
+from ottla.storage.cleanable_log import CleanableLog
 from ottla.storage.durable import sync_directory
 from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.loading import load_segments
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dirs import LogDir
-from ottla.storage.log_state import LogState
 from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.segment import HEAD, Segment
 
@@ -61,7 +61,7 @@ class AppendInfo(NamedTuple):
     """Nothing was appended: the batch is in the log already, or (offsets -1) there was none."""
 
 
-class Log(LogState):
+class Log(CleanableLog):
     """See the module. Make one with `Log.open`."""
 
     @classmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,10 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+"""Behind the other suffixes, of a segment that the cleaner is writing, and of no use before it is whole."""
+SWAP_SUFFIX = ".swap"
+"""Likewise, of one that is whole, and about to take the place of those that it was made from."""
 
 _SCAN_WINDOW_BYTES = 8 * 1024
 _RECENT_BATCHES_MAX = 256
@@ -46,6 +50,9 @@ assert HEAD.size == HEAD_BYTES
 def segment_name(base_offset: int) -> str:
     """The file name, without suffix, of the segment that begins at `base_offset`."""
     return f"{base_offset:020d}"
+
+
+Rename = Callable[[Path, Path], None]
 
 
 class SegmentFile:
@@ -123,17 +130,22 @@ class Segment:
         now_ms: int,
         roll_jitter_ms: int = 0,
         preallocate_bytes: int = 0,
+        suffix: str = "",
     ) -> None:
         """Opens the files, or makes them, then with `preallocate_bytes` taken (preallocate). Its age counts
-        as `roll_jitter_ms` more than it is (segment.jitter.ms)."""
+        as `roll_jitter_ms` more than it is (segment.jitter.ms). The names end in `suffix`."""
         name = segment_name(base_offset)
-        self.file = SegmentFile(directory / (name + LOG_SUFFIX))
+        self.file = SegmentFile(directory / (name + LOG_SUFFIX + suffix))
         self.fd = self.file.fd
         self.base_offset = base_offset
         self.size = os.fstat(self.fd).st_size
-        self.offset_index = OffsetIndex(directory / (name + INDEX_SUFFIX), base_offset, index_max_bytes)
-        self.time_index = TimeIndex(directory / (name + TIME_INDEX_SUFFIX), base_offset, index_max_bytes)
-        self.txn_index = TransactionIndex(directory / (name + TXN_INDEX_SUFFIX), base_offset)
+        self.offset_index = OffsetIndex(
+            directory / (name + INDEX_SUFFIX + suffix), base_offset, index_max_bytes
+        )
+        self.time_index = TimeIndex(
+            directory / (name + TIME_INDEX_SUFFIX + suffix), base_offset, index_max_bytes
+        )
+        self.txn_index = TransactionIndex(directory / (name + TXN_INDEX_SUFFIX + suffix), base_offset)
         self._preallocated = preallocate_bytes > 0 and self.size == 0
         if self._preallocated:
             os.ftruncate(self.fd, preallocate_bytes)
@@ -314,21 +326,37 @@ class Segment:
             return self.max_timestamp
         return int(os.fstat(self.fd).st_mtime * 1000)
 
-    def set_aside(self) -> list[Path]:
+    def set_aside(self, *, with_snapshot: bool = True, rename: Rename = os.rename) -> list[Path]:
         """Rename the files, so that nobody opens them any more and their names are free; returns what is
         to be unlinked, which takes its time. Readers that hold slices go on reading. The log goes last, so
         that a crash in between leaves a log whose indexes are rebuilt, and not indexes without a log."""
-        # For a reader that found this segment a moment ago: indexes are read when first needed.
+        self.load_indexes()
+        aside: list[Path] = []
+        for path in self._paths():
+            if path.suffix == SNAPSHOT_SUFFIX and not with_snapshot:
+                continue
+            doomed = path.with_name(path.name + DELETED_SUFFIX)
+            with contextlib.suppress(FileNotFoundError):
+                rename(path, doomed)
+                aside.append(doomed)
+        return aside
+
+    def load_indexes(self) -> None:
+        """Read the indexes, which else are read when first needed: before the files get another name, for a
+        reader that found this segment a moment ago."""
         self.offset_index.lookup(self.base_offset)
         self.time_index.last()
         self.txn_index.load()
-        aside: list[Path] = []
-        for path in self._paths():
-            doomed = path.with_name(path.name + DELETED_SUFFIX)
-            with contextlib.suppress(FileNotFoundError):
-                path.rename(doomed)
-                aside.append(doomed)
-        return aside
+
+    def move_to(self, suffix: str, rename: Rename = os.rename) -> None:
+        """Rename the files so that their names end in `suffix`, of those that the cleaner gives, or in none.
+        The log goes first: while any of its files has the old name, it is not taken for whole."""
+        for part in (self.file, self.offset_index, self.time_index, self.txn_index):
+            name = part.path.name.removesuffix(CLEANED_SUFFIX).removesuffix(SWAP_SUFFIX) + suffix
+            target = part.path.with_name(name)
+            if part is not self.txn_index or len(self.txn_index):
+                rename(part.path, target)
+            part.path = target
 
     def moved_to(self, directory: Path) -> None:
         """The directory has another name now."""

@@ -1,0 +1,179 @@
+"""The process that cleans logs: `python -m ottla.storage.cleaner.worker`, started by `server.log_cleaner`.
+
+It takes one job after another from its standard input and answers on its standard output (`job`). It holds no
+state between jobs, and changes nothing but `.cleaned` files: it may be killed at any time. It ends with its
+input, and with the broker, however that ends.
+
+It is nicer to others than the broker is: where both share a core, the broker goes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ottla.protocol.errors import KafkaError
+from ottla.storage.cleaner import rewrite
+from ottla.storage.cleaner.job import (
+    Abort,
+    Aborted,
+    Answer,
+    Cleaned,
+    Continue,
+    Done,
+    Failed,
+    Job,
+    Order,
+    Rate,
+    decode,
+    encode,
+)
+from ottla.storage.cleaner.offset_map import OffsetMap
+from ottla.storage.cleaner.throttle import Throttle
+
+_NICENESS = 10
+_PR_SET_PDEATHSIG = 1
+
+
+class _Ended(Exception):
+    """The broker has closed our input."""
+
+
+class _GivenUp(Exception):
+    """The broker wants no more of this job."""
+
+
+class Orders:
+    """The lines that come in, waited for or not."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = b""
+        self._lines: deque[bytes] = deque()
+
+    def next(self, timeout_s: float | None) -> Order | None:
+        """The next order, if it comes within so many seconds; None waits for ever. Raises _Ended."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._lines:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._fd], [], [], left_s)[0]:
+                return None
+            data = os.read(self._fd, 1 << 16)
+            if not data:
+                raise _Ended
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._lines.extend(lines)
+        order: Order = decode(self._lines.popleft())
+        return order
+
+
+class Worker:
+    """Does jobs; `answer` sends what there is to tell."""
+
+    def __init__(self, orders: Orders, answer: Callable[[Answer], None]) -> None:
+        self._orders = orders
+        self._answer = answer
+        self._offsets: OffsetMap | None = None
+        self._throttle = Throttle(0.0, time.monotonic())
+
+    def run(self) -> None:
+        """Until the input ends."""
+        with contextlib.suppress(_Ended):
+            while True:
+                order = self._orders.next(None)
+                if isinstance(order, Job):
+                    self._answer(self._outcome(order))
+
+    def _outcome(self, job: Job) -> Answer:
+        try:
+            return self._do(job)
+        except (_GivenUp, FileNotFoundError):
+            return Aborted()
+        except OSError as problem:
+            return Failed(f"{job.directory}: {problem}", problem.errno)
+        except (rewrite.Uncleanable, KafkaError) as problem:
+            return Failed(f"{job.directory}: {problem}")
+        except (AssertionError, ValueError, IndexError, MemoryError) as problem:
+            return Failed(f"{job.directory}: {problem!r}")
+
+    def _do(self, job: Job) -> Done:
+        began = time.monotonic()
+        self._throttle = Throttle(job.bytes_per_s, began)
+        offsets = self._map_of(job.map_bytes)
+        indexed = rewrite.build_map(job, offsets, self._moved)
+        mapped = time.monotonic()
+        counts = rewrite.clean(job, offsets, indexed.end_offset, self._moved, self._finished)
+        utilization = offsets.utilization
+        offsets.clear()
+        return Done(
+            indexed.end_offset,
+            counts,
+            indexed.bytes_read,
+            utilization,
+            elapsed_ms=int((time.monotonic() - began) * 1000),
+            index_elapsed_ms=int((mapped - began) * 1000),
+        )
+
+    def _map_of(self, memory_bytes: int) -> OffsetMap:
+        if self._offsets is None or self._offsets.memory_bytes != memory_bytes:
+            self._offsets = None
+            self._offsets = OffsetMap(memory_bytes)
+        return self._offsets
+
+    def _finished(self, bases: list[int], size: int) -> None:
+        """Wait until the broker has put the segment in place."""
+        self._answer(Cleaned(bases, size))
+        while not isinstance(self._heed(None), Continue):
+            pass
+
+    def _moved(self, size: int) -> None:
+        self._heed(0.0)
+        delay_s = self._throttle.delay_s(size, time.monotonic())
+        while delay_s > 0:
+            self._heed(delay_s)
+            delay_s = self._throttle.delay_s(0, time.monotonic())
+
+    def _heed(self, timeout_s: float | None) -> Order | None:
+        """Take an order, if one comes in time. Raises _GivenUp when it is to give up."""
+        order = self._orders.next(timeout_s)
+        if isinstance(order, Abort):
+            raise _GivenUp
+        if isinstance(order, Rate):
+            self._throttle.bytes_per_s = order.bytes_per_s
+        return order
+
+
+def _die_with(parent: int) -> None:
+    """Have the system end us when `parent` is gone: nobody is to write to logs that a new broker opens."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(1)
+
+
+def main() -> None:
+    _die_with(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends us in order
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    output = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not be taken for an answer
+
+    def answer(message: Answer) -> None:
+        data = encode(message)
+        while data:
+            data = data[os.write(output, data) :]
+
+    with contextlib.suppress(BrokenPipeError):
+        Worker(Orders(sys.stdin.fileno()), answer).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What the log cleaner's tests share: logs of keyed records, and their cleaning within this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ottla.protocol.compression import Codec
+from ottla.protocol.records import (
+    ControlType,
+    Record,
+    build_batch,
+    build_control_batch,
+    decode_batch,
+    iter_batches,
+)
+from ottla.storage.cleaner import rewrite
+from ottla.storage.cleaner.filtering import Counts
+from ottla.storage.cleaner.job import Job
+from ottla.storage.cleaner.offset_map import OffsetMap
+from ottla.storage.cleaner.policy import Dirt
+from ottla.storage.cleaner.preparation import Limits, prepare
+from ottla.storage.loading import open_cleaned
+from ottla.storage.log import Log
+from ottla.storage.log_config import LogConfig
+from ottla.storage.segment import Rename, Segment
+
+NOW_MS = 1_700_000_000_000
+CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=400, index_interval_bytes=100)
+
+Pair = tuple[str, str | None]
+Found = tuple[int, bytes | None, bytes | None]
+
+
+def open_log(directory: Path, config: LogConfig = CONFIG, *, clean: bool = True) -> Log:
+    return Log.open(directory / "compacted-0", config, clean_shutdown=clean, now_ms=NOW_MS)
+
+
+def put(
+    log: Log,
+    *pairs: Pair,
+    codec: Codec = Codec.NONE,
+    producer: tuple[int, int] = (-1, -1),
+    transactional: bool = False,
+    now_ms: int = NOW_MS,
+    timestamp: int = NOW_MS,
+) -> int:
+    """Append a batch of (key, value), of producer (id, epoch) if there is one; its first offset."""
+    producer_id, epoch = producer
+    sequence = -1
+    if producer_id >= 0:
+        entry = log.producers.get(producer_id)
+        sequence = entry.last_sequence + 1 if entry is not None and entry.epoch == epoch else 0
+    batch = build_batch(
+        [
+            Record(0, timestamp, key.encode(), None if value is None else value.encode())
+            for key, value in pairs
+        ],
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+    return log.append_as_leader(batch, leader_epoch=0, now_ms=now_ms).first_offset
+
+
+def end_transaction(log: Log, producer: tuple[int, int], *, commit: bool) -> int:
+    marker = build_control_batch(
+        ControlType.COMMIT if commit else ControlType.ABORT,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        coordinator_epoch=0,
+        timestamp=NOW_MS,
+    )
+    return log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, client=False).first_offset
+
+
+def job_for(
+    log: Log, *, now_ms: int = NOW_MS, map_entries: int = 1000, upper_bound: int | None = None
+) -> tuple[Job, list[Segment]]:
+    """All that is sealed, up to `upper_bound`, where a segment must begin. What is clean is taken for dirty."""
+    end = log.segments[-1].base_offset if upper_bound is None else upper_bound
+    first = log.segments[0].base_offset
+    dirty = first if log.first_dirty_offset is None else log.first_dirty_offset
+    limits = Limits(24 * map_entries, load_factor=0.9, buffer_bytes=1024, bytes_per_s=float("inf"))
+    return prepare(log, Dirt(dirty if dirty < end else first, end, 0, 0, 0), limits, now_ms)
+
+
+def clean(
+    log: Log,
+    *,
+    now_ms: int = NOW_MS,
+    map_entries: int = 1000,
+    upper_bound: int | None = None,
+    rename: Rename = os.rename,
+    finished: Callable[[list[int]], None] = lambda bases: None,
+) -> Counts:
+    """One cleaning, as the worker and the broker do it together."""
+    job, segments = job_for(log, now_ms=now_ms, map_entries=map_entries, upper_bound=upper_bound)
+    offsets = OffsetMap(job.map_bytes)
+    indexed = rewrite.build_map(job, offsets, lambda size: None)
+
+    def swap(bases: list[int], size: int) -> None:
+        finished(bases)
+        new = open_cleaned(log.directory, bases[0], log.config)
+        assert new.size == size
+        old = [segment for segment in segments if segment.base_offset in bases]
+        assert log.replace_segments(old, new, job.upper_bound, rename)
+
+    counts = rewrite.clean(job, offsets, indexed.end_offset, lambda size: None, swap)
+    log.first_dirty_offset = indexed.end_offset
+    return counts
+
+
+def seal(log: Log) -> None:
+    """Begin a new segment, so that all that is there may be cleaned."""
+    log.roll(NOW_MS)
+
+
+def batches(log: Log) -> list[bytes]:
+    """Every batch, by reading as a consumer does: on from where the last one ended."""
+    found = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1 << 20, up_to=log.log_end_offset).to_bytes()
+        if not data:
+            break
+        for position, header in iter_batches(data):
+            found.append(data[position : position + header.size])
+            offset = header.next_offset
+    return found
+
+
+def records(log: Log) -> list[Found]:
+    """(offset, key, value) of the data in the log."""
+    found = []
+    for batch in batches(log):
+        _, header = next(iter_batches(batch))
+        if not header.is_control:
+            found += [(record.offset, record.key, record.value) for record in decode_batch(batch)]
+    return found
+
+
+def survivors(written: Sequence[Found], clean_to: int) -> list[Found]:
+    """What compaction must leave of `written`: of each key the last before `clean_to`, and all behind it."""
+    last = {key: offset for offset, key, _ in written if offset < clean_to}
+    return [each for each in written if each[0] >= clean_to or last[each[1]] == each[0]]
