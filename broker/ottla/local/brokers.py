@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ottla.local.ports import wait_until
@@ -16,16 +16,33 @@ from ottla.local.processes import ChildProcess, StartFailed
 
 
 class BrokerProcess:
-    """One `ottla broker` on loopback."""
+    """One `ottla broker` on this machine."""
 
-    def __init__(self, broker_id: int, directory: Path, port: int, *, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        directory: Path,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`prefix` is put before the command (nsenter, say)."""
         self.broker_id = broker_id
         self.directory = directory
         self.host = host
         self.port = port
         self._process = ChildProcess(
             f"broker {broker_id}",
-            [sys.executable, "-m", "ottla.cli.main", "broker", "--config", str(self.properties_file)],
+            [
+                *prefix,
+                sys.executable,
+                "-m",
+                "ottla.cli.main",
+                "broker",
+                "--config",
+                str(self.properties_file),
+            ],
             log=directory / "broker.log",
             pid_file=directory / "broker.pid",
         )

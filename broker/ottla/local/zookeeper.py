@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ _CONFIG: Final = """\
 tickTime=2000
 dataDir={data_dir}
 clientPort={port}
-clientPortAddress=127.0.0.1
+clientPortAddress={host}
 admin.enableServer=false
 maxClientCnxns=0
 minSessionTimeout=2000
@@ -60,16 +61,21 @@ def spark_jars() -> Path:
 
 
 class EmbeddedZooKeeper:
-    """One standalone ZooKeeper server on loopback, as a child process."""
+    """One standalone ZooKeeper server, on loopback unless told otherwise, as a child process."""
 
-    def __init__(self, data_dir: Path, port: int = 0) -> None:
+    def __init__(
+        self, data_dir: Path, port: int = 0, *, host: str = "127.0.0.1", prefix: Sequence[str] = ()
+    ) -> None:
+        """`prefix` is put before the command (nsenter, say)."""
         self.data_dir = data_dir
+        self.host = host
+        self._prefix = prefix
         self.port = port or free_port()
         self._process: ChildProcess | None = None
 
     @property
     def connect(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -84,10 +90,11 @@ class EmbeddedZooKeeper:
         java, jars = find_java(), spark_jars()
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir / "zoo.cfg"
-        config.write_text(_CONFIG.format(data_dir=self.data_dir.resolve(), port=self.port))
+        config.write_text(_CONFIG.format(data_dir=self.data_dir.resolve(), host=self.host, port=self.port))
         (self.data_dir / "logback.xml").write_text(_LOGBACK)
         (self.data_dir / "log4j2.properties").write_text(_LOG4J2)
         command = [
+            *self._prefix,
             str(java),
             "-Xmx256m",
             "-XX:+UseSerialGC",
@@ -115,7 +122,7 @@ class EmbeddedZooKeeper:
 
     def _serves(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as probe:
+            with socket.create_connection((self.host, self.port), timeout=1) as probe:
                 probe.sendall(b"srvr")
                 return b"Mode: standalone" in probe.recv(4096)
         except OSError:
