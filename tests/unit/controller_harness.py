@@ -137,7 +137,7 @@ class Node:
         self.id = broker_id
         self.cluster = cluster
         self.fake = FakeBroker(broker_id)
-        self.store = MemoryStore(cluster.tree)
+        self.store = cluster.make_store(cluster.tree)
         self.registration = BrokerRegistration(
             self.store,
             broker_id,
@@ -179,6 +179,7 @@ class Cluster:
 
     def __init__(self, size: int = 3, *, racks: dict[int, str] | None = None, **settings: str) -> None:
         self.tree = MemoryTree()
+        self.make_store: Callable[[MemoryTree], MemoryStore] = MemoryStore
         self.now_ms = 1_000
         self.racks = racks or {}
         self.config = BrokerConfig.from_properties(

@@ -236,6 +236,7 @@ class Controller:
 
     async def _take_office(self, epoch: int, epoch_version: int) -> None:
         log.info("elected controller, epoch %d", epoch)
+        began_s = asyncio.get_running_loop().time()
         listener = self.config.inter_broker_listener
         timeout_s = self.config.get_int("controller.socket.timeout.ms") / 1000
         term = Term(
@@ -259,6 +260,12 @@ class Controller:
                 if not self._eligible:
                     raise StoreUnavailable(znodes.CONTROLLER, "the session was lost meanwhile")
                 self._term = term
+                log.info(
+                    "in office, with %d partitions, after %.0f ms and %d multis",
+                    len(term.state.leaders),
+                    (asyncio.get_running_loop().time() - began_s) * 1000,
+                    len(effects.multis()),
+                )
         except Exception as error:
             # Also what nobody foresaw: an office that is held and not filled would stop the cluster.
             expected = isinstance(error, StoreConflict | StoreUnavailable)

@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ottla.metadata.store import Operation
+from ottla.metadata.store import Create, Operation, SetData
 from ottla.metadata.znodes import TopicPartition
+
+# A multi is one request, one transaction, one write to ZooKeeper's log: the fewer the better, as long as each
+# stays far below ZooKeeper's limit of 1 MiB a request (jute.maxbuffer).
+OPERATIONS_PER_MULTI_MAX = 1000
+BYTES_PER_MULTI_MAX = 256 * 1024
+_BYTES_PER_OPERATION = 64  # beside path and data
 
 EPOCH_DURING_DELETE = -2
 """The leader epoch in a StopReplica that deletes a topic: it fences whatever epoch the replica has."""
@@ -26,7 +32,7 @@ class StopReplica:
 class Effects:
     def __init__(self) -> None:
         self.writes: list[tuple[Operation, ...]] = []
-        """Each tuple is one multi; they are issued in this order."""
+        """What is in one tuple is in one multi, and they are written in this order (`multis`)."""
         self.leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}
         """broker -> partition -> is it new there?"""
         self.full_leader_and_isr: set[int] = set()
@@ -56,6 +62,23 @@ class Effects:
     def write(self, *operations: Operation) -> None:
         self.writes.append(operations)
 
+    def multis(self) -> list[list[Operation]]:
+        """The writes, in as few multis as their sizes allow."""
+        multis: list[list[Operation]] = []
+        size = 0
+        for operations in self.writes:
+            more = sum(map(_size, operations))
+            if (
+                not multis
+                or len(multis[-1]) + len(operations) > OPERATIONS_PER_MULTI_MAX
+                or size + more > BYTES_PER_MULTI_MAX
+            ):
+                multis.append([])
+                size = 0
+            multis[-1] += operations
+            size += more
+        return multis
+
     def tell_replicas(self, tp: TopicPartition, brokers: Iterable[int], *, new: bool = False) -> None:
         for broker in brokers:
             states = self.leader_and_isr.setdefault(broker, {})
@@ -68,3 +91,8 @@ class Effects:
 
     def tell_everyone(self, tp: TopicPartition) -> None:
         self.metadata[tp] = None
+
+
+def _size(operation: Operation) -> int:
+    data = len(operation.data) if isinstance(operation, Create | SetData) else 0
+    return _BYTES_PER_OPERATION + len(operation.path) + data

@@ -98,7 +98,7 @@ class Term:
         Raises StoreConflict or StoreUnavailable when a write failed; the term must end then, because its
         state is ahead of the store.
         """
-        await pipelined(lambda group: asyncio.ensure_future(self.fenced(group)), effects.writes)
+        await pipelined(lambda group: asyncio.ensure_future(self.fenced(group)), effects.multis())
         for topic in effects.removed_topics:
             await self._remove_topic(topic)
         acknowledged: dict[int, asyncio.Future[Any]] = {}
