@@ -31,7 +31,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.types import Message
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 FIRST_PORT = 9092
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ M = TypeVar("M", bound=Message)
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 90))
 
 
 class FakeBroker:

@@ -1,4 +1,4 @@
-"""What a controller costs ZooKeeper with thousands of partitions: a handful of round trips for hundreds of them.
+"""What a controller costs ZooKeeper with thousands of partitions: a few round trips for hundreds of them.
 
 The store here answers what was asked of it all together once nobody asks more, as a distant one would: each
 such answer is a round trip.
@@ -29,6 +29,7 @@ class DistantStore(MemoryStore):
         super().__init__(tree)
         self.round_trips = self.operations = self.multis = 0
         self._answer: asyncio.Future[None] | None = None
+        self._under_way: asyncio.Future[None] | None = None
         self._asked = 0
 
     async def _turn(self, path: str) -> None:
@@ -36,7 +37,7 @@ class DistantStore(MemoryStore):
         self._asked += 1
         if self._answer is None:
             self._answer = asyncio.get_running_loop().create_future()
-            asyncio.ensure_future(self._go_and_come(self._answer))
+            self._under_way = asyncio.ensure_future(self._go_and_come(self._answer))
         await asyncio.shield(self._answer)
         await super()._turn(path)
 
@@ -101,12 +102,12 @@ def test_taking_over_from_a_dead_controller(partitions: int) -> None:
 def test_doing_without_a_broker_that_died() -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
-            await with_partitions(cluster, 2_000)
+            await with_partitions(cluster, 1_000)
             assert cluster.active.id == 0
             store_of(cluster, 0).start_counting()
             await cluster.crash(2)
             await cluster.settled()
-            await cluster.until(lambda: 2 not in led_by(cluster, 20))
+            await cluster.until(lambda: 2 not in led_by(cluster, 10))
             assert store_of(cluster, 0).round_trips <= 10
 
     run(scenario)
@@ -115,14 +116,14 @@ def test_doing_without_a_broker_that_died() -> None:
 def test_letting_a_broker_shut_down() -> None:
     async def scenario() -> None:
         async with distant_cluster() as cluster:
-            await with_partitions(cluster, 2_000)
+            await with_partitions(cluster, 1_000)
             store = store_of(cluster, 0)
             store.start_counting()
             answer = await cluster.controller.controlled_shutdown(
                 ControlledShutdownRequest(broker_id=1, broker_epoch=cluster.nodes[1].epoch)
             )
             assert (answer.error_code, answer.remaining_partitions) == (ErrorCode.NONE, [])
-            assert 1 not in led_by(cluster, 20)
+            assert 1 not in led_by(cluster, 10)
             assert store.round_trips <= 5
             assert store.multis <= 5
 
