@@ -5,6 +5,7 @@ Called by the benchmarks, and by the tests that have Apache Kafka as their judge
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,7 +15,7 @@ from typing import Final
 from bench.maven import Artifact, fetch_jars
 from bench.maven import JarsUnavailable as JarsUnavailable
 from ottla.local.java import find_java
-from ottla.local.ports import free_port, port_in_use, wait_until
+from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import ChildProcess, StartFailed
 
 KAFKA_VERSION: Final = "3.9.1"
@@ -85,7 +86,7 @@ def run_tool(
 
 
 class KafkaBroker:
-    """One Apache Kafka broker in ZooKeeper mode, on loopback."""
+    """One Apache Kafka broker in ZooKeeper mode, on loopback unless told otherwise."""
 
     def __init__(
         self,
@@ -93,15 +94,17 @@ class KafkaBroker:
         zookeeper_connect: str,
         *,
         broker_id: int = 0,
+        host: str = "127.0.0.1",
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
         jvm: Sequence[str] = SMALL_BROKER_JVM,
     ) -> None:
+        self.host = host
         self.port = port or free_port()
         self.directory = directory
         self._settings = {
             "broker.id": str(broker_id),
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"PLAINTEXT://{host}:{self.port}",
             "zookeeper.connect": zookeeper_connect,
             "log.dirs": str(directory / "data"),
             "offsets.topic.replication.factor": "1",
@@ -113,7 +116,7 @@ class KafkaBroker:
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -127,10 +130,22 @@ class KafkaBroker:
         command = [*prefix, *java_command("kafka.Kafka", str(properties), jvm=self._jvm)]
         self._process = process = ChildProcess("Apache Kafka", command, log=self.directory / "kafka.log")
         process.start()
-        wait_until(lambda: not process.running or port_in_use(self.port), timeout_s=timeout_s)
+        wait_until(lambda: not process.running or self._listens(), timeout_s=timeout_s)
         if not process.running:
             raise StartFailed(f"Apache Kafka did not come up:\n{process.log_tail()}")
+
+    def _listens(self) -> bool:
+        try:
+            with socket.create_connection((self.host, self.port), timeout=1):
+                return True
+        except OSError:
+            return False
 
     def stop(self) -> None:
         if self._process is not None:
             self._process.stop(timeout_s=20)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        if self._process is not None:
+            self._process.kill()

@@ -48,7 +48,7 @@ class Network:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._stack = ExitStack()
-        self._subnet = f"10.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
+        self._subnet = f"10.{128 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
         self._hosts: list[Host] = []
         self._switch: tuple[str, ...] = ()
 
@@ -109,6 +109,9 @@ class Network:
         address, near, far = f"{self._subnet}.{number}", f"ottla{os.getpid()}", f"port{number}"
         switch_pid = self._switch[2]
         self._do(prefix, f"ip link add {near} type veth peer name {far} netns {switch_pid}")
+        if not prefix:
+            # It would go with the switch, but not at once.
+            self._stack.callback(self._do, (), f"ip link delete {near}")
         self._do(self._switch, f"ip link set {far} master switch up")
         self._do(prefix, f"ip address add {address}/24 dev {near}")
         self._do(prefix, f"ip link set {near} up")

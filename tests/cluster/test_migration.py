@@ -10,22 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from group_members import Member
 from judges import needs_kafka_jars
 from kazoo.client import KazooClient
+from mixed import Kind, Seat
 from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
 
-from bench.apache_kafka import KafkaBroker
-from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port, wait_until
+from ottla.local.ports import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
-
-Kind = Literal["kafka", "ottla"]
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -44,39 +41,15 @@ SETTINGS: Final = {
 }
 
 
-class Seat:
-    """An id, an address and a folder, that brokers of either kind take, one after the other."""
-
-    def __init__(self, broker: int, directory: Path, zookeeper: str) -> None:
-        self.broker = broker
-        self.port = free_port()
-        self.kafka = KafkaBroker(
-            directory, zookeeper, broker_id=broker, port=self.port, settings=SETTINGS, jvm=("-Xmx256m",)
-        )
-        self.ottla = BrokerProcess(broker, directory, self.port)
-        self.ottla.write_properties(zookeeper, SETTINGS)
-        self._properties = self.ottla.properties_file.read_text()
-
-    def start(self, kind: Kind) -> None:
-        if kind == "kafka":
-            self.kafka.start(timeout_s=120)
-        else:
-            self.ottla.properties_file.write_text(self._properties)
-            self.ottla.start_and_wait(timeout_s=120)
-
-    def stop(self) -> None:
-        self.kafka.stop()
-        assert not self.ottla.running or self.ottla.stop(timeout_s=60), "it had to be killed"
-
-
 class Journey:
     def __init__(self, directory: Path) -> None:
         self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
         self.zookeeper.start()
         self.seats = {
-            broker: Seat(broker, directory / str(broker), self.zookeeper.connect) for broker in BROKERS
+            broker: Seat(broker, directory / str(broker), self.zookeeper.connect, SETTINGS)
+            for broker in BROKERS
         }
-        self.bootstrap = ",".join(f"127.0.0.1:{seat.port}" for seat in self.seats.values())
+        self.bootstrap = ",".join(seat.address for seat in self.seats.values())
         self._tree = KazooClient(self.zookeeper.connect)
 
     def start(self) -> None:
@@ -87,8 +60,7 @@ class Journey:
 
     def stop(self) -> None:
         for seat in self.seats.values():
-            seat.kafka.stop()
-            seat.ottla.kill()
+            seat.kill()
         self._tree.stop()
         self._tree.close()
         self.zookeeper.stop()
