@@ -34,7 +34,14 @@ from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
 from ottla_operator.planning.versions import plan_upgrade
 from ottla_operator.platform.port import Kafka, Launch, Platform, Recorder, StepFailed, Store
-from ottla_operator.resources import AnyResource, BrokerCluster, ConsumerGroup, Quota, Topic
+from ottla_operator.resources import (
+    AnyResource,
+    BrokerCluster,
+    BrokerClusterStatus,
+    ConsumerGroup,
+    Quota,
+    Topic,
+)
 from ottla_operator.resources.common import Status
 
 log = logging.getLogger(__name__)
@@ -70,6 +77,12 @@ class Pass:
     steps: list[str] = field(default_factory=list)
     observed: Observed | None = None
 
+    cluster: BrokerClusterStatus | None = None
+    """What the BrokerCluster's status says now."""
+    unready: list[str] = field(default_factory=list)
+    """The kinds of the resources that are not Ready, one for each."""
+    failures: list[str] = field(default_factory=list)
+    """The reasons of steps that could not be taken."""
     settled: bool = True
     """All resources are Ready: nothing is expected to change by itself."""
 
@@ -314,8 +327,10 @@ class Reconciler:
         current = ready is not None and ready.observed_generation == resource.metadata.generation
         if planned.keep and current and ready is not None and ready.reason != "Pending":
             result.settled = False
+            result.unready.append(resource.kind)
             return
         findings = list(planned.findings)
+        result.failures += [failure.reason for failure in failures]
         if failures:
             message = "; ".join(failure.message for failure in failures)
             findings = [f for f in findings if f.type != "Ready"]
@@ -339,6 +354,9 @@ class Reconciler:
         )
         if not is_true(status.conditions, "Ready"):
             result.settled = False
+            result.unready.append(resource.kind)
+        if isinstance(status, BrokerClusterStatus):
+            result.cluster = status
         if status != resource.status:
             await self._store.update_status(resource, status)
 

@@ -21,9 +21,9 @@ from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.planning.observed import KafkaState
-from ottla_operator.platform.port import Address, KafkaStep
-from ottla_operator.reconcile import Reconciler
-from ottla_operator.resources import API_VERSION, KINDS, AnyResource
+from ottla_operator.platform.port import Address, KafkaStep, Subject
+from ottla_operator.reconcile import Pass, Reconciler
+from ottla_operator.resources import API_VERSION, KINDS
 
 Item = dict[str, Any]
 NAMESPACE = "shop"
@@ -41,6 +41,7 @@ class FakeApi(Api):
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, kind, name: None
         self.images_that_fail: set[str] = set()
         self.most_down = 0
+        self.node_of: Callable[[str], str | None] = lambda pod: None
         self._ids = itertools.count(1)
 
     @property
@@ -226,6 +227,8 @@ class FakeApi(Api):
                 template["metadata"]["ownerReferences"] = [owner]
                 template["metadata"]["labels"]["controller-revision-hash"] = "r1"
                 volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{pod_name}"}}
+                node = self.node_of(pod_name)
+                template["spec"] |= {"nodeName": node} if node else {}
                 template["spec"]["volumes"] = [*template["spec"].get("volumes", []), volume]
                 self.put("Pod", pod_name, template)
             elif not pod["metadata"].get("ownerReferences"):
@@ -295,7 +298,7 @@ class Said:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, bool]] = []
 
-    def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
+    def record(self, resource: Subject, reason: str, message: str, *, warning: bool = False) -> None:
         self.events.append((resource.key, reason, message, warning))
 
 
@@ -316,15 +319,18 @@ class KubernetesWorld:
 
     def step(self) -> list[str]:
         """One pass, then a second."""
-        store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.said)
-        platform = KubernetesPlatform(self.api, self.images, NAMESPACE, "demo")
-        reconciler = Reconciler(platform, QuietKafka(), store, lambda: self.api.now_ms, self.said)
         try:
-            return asyncio.run(reconcile(reconciler, store)).steps
+            return self.make_pass().steps
         except ApiError as error:
             return [f"failed: {error}"]
         finally:
             self.api.tick()
+
+    def make_pass(self) -> Pass:
+        store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.said)
+        platform = KubernetesPlatform(self.api, self.images, NAMESPACE, "demo")
+        reconciler = Reconciler(platform, QuietKafka(), store, lambda: self.api.now_ms, self.said)
+        return asyncio.run(reconcile(reconciler, store))
 
     def until(self, condition: Callable[[], bool], passes: int = 100) -> None:
         for _ in range(passes):

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from kubernetes_world import NAMESPACE, FakeApi
+from kubernetes_world import NAMESPACE, FakeApi, KubernetesWorld
 
 from ottla_operator import handlers
-from ottla_operator.kubernetes.api import ApiError
+from ottla_operator.kubernetes.api import ApiError, Forbidden
 from ottla_operator.kubernetes.command import images_from
 from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.manifests_common import Images
@@ -95,6 +95,53 @@ def test_looking_goes_on_after_the_api_server_did_not_answer() -> None:
         await running
 
     asyncio.run(story())
+
+
+def test_it_is_not_healthy_once_it_could_not_look_around_for_long() -> None:
+    async def story() -> None:
+        api, now_s = FakeApi(), 0.0
+        api.fail = lambda verb, kind, name: ApiError(0, "Unreachable", "away")
+        controller = Controller(api, Images(), Metrics(), lambda: 0, 0.02, (), lambda: now_s)
+        stopping = asyncio.Event()
+        running = asyncio.ensure_future(controller.run(stopping))
+        await until(lambda: len(api.calls) > len(KINDS))
+        assert controller.stuck() == []
+        now_s = 601.0
+        assert controller.stuck() == ["looking for clusters, which watches may have missed"]
+        # What we may not see is no sign of deafness.
+        api.fail = lambda verb, kind, name: Forbidden(403, "Forbidden", "no rights")
+        await until(lambda: controller.stuck() == [])
+        stopping.set()
+        await running
+
+    asyncio.run(story())
+
+
+def test_metrics_tell_of_the_cluster_and_of_what_refers_to_it() -> None:
+    world = KubernetesWorld()
+    world.cluster()
+    world.settle()
+    world.cluster(config={"queued.max.requests": 400})
+    world.api.resource("Topic", "orders", {"clusterRef": {"name": "demo"}, "replicas": 9})
+    metrics = Metrics()
+
+    def sample(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(
+            f"ottla_operator_{name}", {"namespace": NAMESPACE, "cluster": "demo", **labels}
+        )
+
+    metrics.count_pass(NAMESPACE, "demo", 0.1, 1.0, world.make_pass())
+    assert sample("cluster_ready") == 0
+    assert sample("outdated_brokers") == 3
+    assert sample("unready_resources", kind="Topic") == 1
+    world.api.delete_one("Topic", "orders")
+    world.settle()
+    metrics.count_pass(NAMESPACE, "demo", 0.1, 1.0, world.make_pass())
+    assert sample("cluster_ready") == 1
+    assert sample("outdated_brokers") == 0
+    assert sample("unready_resources", kind="Topic") == 0
+    metrics.forget(NAMESPACE, "demo")
+    assert sample("cluster_ready") is None
 
 
 def test_every_kind_of_ours_is_watched_and_so_is_what_we_make() -> None:

@@ -314,6 +314,44 @@ def test_pods_are_told_the_rack_of_their_node(world: KubernetesWorld) -> None:
     assert annotations[naming.RACK_ANNOTATION] == "a"
 
 
+def test_a_roll_takes_as_many_of_one_rack_as_it_may_and_never_two_racks() -> None:
+    """Six brokers in three racks, two of a rack at a time: three times two, not six times one."""
+    world = KubernetesWorld()
+    for zone in "abc":
+        world.api.put("Node", f"node-{zone}", {"metadata": {"labels": {"zone": zone}}})
+
+    def zone_of(pod: str) -> str:
+        return "abc"[int(pod.rpartition("-")[2]) % 3]
+
+    world.api.node_of = lambda pod: f"node-{zone_of(pod)}" if pod.startswith("demo-brokers-") else None
+    racked = {
+        "replicas": 6,
+        "rack": {"topologyKey": "zone"},
+        "rollingUpdate": {"minReadySeconds": 0, "maxUnavailablePerRack": 2},
+    }
+    world.cluster(**racked)
+    world.settle()
+    before = pods(world)
+    seen: list[set[str]] = []
+
+    def over() -> bool:
+        down = {name for name in before if not is_up(world, name)}
+        if down and (not seen or down != seen[-1]):
+            seen.append(down)
+        return world.ready()
+
+    world.cluster(**racked, config={"queued.max.requests": 400})
+    world.step()
+    world.until(over)
+    assert all(pods(world)[name] != uid for name, uid in before.items())
+    assert all(len({zone_of(name) for name in down}) == 1 for down in seen), seen
+    assert max(len(down) for down in seen) == 2
+
+
+def is_up(world: KubernetesWorld, pod: str) -> bool:
+    return ("Pod", pod) in world.api.items and world.api.is_ready(world.api.items["Pod", pod])
+
+
 # ---- what must not hang
 
 
@@ -362,6 +400,26 @@ def test_an_invalid_spec_is_a_condition_and_changes_nothing(world: KubernetesWor
     assert pods(world) == before
     world.cluster()
     world.settle()
+
+
+def test_an_invalid_spec_is_said_once_for_each_generation(world: KubernetesWorld) -> None:
+    def said() -> list[str]:
+        return [message for key, reason, message, _ in world.said.events if reason == "InvalidSpec"]
+
+    world.cluster(config={"num.io.threads": "many"})
+    for _ in range(3):
+        world.step()
+    assert len(said()) == 1
+    assert "num.io.threads" in said()[0]
+    world.cluster(config={"num.io.threads": "more"})
+    for _ in range(3):
+        world.step()
+    assert len(said()) == 2
+    world.cluster()
+    world.settle()
+    world.cluster(config={"num.io.threads": "many"})
+    world.step()
+    assert len(said()) == 3
 
 
 def test_a_paused_cluster_is_observed_only(world: KubernetesWorld) -> None:

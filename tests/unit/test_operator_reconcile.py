@@ -409,6 +409,52 @@ def test_the_clusters_default_limits_are_applied_and_are_nobody_elses(world: Wor
     assert world.condition("Quota/mine")[:2] == ("False", "ResourceConflict")
 
 
+DEFAULT = (None, "<default>")
+
+
+def test_the_clusters_default_limits_are_lifted_with_them(world: World) -> None:
+    world.cluster.quotas["a", None] = {"producer_byte_rate": 5}
+    world.brokers(defaultQuotas={"producerByteRate": 1024, "requestPercentage": 50})
+    world.settle()
+    world.cluster.quotas[DEFAULT]["consumer_byte_rate"] = 7
+    world.brokers(defaultQuotas={"producerByteRate": 1024})
+    world.settle()
+    assert world.cluster.quotas[DEFAULT] == {"producer_byte_rate": 1024}
+    world.cluster.quotas[DEFAULT]["controller_mutation_rate"] = 3
+    world.brokers()
+    world.settle()
+    assert world.cluster.quotas[DEFAULT] == {"controller_mutation_rate": 3}, "which somebody else has set"
+    assert world.cluster.quotas["a", None] == {"producer_byte_rate": 5}
+    assert cluster_status(world).default_quotas is None
+    assert world.step() == []
+
+
+def test_default_limits_that_the_operator_never_set_are_not_lifted(world: World) -> None:
+    world.cluster.quotas[DEFAULT] = {"producer_byte_rate": 9}
+    world.brokers()
+    world.settle()
+    assert world.cluster.quotas[DEFAULT] == {"producer_byte_rate": 9}
+
+
+def test_default_limits_are_recorded_as_ours_before_they_are_set(world: World) -> None:
+    world.brokers(defaultQuotas={"producerByteRate": 1024})
+    world.step()
+    assert DEFAULT not in world.cluster.quotas
+    assert cluster_status(world).default_quotas is not None
+    world.settle()
+    assert world.cluster.quotas[DEFAULT] == {"producer_byte_rate": 1024}
+
+
+def test_a_quota_takes_over_the_limits_of_the_clusters_spec(world: World) -> None:
+    world.brokers(defaultQuotas={"producerByteRate": 1024})
+    world.settle()
+    limits = {"clusterRef": {"name": "demo"}, "entity": {"clientId": "<default>"}}
+    world.apply("Quota", "mine", {**limits, "limits": {"producerByteRate": 1024}})
+    world.brokers()
+    world.settle()
+    assert world.cluster.quotas[DEFAULT] == {"producer_byte_rate": 1024}
+
+
 def test_the_limits_go_with_the_quota(world: World) -> None:
     world.apply("Quota", "first", a_quota(producerByteRate=1024, requestPercentage=50))
     world.settle()

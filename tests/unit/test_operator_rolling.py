@@ -244,6 +244,90 @@ def test_a_roll_ends_and_never_hurts_whatever_crashes_on_the_way(
         assert len(stops) == size
 
 
+class RackJudge(FakeCluster):
+    """Says when brokers of two racks, or too many of one, are down at a time."""
+
+    def __init__(self, racks: dict[int, str], limit: int) -> None:
+        super().__init__(racks=racks)
+        self.limit = limit
+        self.most_of_a_rack = 0
+
+    def judge_stop(self, broker: int) -> None:
+        super().judge_stop(broker)
+        down = {b.id for b in self.brokers.values() if b.state != "Running"} | {broker}
+        self.most_of_a_rack = max(self.most_of_a_rack, len(down))
+        if len({self.racks[b] for b in down}) > 1 or len(down) > self.limit:
+            self.violations.append(f"stopping {broker}: {sorted(down)} are down, in {self.racks}")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.lists(st.sampled_from(["a", "b", "c"]), min_size=3, max_size=8),
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True), st.integers(1, 3), st.booleans()
+        ),
+        max_size=5,
+    ),
+)
+def test_a_roll_over_racks_ends_and_stays_within_one_rack(
+    limit: int, racks: list[str], shapes: list[tuple[list[int], int, bool]]
+) -> None:
+    size = len(racks)
+    judge = RackJudge(dict(enumerate(racks)), limit)
+    world, keep = World(judge), {"onScaleUp": False}
+    world.brokers(size, rebalance=keep)
+    world.settle()
+    for number, (members, min_isr, _) in enumerate(shapes):
+        replicas = [b for b in members if b < size]
+        if replicas:
+            judge.create_topic(f"t{number}", 1, 1, {"min.insync.replicas": str(min_isr)}, {0: replicas})
+    world.step(5_000)
+    policy = {"maxUnavailablePerRack": limit}
+    world.brokers(size, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate=policy)
+    world.settle()
+    assert not judge.violations
+    stops = [line for line in judge.log if line.startswith("stop")]
+    assert sorted(stops) == [f"stop {b}" for b in range(size)]
+    if not shapes:
+        # Nothing but the limit and the controller, which goes alone, holds anybody up.
+        assert judge.most_of_a_rack >= min(limit, max(racks.count(r) for r in racks) - 1)
+
+
+def test_two_of_a_rack_that_share_a_partition_go_one_after_the_other() -> None:
+    judge = RackJudge({b: "ab"[b % 2] for b in range(4)}, 2)
+    world, keep = World(judge), {"onScaleUp": False}
+    world.brokers(4, rebalance=keep)
+    world.settle()
+    judge.create_topic("spread", 1, 1, {"min.insync.replicas": "1"}, {0: [0, 1]})
+    judge.create_topic("both", 1, 1, {"min.insync.replicas": "1"}, {0: [1, 3]})
+    world.step(5_000)
+    policy = {"maxUnavailablePerRack": 2}
+    world.brokers(4, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate=policy)
+    world.until(lambda: any(line.startswith("stop") for line in judge.log))
+    stops = [line for line in judge.log if line.startswith("stop")]
+    # 1 and 3 hold all there is of a partition; 0 is the controller, and goes last.
+    assert stops == ["stop 1"]
+    world.settle()
+    assert (judge.violations, judge.most_of_a_rack) == ([], 1)
+
+
+def test_two_of_a_rack_go_together_where_no_partition_is_on_both() -> None:
+    judge = RackJudge({b: "ab"[b % 2] for b in range(4)}, 2)
+    world, keep = World(judge), {"onScaleUp": False}
+    world.brokers(4, rebalance=keep)
+    world.settle()
+    judge.create_topic("spread", 1, 1, {"min.insync.replicas": "1"}, {0: [0, 1]})
+    judge.create_topic("other", 1, 1, {"min.insync.replicas": "1"}, {0: [2, 3]})
+    world.step(5_000)
+    world.brokers(
+        4, config={"num.io.threads": "3"}, rebalance=keep, rollingUpdate={"maxUnavailablePerRack": 2}
+    )
+    world.settle()
+    assert (judge.violations, judge.most_of_a_rack) == ([], 2)
+
+
 RACKS = ["a", "b", "c"]
 STATES: list[BrokerRunState] = ["Running", "Running", "Running", "Crashed", "Starting"]
 

@@ -39,6 +39,9 @@ _BACK_OFF_S_MAX: Final = 60.0
 _PASS_TIMEOUT_S: Final = 300.0
 _PASSES_MAX: Final = 16
 
+# An API server may be away for a while, and nothing is gained by a new start then.
+_BLIND_S_MAX: Final = 600.0
+
 
 @dataclass(slots=True)
 class _Worker:
@@ -58,8 +61,11 @@ class Controller:
         clock_ms: Callable[[], int],
         resync_s: float,
         namespaces: Sequence[str] = (),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`namespaces`: to look for clusters in; none: all."""
+        self._monotonic = monotonic
+        self._looked_around_at: float | None = None
         self._api = api
         self._images = images
         self._metrics = metrics
@@ -95,24 +101,42 @@ class Controller:
 
     async def _look_around(self) -> None:
         """Find what no event told of. Workers look after what they know by themselves."""
+        self._looked_around_at = self._monotonic()
         while True:
             await asyncio.sleep(self._resync_s)
-            for namespace in self._namespaces:
-                for kind in KINDS:
-                    try:
-                        found = await self._api.list(kind, namespace)
-                    except ApiError as error:
-                        log.warning("looking for each %s failed: %s", kind, error.message)
-                        continue
-                    for item in found:
-                        key = (str(item["metadata"].get("namespace")), cluster_of(item))
-                        if key[1] and key not in self._workers:
-                            log.info("%s/%s is looked after, although no event told of it", *key)
-                            self.poke(*key)
+            if await self._look_once():
+                self._looked_around_at = self._monotonic()
+
+    async def _look_once(self) -> bool:
+        """Whether the API server answered; what we may not see is an answer, too."""
+        complete = True
+        for namespace in self._namespaces:
+            for kind in KINDS:
+                try:
+                    found = await self._api.list(kind, namespace)
+                except ApiError as error:
+                    log.warning("looking for each %s failed: %s", kind, error.message)
+                    complete = complete and isinstance(error, Forbidden)
+                    continue
+                for item in found:
+                    key = (str(item["metadata"].get("namespace")), cluster_of(item))
+                    if key[1] and key not in self._workers:
+                        log.info("%s/%s is looked after, although no event told of it", *key)
+                        self._metrics.count_unheard()
+                        self.poke(*key)
+        return complete
 
     def stuck(self) -> list[str]:
+        """What does not go on although it should: nothing but a new start may mend it."""
+        found = self._stuck_passes()
+        since = self._looked_around_at
+        if since is not None and self._monotonic() - since > max(_BLIND_S_MAX, 5 * self._resync_s):
+            found.append("looking for clusters, which watches may have missed")
+        return found
+
+    def _stuck_passes(self) -> list[str]:
         """Clusters whose pass does not come to an end, although it should have been given up."""
-        now = time.monotonic()
+        now = self._monotonic()
         return [
             f"{namespace}/{cluster}"
             for (namespace, cluster), worker in self._workers.items()
@@ -149,7 +173,7 @@ class Controller:
     ) -> Pass | None:
         """None when it failed."""
         async with self._passes:
-            worker.passing_since = began = time.monotonic()
+            worker.passing_since = began = self._monotonic()
             try:
                 async with asyncio.timeout(_PASS_TIMEOUT_S):
                     result = await reconcile(reconciler, store)
@@ -164,7 +188,7 @@ class Controller:
                 return None
             finally:
                 worker.passing_since = None
-        seconds = time.monotonic() - began
+        seconds = self._monotonic() - began
         log.debug("%s/%s: a pass of %.1f s: %s", *key, seconds, "; ".join(result.steps) or "nothing to do")
         self._metrics.count_pass(*key, seconds, self._clock_ms() / 1000, result)
         return result

@@ -15,7 +15,7 @@ from typing import Final
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubernetes.api import Api, ApiError
 from ottla_operator.kubernetes.naming import MANAGER
-from ottla_operator.resources import AnyResource
+from ottla_operator.platform.port import Subject
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class EventRecorder:
         self._said: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self._waiting: asyncio.Queue[dict[str, object]] = asyncio.Queue(_WAITING_MAX)
 
-    def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None:
+    def record(self, resource: Subject, reason: str, message: str, *, warning: bool = False) -> None:
         now_ms = self._clock_ms()
         key = (resource.metadata.uid, reason, message)
         said_ms = self._said.get(key)
@@ -61,11 +61,11 @@ class EventRecorder:
                 log.debug("an Event was refused: %s", error)
 
 
-def _name(resource: AnyResource) -> str:
+def _name(resource: Subject) -> str:
     return f"{resource.metadata.namespace}/{resource.key}"
 
 
-def _event(resource: AnyResource, reason: str, message: str, warning: bool, now_ms: int) -> dict[str, object]:
+def _event(resource: Subject, reason: str, message: str, warning: bool, now_ms: int) -> dict[str, object]:
     metadata, now = resource.metadata, iso_time(now_ms)
     if len(message) > _MESSAGE_MAX:
         message = message[:_MESSAGE_MAX] + "…"

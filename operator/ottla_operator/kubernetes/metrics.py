@@ -7,8 +7,10 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from ottla_operator.conditions import is_true
 from ottla_operator.kubernetes.api import Call
 from ottla_operator.reconcile import Pass
+from ottla_operator.resources import KINDS, BrokerCluster
 
 _CLUSTER: Final = ("namespace", "cluster")
 
@@ -31,6 +33,41 @@ class Metrics:
             "ottla_operator_pass_seconds", "How long passes take.", _CLUSTER, registry=self.registry
         )
         self._steps = Counter("ottla_operator_steps", "Steps taken.", _CLUSTER, registry=self.registry)
+        self._failed_steps = Counter(
+            "ottla_operator_failed_steps",
+            "Steps that could not be taken, by the reason that conditions and Events give.",
+            (*_CLUSTER, "reason"),
+            registry=self.registry,
+        )
+        self._unheard = Counter(
+            "ottla_operator_unheard_clusters",
+            "Clusters found by looking, of which no watch had told.",
+            registry=self.registry,
+        )
+        self._ready = Gauge(
+            "ottla_operator_cluster_ready",
+            "1 when the BrokerCluster is Ready, else 0.",
+            _CLUSTER,
+            registry=self.registry,
+        )
+        self._unready = Gauge(
+            "ottla_operator_unready_resources",
+            "Resources that refer to the cluster and are not Ready.",
+            (*_CLUSTER, "kind"),
+            registry=self.registry,
+        )
+        self._outdated = Gauge(
+            "ottla_operator_outdated_brokers",
+            "Brokers that a roll has still to bounce.",
+            _CLUSTER,
+            registry=self.registry,
+        )
+        self._moves = Gauge(
+            "ottla_operator_partitions_to_move",
+            "Partitions that a reassignment of the operator's has still to move.",
+            _CLUSTER,
+            registry=self.registry,
+        )
         self._last = Gauge(
             "ottla_operator_last_pass_timestamp_seconds",
             "When the last pass ended well.",
@@ -61,6 +98,9 @@ class Metrics:
         self._seconds.labels(namespace, cluster).observe(seconds)
         self._steps.labels(namespace, cluster).inc(len(done.steps))
         self._last.labels(namespace, cluster).set(now_s)
+        for reason in done.failures:
+            self._failed_steps.labels(namespace, cluster, reason).inc()
+        self._count_resources(namespace, cluster, done)
         observed = done.observed
         if observed is None:
             return
@@ -76,6 +116,20 @@ class Metrics:
                 sum(partition.leader < 0 for partition in partitions)
             )
 
+    def _count_resources(self, namespace: str, cluster: str, done: Pass) -> None:
+        status = done.cluster
+        if status is not None:
+            roll, moving = status.rollout, status.reassignment
+            self._ready.labels(namespace, cluster).set(is_true(status.conditions, "Ready"))
+            self._outdated.labels(namespace, cluster).set(roll.total - roll.updated if roll else 0)
+            self._moves.labels(namespace, cluster).set(moving.total - moving.moved if moving else 0)
+        for kind in KINDS:
+            if kind != BrokerCluster.definition.kind:
+                self._unready.labels(namespace, cluster, kind).set(done.unready.count(kind))
+
+    def count_unheard(self) -> None:
+        self._unheard.inc()
+
     def count_failure(self, namespace: str, cluster: str) -> None:
         self._passes.labels(namespace, cluster, "failed").inc()
 
@@ -84,7 +138,8 @@ class Metrics:
         key = {"namespace": namespace, "cluster": cluster}
         families: Iterable[Counter | Gauge | Histogram] = (
             self._passes, self._seconds, self._steps, self._last,
-            self._brokers, self._under_replicated, self._offline,
+            self._brokers, self._under_replicated, self._offline, self._failed_steps, self._ready,
+            self._unready, self._outdated, self._moves,
         )  # fmt: skip
         for family in families:
             family.remove_by_labels(key)

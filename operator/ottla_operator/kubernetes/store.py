@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ottla_operator.conditions import Condition, find, is_unusual, parse_iso_time
@@ -17,8 +18,8 @@ from ottla_operator.kubernetes.api import Api, Conflict, NotFound, Object
 from ottla_operator.kubernetes.naming import FINALIZER
 from ottla_operator.platform.port import Recorder
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
-from ottla_operator.resources import KINDS, AnyResource, BrokerCluster
-from ottla_operator.resources.common import Status
+from ottla_operator.resources import API_VERSION, KINDS, AnyResource, BrokerCluster
+from ottla_operator.resources.common import Metadata, Status
 from ottla_operator.resources.invalid import invalid_status
 from ottla_operator.resources.loading import parse_resource
 
@@ -100,8 +101,12 @@ class KubernetesStore:
         except ValueError:
             # The status, too, is of a kind that we do not understand.
             wanted = invalid_status(kind, item["metadata"], {}, problems, self._clock_ms())
-        if wanted != status:
-            await self._write_status(f"{kind}/{item['metadata']['name']}", wanted)
+        if wanted == status:
+            return
+        written = await self._write_status(f"{kind}/{item['metadata']['name']}", wanted)
+        if written and not _was_said_invalid(status, item["metadata"]):
+            message = "; ".join(problems)
+            self._recorder.record(_Unclear.of(kind, item), "InvalidSpec", message, warning=True)
 
     # ---- writing
 
@@ -159,6 +164,33 @@ class KubernetesStore:
         except (Conflict, NotFound):
             return False
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Unclear:
+    """A resource that cannot be understood, as far as an Event needs it."""
+
+    kind: str
+    metadata: Metadata
+    api_version: str = API_VERSION
+
+    @classmethod
+    def of(cls, kind: str, item: Object) -> _Unclear:
+        known = {name: item["metadata"].get(name) for name in ("name", "namespace", "uid")}
+        return cls(kind, Metadata.model_validate(known))
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.metadata.name}"
+
+
+def _was_said_invalid(status: Object, metadata: Object) -> bool:
+    """Whether the status told of this generation's problems already: one Event is enough."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "Ready":
+            said = (condition.get("reason"), condition.get("observedGeneration"))
+            return said == ("InvalidSpec", metadata.get("generation"))
+    return False
 
 
 # Reasons that belong to the life of a healthy resource.

@@ -112,7 +112,7 @@ def plan_cluster(
     scaling, asked = Scaling(), cluster.status.reassign_request
     replacing = Replacing()
     defaults = plan_defaults(cluster, observed, elsewhere=default_client_elsewhere)
-    settings = [*_settings(observed, target), *defaults.steps]
+    settings = _settings(observed, target)
     steps: list[ClusterStep] = []
     if not observed.zookeeper.running:
         steps.append(EnsureZooKeeper())
@@ -120,14 +120,15 @@ def plan_cluster(
         replacing = plan_replacement(observed, members.desired, spec.rolling_update, roll.bounce)
         steps += _starts(observed, members, target, roll)
         steps += replacing.steps
-        steps += settings
+        steps += [*settings, *defaults.steps]
         scaling, asked = _scaling(cluster, observed, members, roll)
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
         if elect:
             steps.append(ElectPreferredLeaders(elect))
         steps += _bounces(observed, target, roll)
         steps += scaling.steps
-    decided = Decisions(members, target, roll, scaling, replacing, settings, upgrade or Upgrade())
+    altered = [*settings, *defaults.due]
+    decided = Decisions(members, target, roll, scaling, replacing, altered, upgrade or Upgrade())
     more = {"default_quotas": defaults.record, "reassign_request": asked}
     return ClusterPlan(
         steps=tuple(steps),

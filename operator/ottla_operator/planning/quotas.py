@@ -63,9 +63,15 @@ def wanted_limits(limits: Limits) -> dict[str, float]:
 class Defaults:
     """Of the default client, by the cluster's spec."""
 
-    steps: tuple[AlterQuota, ...] = ()
+    due: tuple[AlterQuota, ...] = ()
     record: Limits | None = None
     """What is ours to lift, for the status; written there before it is set."""
+    recorded: bool = True
+
+    @property
+    def steps(self) -> tuple[AlterQuota, ...]:
+        """Those that may be taken in this pass."""
+        return self.due if self.recorded else ()
 
 
 def plan_defaults(cluster: BrokerCluster, observed: Observed, *, elsewhere: bool = False) -> Defaults:
@@ -80,7 +86,7 @@ def plan_defaults(cluster: BrokerCluster, observed: Observed, *, elsewhere: bool
     current = limits.get(DEFAULT_CLIENT, {})
     if wanted is not None:
         steps = _steps(DEFAULT_CLIENT, wanted_limits(wanted), current)
-        return Defaults(tuple(steps) if before == wanted else (), wanted)
+        return Defaults(tuple(steps), wanted, before == wanted)
     assert before is not None
     # One that somebody has changed since is theirs.
     set_by_us = wanted_limits(before)

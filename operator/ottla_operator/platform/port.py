@@ -24,7 +24,7 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
 )
 from ottla_operator.resources import AnyResource, BrokerCluster
-from ottla_operator.resources.common import Status
+from ottla_operator.resources.common import Metadata, Status
 
 KafkaStep = (
     CreateTopic
@@ -131,7 +131,23 @@ class Store(Protocol):
         ...
 
 
+class Subject(Protocol):
+    """What an Event is about: a resource, also one whose spec cannot be understood."""
+
+    @property
+    def api_version(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+    @property
+    def key(self) -> str: ...
+
+
 class Recorder(Protocol):
     """Who tells people what was done: Events on Kubernetes. Never raises, and drops what was just said."""
 
-    def record(self, resource: AnyResource, reason: str, message: str, *, warning: bool = False) -> None: ...
+    def record(self, resource: Subject, reason: str, message: str, *, warning: bool = False) -> None: ...
