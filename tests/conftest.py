@@ -1,6 +1,7 @@
-"""What all tests share: judges that may be missing, and the rule that CI misses none.
+"""What all tests share: judges that may be missing, the rule that CI misses none, and Hypothesis' profile.
 
-With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason starts with "Docker".
+With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason starts with "Docker". Hypothesis
+draws the same examples each time, however slow the machine is; with OTTLA_EXPLORE set, it looks for others.
 """
 
 from __future__ import annotations
@@ -8,6 +9,15 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ottla",
+    deadline=None,
+    derandomize="OTTLA_EXPLORE" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ottla")
 
 _skipped: list[str] = []
 

@@ -49,7 +49,7 @@ class Harness:
         """Wait until `count` requests have come in all."""
         while len(self.requests) < count:
             self.arrived.clear()
-            await asyncio.wait_for(self.arrived.wait(), 5)
+            await asyncio.wait_for(self.arrived.wait(), 60)
 
     async def send(self, data: bytes) -> None:
         await self.loop.sock_sendall(self.client, data)
@@ -57,13 +57,13 @@ class Harness:
     async def receive(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
-            chunk = await asyncio.wait_for(self.loop.sock_recv(self.client, 1 << 20), 5)
+            chunk = await asyncio.wait_for(self.loop.sock_recv(self.client, 1 << 20), 60)
             assert chunk, f"closed after {len(data)} of {count} bytes"
             data += chunk
         return data
 
     async def closed_by_server(self) -> bool:
-        return await asyncio.wait_for(self.loop.sock_recv(self.client, 1), 5) == b""
+        return await asyncio.wait_for(self.loop.sock_recv(self.client, 1), 60) == b""
 
     async def turns(self, count: int = 5) -> None:
         for _ in range(count):

@@ -281,7 +281,7 @@ class Brokers:
 
 async def until(condition: Callable[[], bool], brokers: Brokers | None = None) -> None:
     """Await a condition; virtual time passes meanwhile, for what waits for it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
             if brokers is not None:

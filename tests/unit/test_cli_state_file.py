@@ -22,7 +22,7 @@ def test_the_file_says_how_far_the_broker_is_and_goes_with_it(
             await asyncio.sleep(0.001)
 
     async def life() -> None:
-        async with asyncio.timeout(30), state_file(path, lambda: phases[0]):
+        async with asyncio.timeout(90), state_file(path, lambda: phases[0]):
             await says("recovering")
             phases[0] = "ready"
             await says("ready")

@@ -122,7 +122,7 @@ def test_a_frame_of_nonsense_size_ends_the_connection() -> None:
 def test_each_request_has_its_own_time() -> None:
     async def use(connection: BrokerConnection) -> None:
         begun = asyncio.get_running_loop().time()
-        slow = asyncio.ensure_future(connection.request(MetadataRequest(), timeout_s=0.3))
+        slow = asyncio.ensure_future(connection.request(MetadataRequest(), timeout_s=1))
         await asyncio.sleep(0)
         for _ in range(2):
             with pytest.raises(TimeoutError):
@@ -130,7 +130,7 @@ def test_each_request_has_its_own_time() -> None:
         assert not slow.done()
         with pytest.raises(TimeoutError):
             await slow
-        assert asyncio.get_running_loop().time() - begun >= 0.3
+        assert asyncio.get_running_loop().time() - begun >= 1
 
     asyncio.run(with_server(lambda header: struct.pack(">ii", 4, 12345), use))
 

@@ -85,4 +85,4 @@ async def test_the_event_loop_keeps_time() -> None:
     done: asyncio.Future[Timer] = asyncio.get_running_loop().create_future()
     deadlines = Deadlines(LoopScheduler(), done.set_result)
     deadlines.set(session("x"), 5)
-    assert await asyncio.wait_for(done, 5) == session("x")
+    assert await asyncio.wait_for(done, 60) == session("x")

@@ -16,7 +16,7 @@ from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.resources import KINDS
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 async def until(condition: Callable[[], bool]) -> None:

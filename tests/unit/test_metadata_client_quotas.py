@@ -24,7 +24,7 @@ from ottla.metadata.registration import ensure_tree
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.quotas.clients import DEFAULT, UNNAMED, QuotaEntity
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Broker:
@@ -59,7 +59,7 @@ class Broker:
 
 
 def run(scenario: Callable[[MemoryTree], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(MemoryTree(lambda: 0)), 30))
+    asyncio.run(asyncio.wait_for(scenario(MemoryTree(lambda: 0)), 120))
 
 
 def test_quotas_are_loaded_at_start_and_followed_afterwards() -> None:

@@ -11,7 +11,7 @@ from ottla.metadata.dynamic import CHANGE_EXPIRATION_MS, DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Heard:
@@ -46,7 +46,7 @@ class Heard:
 
 
 def run(scenario: Callable[[MemoryTree], Coroutine[Any, Any, None]], now_ms: int = 0) -> None:
-    asyncio.run(asyncio.wait_for(scenario(MemoryTree(lambda: now_ms)), 30))
+    asyncio.run(asyncio.wait_for(scenario(MemoryTree(lambda: now_ms)), 120))
 
 
 def test_settings_are_loaded_at_start_and_followed_afterwards() -> None:

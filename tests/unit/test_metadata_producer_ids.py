@@ -20,11 +20,11 @@ from ottla.metadata.producer_ids import (
 )
 from ottla.metadata.store import Check, StoreConflict
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 async def store_of(tree: MemoryTree) -> MemoryStore:

@@ -18,7 +18,7 @@ ENDPOINTS = [Endpoint("PLAINTEXT", "host", 9092)]
 
 
 def run(scenario: Callable[[MemoryTree], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(MemoryTree()), 30))
+    asyncio.run(asyncio.wait_for(scenario(MemoryTree()), 120))
 
 
 async def registration(tree: MemoryTree, broker_id: int = 1, wait_s: float = 10) -> BrokerRegistration:

@@ -29,7 +29,7 @@ def run(scenario: Callable[[MemoryTree, MemoryStore], Awaitable[None]]) -> None:
         store = MemoryStore(tree)
         await store.connect()
         await ensure_tree(store)
-        await asyncio.wait_for(scenario(tree, store), 20)
+        await asyncio.wait_for(scenario(tree, store), 90)
 
     asyncio.run(with_store())
 

@@ -46,7 +46,7 @@ def test_answers_to_requests_that_came_together_leave_together(run: asyncio.Runn
         h.echo = True
         three = framed(b"one") + framed(b"two") + framed(b"three")
         await h.send(three)
-        assert await asyncio.wait_for(h.loop.sock_recv(h.client, 1 << 20), 5) == three
+        assert await asyncio.wait_for(h.loop.sock_recv(h.client, 1 << 20), 60) == three
 
     run.run(story())
 
@@ -261,7 +261,7 @@ def test_over_queued_max_request_bytes_clients_are_not_read_until_others_were_an
         h.echo = True
         h.connection.respond((framed(b"done"),))
         await h.request(2)
-        assert await asyncio.wait_for(h.loop.sock_recv(client, 100), 5) == framed(b"second")
+        assert await asyncio.wait_for(h.loop.sock_recv(client, 100), 60) == framed(b"second")
         client.close()
 
     run.run(story())
@@ -375,12 +375,12 @@ def test_a_listener_on_port_0_tells_its_real_port_and_serves(run: asyncio.Runner
         h.server.serve()
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(framed(b"hello"))
-        assert await asyncio.wait_for(reader.readexactly(9), 5) == framed(b"hello")
+        assert await asyncio.wait_for(reader.readexactly(9), 60) == framed(b"hello")
         peers = {c.peer_host for c in h.server.connections}
         assert peers == {"10.0.0.7", "127.0.0.1"}, "IPv4 in IPv6 clothes shows as IPv4"
         h.server.stop_accepting()
         h.server.close_all()
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
 
     run.run(story())

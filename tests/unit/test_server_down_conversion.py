@@ -64,7 +64,7 @@ def answer(
         request = request_of(connection, version, replica_id)
         DownConverter().respond(request, [("t", ZERO_UUID, list(partitions))], lambda *_: config)
         meanwhile(connection)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while not connection.answers and not connection.closed:  # noqa: ASYNC110 (a thread answers)
                 await asyncio.sleep(0.01)
 

@@ -64,7 +64,7 @@ def test_without_a_controller_the_wait_ends_by_itself(monkeypatch: pytest.Monkey
         view = FirstView(MetadataCache(), asyncio.get_running_loop())
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         view.wait(FakeRequest(), answered.set_result)  # type: ignore[arg-type]
-        await asyncio.wait_for(answered, 10)
+        await asyncio.wait_for(answered, 60)
         assert view.reached.is_set()
 
     asyncio.run(story())

@@ -62,7 +62,7 @@ def test_it_waits_no_longer_once_the_metadata_store_is_gone_too(monkeypatch: pyt
         done, _ = await asyncio.wait({leaving}, timeout=0.2)
         assert not done, "while the store answers, the controller may yet answer"
         tree.available = False
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await leaving
 
     asyncio.run(story())

@@ -17,7 +17,7 @@ from ottla.protocol.errors import KafkaError
 from ottla.server.broker import Broker, new_event_loop
 from ottla.storage.log_config import LogConfig
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 SETTINGS = {"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0", "log.retention.hours": "1"}
 
 

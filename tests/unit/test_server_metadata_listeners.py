@@ -63,7 +63,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], M
             connection.close()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(asyncio.wait_for(story(), 30))
+        return runner.run(asyncio.wait_for(story(), 120))
 
 
 @pytest.mark.parametrize(
