@@ -115,7 +115,7 @@ def test_a_rate_forgets_what_is_older_than_its_windows() -> None:
 
 
 def test_settings_become_quotas() -> None:
-    broker = BrokerQuotas(1, Windows(), Windows())
+    broker = BrokerQuotas(1, Windows(), Windows(), Windows())
     broker.client_config_changed(QuotaEntity("anna", DEFAULT), {"producer_byte_rate": "10"})
     assert broker.produce.limit_of("anna", "c") == 10.0
     assert broker.fetch.limit_of("anna", "c") is None
@@ -125,7 +125,7 @@ def test_settings_become_quotas() -> None:
 
 
 def test_replicas_are_held_back_only_over_the_limit_and_where_they_are_named() -> None:
-    broker = BrokerQuotas(1, Windows(), Windows())
+    broker = BrokerQuotas(1, Windows(), Windows(), Windows())
     assert not broker.leader.active
     broker.topic_config_changed("t", {"leader.replication.throttled.replicas": "0:1,1:2"})
     broker.topic_config_changed("u", {"leader.replication.throttled.replicas": "*"})
@@ -135,7 +135,7 @@ def test_replicas_are_held_back_only_over_the_limit_and_where_they_are_named() -
     assert throttled == [("t", 0), ("u", 0), ("u", 1)]
     broker.leader.record(10**9, NOW_MS)
     assert not broker.leader.is_exceeded(NOW_MS), "without a rate nobody waits"
-    broker.replication_rates_changed(1000, 1000)
+    broker.replication_rates_changed(1000, 1000, 1000)
     assert broker.leader.is_exceeded(NOW_MS)
     assert not broker.follower.is_exceeded(NOW_MS)
     assert not broker.leader.is_exceeded(NOW_MS + 12_000)

@@ -85,6 +85,7 @@ class Controller:
             "configs": partial(self._decide, reactions.configs_changed),
             "stopped": partial(self._decide, reactions.replicas_stopped),
             "failed": partial(self._decide, reactions.replicas_failed),
+            "log dirs": partial(self._decide, reactions.log_dirs_failed),
             "rebalance": partial(self._decide, reactions.rebalance),
             "housekeeping": partial(self._decide, reactions.housekeeping),
         }
@@ -116,6 +117,7 @@ class Controller:
                 (self._store.watch_children, znodes.TOPICS, "topics"),
                 (self._store.watch_children, znodes.DELETE_TOPICS, "deletions"),
                 (self._store.watch_children, znodes.CONFIG_CHANGES, "configs"),
+                (self._store.watch_children, znodes.LOG_DIR_EVENTS, "log dirs"),
             ]
             for watch, path, reason in watches:
                 self._cancels.append(await watch(path, partial(self._wake, reason)))
@@ -277,7 +279,7 @@ class Controller:
             term.close()
             raise
         # What came between the reading and the first watch event that finds us in office.
-        for reason in ("brokers", "topics", "deletions"):
+        for reason in ("brokers", "topics", "deletions", "log dirs"):
             self._wake(reason)
 
     # Decisions.

@@ -13,6 +13,7 @@ from ottla.controller.effects import Effects
 from ottla.controller.term import Term
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.store import get_many
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,28 @@ async def replicas_failed(term: Term, config: BrokerConfig) -> None:
                 leadership.settle(state, effects, tp)
                 effects.tell_everyone(tp)
     await term.carry_out(effects)
+
+
+async def log_dirs_failed(term: Term, config: BrokerConfig) -> None:
+    """Brokers say that one of their log directories has failed (KIP-112), and not which replicas were in it:
+    told of all its replicas again, a broker answers which of them it cannot serve."""
+    state, effects = term.state, Effects()
+    names = [f"{znodes.LOG_DIR_EVENTS}/{name}" for name in await term.store.children(znodes.LOG_DIR_EVENTS)]
+    brokers = set()
+    for name, found in zip(names, await get_many(term.store, names), strict=True):
+        try:
+            if found is not None:
+                brokers.add(znodes.decode_log_dir_event(found[0]))
+        except znodes.InvalidNode as error:
+            log.error("ignoring %s: %s", name, error)
+    brokers &= state.brokers.keys()
+    if brokers:
+        log.warning("log directories of brokers %s have failed", sorted(brokers))
+        for tp, assignment in state.partitions_on(brokers):
+            if tp in state.leaders and not state.is_deleting(tp.topic):
+                effects.tell_replicas(tp, [r for r in assignment.replicas if r in brokers])
+        await term.carry_out(effects)
+    await term.drop_nodes(names)
 
 
 async def rebalance(term: Term, config: BrokerConfig) -> None:

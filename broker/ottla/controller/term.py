@@ -158,6 +158,12 @@ class Term:
         if await self.store.exists(znodes.FEATURE) is None:
             await self.fenced([Create(znodes.FEATURE, znodes.encode_feature())])
 
+    async def drop_nodes(self, paths: Iterable[str]) -> None:
+        """Delete what has been read; who else deleted it does not matter."""
+        there = [path for path in paths if await self.store.exists(path) is not None]
+        if there:
+            await self.fenced([Delete(path) for path in there])
+
     def follow_brokers(self) -> None:
         self._channels.follow(self.state.brokers)
 
@@ -196,7 +202,9 @@ class Term:
         failed = {tp: error for tp, error in outcome.items() if error != ErrorCode.NONE}
         if failed:
             log.warning("broker %d could not delete replicas: %s", broker.id, failed)
-            self._to_retry.append((broker.id, list(failed)))
+            # A disk that has failed stays so until the broker starts anew, and is asked anew.
+            again = [tp for tp, error in failed.items() if error is not ErrorCode.KAFKA_STORAGE_ERROR]
+            self._to_retry.append((broker.id, again))
         if outcome:
             self.stopped.append((broker.id, outcome))
             self._wake("stopped")

@@ -30,6 +30,7 @@ DELETE_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX = LOG_DIR_EVENTS + "/log_dir_event_"
 FEATURE = "/feature"
 
 PERSISTENT_PATHS = (
@@ -341,6 +342,20 @@ def decode_config_change(data: bytes) -> str:
         return str(value["entity_path"])
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidNode(f"not a config change: {data[:200]!r}") from error
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """A broker says that one of its log directories has failed (KIP-112)."""
+    return _dump({"version": 1, "broker": broker_id, "event": 1})
+
+
+def decode_log_dir_event(data: bytes) -> int:
+    """The broker whose log directory has failed."""
+    value = _load(data, LOG_DIR_EVENTS)
+    try:
+        return int(value["broker"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidNode(f"not a log directory's event: {data[:200]!r}") from error
 
 
 def encode_producer_id_block(broker_id: int, first: int, last: int) -> bytes:

@@ -25,11 +25,19 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 class BrokerQuotas:
     """What clients may produce and fetch here, and what replicas may move in and out."""
 
-    def __init__(self, broker_id: int, client_windows: Windows, replication_windows: Windows) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        client_windows: Windows,
+        replication_windows: Windows,
+        log_dir_windows: Windows,
+    ) -> None:
         self.produce = ClientQuotas(client_windows)
         self.fetch = ClientQuotas(client_windows)
         self.leader = ReplicationQuota(replication_windows)
         self.follower = ReplicationQuota(replication_windows)
+        self.between_log_dirs = ReplicationQuota(log_dir_windows)
+        """Of all that this broker moves from one of its directories to another (KIP-113)."""
         self._broker_id = broker_id
 
     def client_config_changed(self, entity: QuotaEntity, config: Mapping[str, str]) -> None:
@@ -43,7 +51,8 @@ class BrokerQuotas:
         for quota, name in ((self.leader, LEADER_REPLICAS), (self.follower, FOLLOWER_REPLICAS)):
             quota.throttle(topic, throttled_partitions(config.get(name, ""), self._broker_id))
 
-    def replication_rates_changed(self, leader: int, follower: int) -> None:
+    def replication_rates_changed(self, leader: int, follower: int, between_log_dirs: int) -> None:
         """The dynamic rates, in bytes per second, that hold for throttled replicas."""
+        self.between_log_dirs.limit = float(between_log_dirs)
         self.leader.limit = float(leader)
         self.follower.limit = float(follower)

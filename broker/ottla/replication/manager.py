@@ -30,6 +30,7 @@ from ottla.replication.alter_partition import AlterPartitionPort, AlterPartition
 from ottla.replication.fetcher import Connect, Endpoint, FetchSettings, LeaderFetcher
 from ottla.replication.isr import IsrChange
 from ottla.replication.listener import ReplicationListener
+from ottla.replication.log_dir_moves import LogDirMoves
 from ottla.replication.partition import Partition
 from ottla.replication.requests import (
     EPOCH_DURING_DELETE,
@@ -86,6 +87,7 @@ class ReplicaManager:
         self.leader_quota = ReplicationQuota(Windows())
         self.follower_quota = ReplicationQuota(Windows())
         """The throttles of KIP-73, without limits until the server puts its own here."""
+        self.moves = LogDirMoves(logs, clock, self.partition, config.get_int("replica.fetch.max.bytes"))
         self._fetch_settings = FetchSettings.of(config)
         self._lag_ms_max = config.get_int("replica.lag.time.max.ms")
         self._sender = AlterPartitionSender(broker_id, lambda: self.broker_epoch, alter_partition, clock)
@@ -118,6 +120,7 @@ class ReplicaManager:
 
     def start(self) -> None:
         """To be called once the logs are loaded, before the controller's first order."""
+        self.drop_failed_directories()
         self._upkeep.start(self._clock())
 
     def tick(self, now_ms: int) -> None:
@@ -128,6 +131,7 @@ class ReplicaManager:
         """Stop fetching and asking, and write the high watermarks. The logs stay open."""
         await asyncio.gather(*[fetcher.stop() for fetcher in self._fetchers.values()])
         self._fetchers.clear()
+        await self.moves.stop()
         await self._sender.stop()
         await asyncio.gather(*self._closing, return_exceptions=True)
         await self._upkeep.stop()
@@ -196,7 +200,9 @@ class ReplicaManager:
 
     def _create(self, state: PartitionState) -> Partition:
         config = self.log_config(state.topic)
-        log = self._logs.get_or_create(state.topic, state.partition, config, self._clock())
+        log = self._logs.get_or_create(
+            state.topic, state.partition, config, self._clock(), is_new=state.is_new
+        )
         if self.knows_config(state.topic):
             # A log that was loaded at the start has the settings of that time.
             log.config = config
@@ -221,9 +227,21 @@ class ReplicaManager:
         partition = self._partitions.pop(key, None)
         if partition is not None:
             self._stop_fetching(partition)
-            partition.retire()
+            self.moves.end(key)
+            partition.retire(ErrorCode.KAFKA_STORAGE_ERROR)
             self._listener.stopped(partition, False)
         return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def drop_failed_directories(self) -> None:
+        """Take the replicas in log directories that have failed offline; the others go on. What was to move
+        there stays where it is."""
+        for log_dir in self._logs.failed_dirs():
+            for partition in self.partitions():
+                if partition.log.log_dir is log_dir:
+                    self._take_offline(partition.key, OSError(log_dir.failure))
+            self._logs.take_offline(log_dir.path)
+        self.moves.directory_failed()
+        self._close_idle_fetchers()
 
     def _carry_out(
         self, accepted: list[tuple[Partition, PartitionState]], errors: dict[PartitionKey, ErrorCode]
@@ -238,6 +256,7 @@ class ReplicaManager:
         for partition, _ in accepted:
             if not partition.is_leader and partition.leader_id >= 0:
                 self._fetch(partition)
+            self.moves.begin(partition)
         self._close_idle_fetchers()
 
     def _carry_out_one(self, partition: Partition, state: PartitionState, now_ms: int) -> None:
@@ -278,6 +297,7 @@ class ReplicaManager:
                 _logger.info("%r is not stopped by leader epoch %d", partition, state.leader_epoch)
                 return ErrorCode.FENCED_LEADER_EPOCH
             self._stop_fetching(partition)
+        self.moves.end(key)
         if state.delete:
             if partition is not None:
                 del self._partitions[key]

@@ -63,6 +63,7 @@ class Partition:
         """Where this leadership's records begin; -1 on a follower."""
         self.partition_epoch = -1
         self.is_leader = False
+        self._why_no_leader = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self.replicas: list[int] = []
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self.in_sync = InSyncReplicas(broker_id, lag_ms_max, is_eligible)
@@ -164,8 +165,10 @@ class Partition:
         self._clamp_high_watermark()
         return new_epoch
 
-    def retire(self) -> None:
-        """Serve no more: the replica is gone from this broker. Whoever still holds it finds no leader."""
+    def retire(self, why: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """Serve no more: the replica is gone from this broker, or its disk has failed (KAFKA_STORAGE_ERROR).
+        Whoever still holds it finds no leader, for that reason."""
+        self._why_no_leader = why
         self.is_leader = False
         self.leader_id = -1
         self.leader_epoch_start = NO_OFFSET
@@ -198,6 +201,15 @@ class Partition:
         if self.is_leader:
             self._advance_and_tell(now_ms)
 
+    def log_replaced(self, log: Log) -> None:
+        """The log lies in another directory now, which has all that the former had."""
+        assert log.log_end_offset == self.log.log_end_offset
+        assert log.log_start_offset == self.log.log_start_offset
+        log.config = self.log.config
+        log.producers.forget_replicated(self.high_watermark)
+        self.log = log
+        self.listener.changed(self)
+
     # --- the leader's log ---------------------------------------------------------------------------
 
     def append_as_leader(
@@ -206,7 +218,7 @@ class Partition:
         """Append a producer's batches. Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below
         min.insync.replicas), and what the log raises."""
         if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} cannot append")
+            raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
         if required_acks == ACKS_ALL and len(self.in_sync.committed) < self.min_in_sync:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -227,7 +239,7 @@ class Partition:
     def enough_replicas_for(self, offset: int) -> tuple[bool, ErrorCode]:
         """Whether an acks=all produce that ends before `offset` is done, and how it went."""
         if not self.is_leader:
-            return True, ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return True, self._why_no_leader
         if self.high_watermark < offset:
             return False, _NONE
         if len(self.maximal_isr) < self.min_in_sync:

@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Literal
 
 from ottla.client.connection import BrokerConnection
@@ -43,6 +44,7 @@ from ottla.server.dispatch import Dispatcher
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers.first_view import FIRST_VIEW_TIMEOUT_S, FirstView
 from ottla.server.listener import Endpoint, SocketServer
+from ottla.server.log_dir_watch import LogDirWatch
 from ottla.server.offsets_coordinator import make_coordinator, offsets_partitions
 from ottla.server.purgatory import Purgatory
 from ottla.server.routes import Rooms
@@ -91,6 +93,7 @@ class Broker:
         )
         self.cache = MetadataCache(config.inter_broker_listener)
         self._clock = clock
+        self._session_dirs: list[Path] = []
         self._undo = AsyncExitStack()
         self._failed = asyncio.Event()
         self._phase: Phase = "starting"
@@ -184,9 +187,12 @@ class Broker:
         sessions.find = replicas.find
         undo.push_async_callback(replicas.stop)
         undo.callback(channel.close)
+        watch = LogDirWatch(loop, logs, replicas, store, self.broker_id, self._failed.set)
+        undo.push_async_callback(watch.stop)
         replicas.start()
 
         self.quotas = quotas = broker_quotas(config)
+        replicas.moves.quota, replicas.moves.look_up = quotas.between_log_dirs, cold_reads.look_up
         replicas.leader_quota, replicas.follower_quota = quotas.leader, quotas.follower
 
         def topic_config_changed(topic: str, overrides: dict[str, str]) -> None:
@@ -262,12 +268,13 @@ class Broker:
         async def give_way() -> None:
             await wait_for_successors(store, self.broker_id, list(logs.logs()), timeout_s=session_timeout_s)
 
-        if await former_session.end_former(store, config.log_dirs[0]):
+        self._session_dirs = [log_dir.path for log_dir in logs.online_dirs()]
+        if await former_session.end_former(store, self._session_dirs):
             await give_way()
         # Others may connect as soon as they see the registration: they wait in the backlog until `serve`.
         server.listen()
-        former_session.remember(store, config.log_dirs[0])
-        undo.callback(former_session.forget, config.log_dirs[0])
+        former_session.remember(store, self._session_dirs)
+        undo.callback(former_session.forget, self._session_dirs)
         self._registration = BrokerRegistration(
             store,
             self.broker_id,
@@ -351,7 +358,7 @@ class Broker:
             self._session_lost = False
             try:
                 self.replicas.broker_epoch = await self._registration.register()
-                former_session.remember(self.store, self.config.log_dirs[0])
+                former_session.remember(self.store, self._session_dirs)
                 await self.controller.start(self.broker_epoch)
             except AlreadyRegistered as e:
                 log.error("%s", e)

@@ -20,6 +20,8 @@ from ottla.storage.manager import LogManager
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+LOG_DIRS_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+RATES: Final = (LEADER_RATE, FOLLOWER_RATE, LOG_DIRS_RATE)
 
 _TOPIC_DEFAULTS: Final = frozenset(name for synonyms in TOPIC_SYNONYMS.values() for name, _ in synonyms)
 
@@ -59,13 +61,13 @@ def follow(
         logs.producer_id_expiration_ms = config.get_int("producer.id.expiration.ms")
 
     def rates_changed() -> None:
-        quotas.replication_rates_changed(config.get_int(LEADER_RATE), config.get_int(FOLLOWER_RATE))
+        quotas.replication_rates_changed(*[config.get_int(name) for name in RATES])
 
     effects: list[tuple[frozenset[str], Callable[[], None]]] = [
         (_TOPIC_DEFAULTS, topic_defaults_changed),
         (frozenset({"unclean.leader.election.enable"}), controller.unclean_default_changed),
         (frozenset({"producer.id.expiration.ms"}), producer_id_expiration_changed),
-        (frozenset({LEADER_RATE, FOLLOWER_RATE}), rates_changed),
+        (frozenset(RATES), rates_changed),
     ]
 
     def changed(names: frozenset[str]) -> None:

@@ -26,7 +26,8 @@ def broker_quotas(config: BrokerConfig) -> BrokerQuotas:
         seconds = config.get_int(f"{prefix}quota.window.size.seconds")
         return Windows(config.get_int(f"{prefix}quota.window.num"), seconds * 1000)
 
-    return BrokerQuotas(config.broker_id, windows(""), windows("replication."))
+    log_dirs = windows("alter.log.dirs.replication.")
+    return BrokerQuotas(config.broker_id, windows(""), windows("replication."), log_dirs)
 
 
 class ClientThrottle:

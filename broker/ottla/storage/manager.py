@@ -140,10 +140,13 @@ class LogManager:
     def online_dirs(self) -> list[LogDir]:
         return [log_dir for log_dir in self._dirs.values() if log_dir.online]
 
+    def failed_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self._dirs.values() if not log_dir.online]
+
     def log_dir(self, path: str) -> LogDir:
         """The directory of that (absolute) name. Raises LOG_DIR_NOT_FOUND."""
         found = self._dirs.get(Path(path))
-        if found is None:
+        if found is None or str(found.path) != path:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
         return found
 
