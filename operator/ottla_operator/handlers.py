@@ -31,6 +31,11 @@ _CHILDREN: Final = (
     ("networking.k8s.io", "v1", "networkpolicies"),
 )
 
+WATCHED: Final = (
+    *((GROUP, VERSION, model.definition.plural) for model in KINDS.values()),
+    *_CHILDREN,
+)
+
 # A watch that stalls says nothing: it is begun anew after this, whatever it did.
 _WATCH_TIMEOUT_S: Final = 300
 
