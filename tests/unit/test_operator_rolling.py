@@ -33,6 +33,7 @@ def broker(
     started_at_ms: int | None = None,
     crashes: int = 0,
     message: str = "",
+    begun: bool = True,
 ) -> BrokerInstance:
     return BrokerInstance(
         id=number,
@@ -44,6 +45,7 @@ def broker(
         started_at_ms=started_at_ms,
         crashes=crashes,
         message=message,
+        begun=begun,
     )
 
 
@@ -97,6 +99,17 @@ FULL = topic("t", ([0, 1, 2], [0, 1, 2]))
             (),
             {**dict.fromkeys((0, 1), "broker 2, which is not in service"), 2: "itself: it is starting"},
             id="one that is starting may be recovering its logs",
+        ),
+        pytest.param(
+            observe(
+                broker(0),
+                broker(1),
+                broker(2, state="Starting", started_at_ms=NOW_MS, begun=False),
+                topics=(FULL,),
+            ),
+            (2,),
+            dict.fromkeys((0, 1), "broker 2, which is not in service"),
+            id="one that has no node yet has nothing to recover",
         ),
         pytest.param(
             observe(broker(0), broker(1), broker(2, state="Starting", started_at_ms=0), topics=(FULL,)),

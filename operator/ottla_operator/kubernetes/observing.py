@@ -147,6 +147,7 @@ def _instance(
         rack=_rack(pod),
         name=name,
         message=message,
+        begun=state != "Starting" or "running" in (seen.get("state") or {}),
         volume_loss=loss,
     )
 

@@ -53,6 +53,8 @@ class BrokerInstance:
     name: str = ""
     message: str = ""
     """Why it is not running or not ready, when the platform knows."""
+    begun: bool = True
+    """Its process runs, or has run: while it starts it may be recovering logs."""
     volume_loss: VolumeLoss | None = None
 
     @property

@@ -6,7 +6,8 @@ they are asked (reference/operator.md, "Rolling bounce"):
 1. A broker bounced before that does not come up on the new revision holds all others: the cluster stays
    available on the old one.
 2. Brokers on the old revision that are not in service go first: bouncing them takes nothing away. One that
-   is starting is left to finish, for it may be recovering its logs, unless that takes longer than `timeout`.
+   is starting is left to finish, for it may be recovering its logs, unless that takes longer than `timeout`;
+   one that has no node or no image yet has nothing to finish.
 3. Then those in service, by id, the controller last. Such a broker goes only when
    a. brokers that are down are of its own rack and fewer than `maxUnavailablePerRack` (without racks: none
       is down);
@@ -117,7 +118,8 @@ def _roll_unready(
     waiting: dict[int, str] = {}
     for broker in out:
         instance = observed.brokers[broker]
-        if instance.state in ("Starting", "Stopping") and not _late(observed, instance, policy):
+        on_its_way = instance.state == "Stopping" or (instance.state == "Starting" and instance.begun)
+        if on_its_way and not _late(observed, instance, policy):
             waiting[broker] = f"itself: it is {instance.state.lower()}"
     # One on its way may be the first on the new revision: no other follows before it is seen to come up.
     going = out[0] if not waiting or observed.brokers[out[0]].stopped_by_us else None
