@@ -22,8 +22,9 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 MEMBERS = 2
-STALLED_S = 60.0
-JOIN_S = 15.0
+STALLED_S = 120.0
+JOIN_S = 120.0
+LEAVE_S = 15.0
 
 
 def settings(bootstrap: str, group: str) -> dict[str, Any]:
@@ -141,7 +142,7 @@ class Readers:
         return len(self._joined) == MEMBERS
 
     def wait_for(self, count: int, progress: Callable[[int], None]) -> bool:
-        """Until that many ids were seen; False when nothing new came for a minute, or no member is left."""
+        """Until that many ids were seen; False when nothing new came for long, or no member is left."""
         self._arrived_s = time.monotonic()
         while self.unique < count:
             progress(self.unique)
@@ -156,9 +157,9 @@ class Readers:
         """The members leave the group and end."""
         self._stop.set()
         for process in self._members:
-            process.join(JOIN_S)
+            process.join(LEAVE_S)
             if process.is_alive():
                 process.kill()
                 process.join()
         for thread in self._threads:
-            thread.join(JOIN_S)
+            thread.join(LEAVE_S)

@@ -15,14 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from demo.produce import AckClock, Partition
 
 POLL_S = 0.05
-GIVE_UP_S = 90.0
+GIVE_UP_S = 240.0
 REQUEST_S = 3.0
+FIRST_LOOK_S = 30.0
 
 
 class NoTarget(Exception):
@@ -49,11 +50,13 @@ class View:
 
 
 def look(admin: AdminClient, topics: Sequence[str]) -> View:
-    """Asks the cluster; KafkaException when no broker answers in time."""
+    """Asks the cluster; KafkaException when no broker answers in time, or knows of the topics."""
     cluster = admin.list_topics(timeout=REQUEST_S)
     leaders: dict[Partition, int] = {}
     in_sync: dict[Partition, frozenset[int]] = {}
     for topic in topics:
+        if topic not in cluster.topics:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))  # this broker is new to it all
         for number, partition in cluster.topics[topic].partitions.items():
             leaders[topic, number] = partition.leader
             in_sync[topic, number] = frozenset(partition.isrs)
@@ -121,9 +124,19 @@ class Killer:
             self.result.problem = f"{type(error).__name__}: {error}"
             self._say(f"fail-over: {self.result.problem}")
 
+    def _first_look(self) -> View:
+        """A broker may have heard of less than the one that was asked before: ask again for a while."""
+        deadline_s = time.monotonic() + FIRST_LOOK_S
+        while True:
+            try:
+                return look(self._admin, self._topics)
+            except KafkaException:
+                if time.monotonic() > deadline_s or self._stop.wait(POLL_S):
+                    raise
+
     def _kill_and_watch(self) -> None:
         result = self.result
-        view = look(self._admin, self._topics)
+        view = self._first_look()
         result.broker = target(view)
         led = view.led_by(result.broker)
         result.led = len(led)

@@ -33,7 +33,7 @@ from demo.consume import Readers
 from demo.up import Up, UpFailed, choose_port
 
 MARKER = ".ottla-run"
-BACK_IN_ISR_S = 90.0
+BACK_IN_ISR_S = 240.0
 STOP_S = 5.0
 
 
@@ -64,7 +64,7 @@ def fresh_folder(data: Path) -> None:
 def create_topics(bootstrap: str, topics: Sequence[str]) -> None:
     """On a cluster that is not ours: as many replicas as it has brokers, three at most."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    replicas = min(3, len(admin.list_topics(timeout=15).brokers))
+    replicas = min(3, len(admin.list_topics(timeout=60).brokers))
     config = {"min.insync.replicas": str(min(2, replicas))}
     for future in admin.create_topics([NewTopic(t, 4, replicas, config=config) for t in topics]).values():
         future.result()

@@ -20,7 +20,7 @@ from ottla.local.processes import ChildProcess
 RESOURCES = Path(__file__).with_name("cluster")
 BROKERS = 3
 READY = re.compile(r"^ready bootstrap=(\S+) zookeeper=(\S+)", re.MULTILINE)
-START_S = 90.0
+START_S = 240.0
 STOP_S = 45.0
 
 
