@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ottla.protocol.compression import Codec
@@ -31,6 +32,22 @@ CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=400, index_interval_b
 
 Pair = tuple[str, str | None]
 Found = tuple[int, bytes | None, bytes | None]
+
+
+def in_memory_path() -> Path | None:
+    """Where files are in memory: these tests sync many, and a disk that others use is slow at that."""
+    shared = Path("/dev/shm")
+    return shared if os.access(shared, os.W_OK) else None
+
+
+def in_memory_place(tmp_path: Path) -> Iterator[Path]:
+    """For a fixture: as tmp_path, in memory if there is such a place."""
+    parent = in_memory_path()
+    if parent is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="ottla-cleaner-", dir=parent) as directory:
+        yield Path(directory)
 
 
 def open_log(directory: Path, config: LogConfig = CONFIG, *, clean: bool = True) -> Log:
@@ -80,7 +97,7 @@ def end_transaction(log: Log, producer: tuple[int, int], *, commit: bool) -> int
 def job_for(
     log: Log, *, now_ms: int = NOW_MS, map_entries: int = 1000, upper_bound: int | None = None
 ) -> tuple[Job, list[Segment]]:
-    """All that is sealed, up to `upper_bound`, where a segment must begin. What is clean is taken for dirty."""
+    """All that is sealed, up to `upper_bound`, where a segment must begin; all of it dirty if none is."""
     end = log.segments[-1].base_offset if upper_bound is None else upper_bound
     first = log.segments[0].base_offset
     dirty = first if log.first_dirty_offset is None else log.first_dirty_offset

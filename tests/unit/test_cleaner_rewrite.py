@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from cleaner_logs import (
     batches,
     clean,
     end_transaction,
+    in_memory_place,
     open_log,
     put,
     records,
@@ -25,6 +27,11 @@ from ottla.storage.log import Log
 DAY_MS = 24 * 60 * 60 * 1000
 
 
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    yield from in_memory_place(tmp_path)
+
+
 def headers(log: Log) -> list[BatchHeader]:
     return [parse_batch_header(batch) for batch in batches(log)]
 
@@ -34,8 +41,8 @@ def values(log: Log) -> list[tuple[int, str, str | None]]:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_last_record_of_each_key_stays_where_it_was(tmp_path: Path, codec: Codec) -> None:
-    log = open_log(tmp_path)
+def test_the_last_record_of_each_key_stays_where_it_was(in_memory: Path, codec: Codec) -> None:
+    log = open_log(in_memory)
     for number in range(60):
         put(log, *((f"key-{(number * 7 + at) % 11}", f"{number}.{at}") for at in range(3)), codec=codec)
     seal(log)
@@ -49,8 +56,8 @@ def test_the_last_record_of_each_key_stays_where_it_was(tmp_path: Path, codec: C
     assert all(header.attributes & 7 == codec for header in headers(log) if header.record_count)
 
 
-def test_the_active_segment_is_never_touched(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_the_active_segment_is_never_touched(in_memory: Path) -> None:
+    log = open_log(in_memory)
     for number in range(30):
         put(log, ("k", f"{number}"))
     active = log.segments[-1]
@@ -63,8 +70,8 @@ def test_the_active_segment_is_never_touched(tmp_path: Path) -> None:
     assert values(log)[0] == (active.base_offset - 1, "k", f"{active.base_offset - 1}")
 
 
-def test_a_batch_that_loses_nothing_is_kept_byte_for_byte(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_batch_that_loses_nothing_is_kept_byte_for_byte(in_memory: Path) -> None:
+    log = open_log(in_memory)
     put(log, ("a", "1" * 50), ("b", "2" * 50), codec=Codec.ZSTD)
     put(log, ("c", "3" * 50), codec=Codec.GZIP)
     seal(log)
@@ -73,8 +80,8 @@ def test_a_batch_that_loses_nothing_is_kept_byte_for_byte(tmp_path: Path) -> Non
     assert batches(log) == before
 
 
-def test_small_segments_become_one(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_small_segments_become_one(in_memory: Path) -> None:
+    log = open_log(in_memory)
     for number in range(100):
         put(log, (f"key-{number % 3}", f"{number}"))
     seal(log)
@@ -86,8 +93,8 @@ def test_small_segments_become_one(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 100]
 
 
-def test_a_map_too_small_for_all_keys_cleans_in_several_passes(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_map_too_small_for_all_keys_cleans_in_several_passes(in_memory: Path) -> None:
+    log = open_log(in_memory)
     for number in range(120):
         put(log, (f"key-{number % 40}", f"{number}"))
     seal(log)
@@ -104,8 +111,8 @@ def test_a_map_too_small_for_all_keys_cleans_in_several_passes(tmp_path: Path) -
     assert kept == {key: offset for offset, key, _ in written}
 
 
-def test_a_record_beyond_what_the_map_has_seen_is_kept(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_record_beyond_what_the_map_has_seen_is_kept(in_memory: Path) -> None:
+    log = open_log(in_memory)
     put(log, ("a", "1"), ("b", "1"), ("c", "1"), ("a", "2"))
     seal(log)
     clean(log, map_entries=3)  # room for two keys at a load of 0.9
@@ -114,8 +121,8 @@ def test_a_record_beyond_what_the_map_has_seen_is_kept(tmp_path: Path) -> None:
 
 
 class TestTombstones:
-    def test_one_stays_until_its_delete_horizon(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
+    def test_one_stays_until_its_delete_horizon(self, in_memory: Path) -> None:
+        log = open_log(in_memory)
         put(log, ("a", "1"), ("b", "1"), timestamp=NOW_MS - 5000)
         put(log, ("a", None), ("c", "1"), timestamp=NOW_MS - 4000)
         put(log, ("z", "1"))
@@ -137,8 +144,8 @@ class TestTombstones:
         assert [r.timestamp for r in decode_batch(batches(log)[1])] == [NOW_MS - 4000]
 
     @pytest.mark.parametrize("codec", list(Codec))
-    def test_the_horizon_is_stamped_in_compressed_batches_too(self, tmp_path: Path, codec: Codec) -> None:
-        log = open_log(tmp_path)
+    def test_the_horizon_is_stamped_in_compressed_batches_too(self, in_memory: Path, codec: Codec) -> None:
+        log = open_log(in_memory)
         put(log, *((f"key-{at}", None if at % 2 else "v" * 40) for at in range(8)), codec=codec)
         seal(log)
         before = records(log)
@@ -149,8 +156,8 @@ class TestTombstones:
         assert header.attributes & 7 == codec
         assert {record.timestamp for record in decode_batch(batches(log)[0])} == {NOW_MS}
 
-    def test_a_later_value_removes_it(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
+    def test_a_later_value_removes_it(self, in_memory: Path) -> None:
+        log = open_log(in_memory)
         put(log, ("a", None))
         put(log, ("a", "1"))
         seal(log)
@@ -159,8 +166,8 @@ class TestTombstones:
 
 
 class TestProducers:
-    def test_the_last_batch_of_a_producer_stays_though_empty(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
+    def test_the_last_batch_of_a_producer_stays_though_empty(self, in_memory: Path) -> None:
+        log = open_log(in_memory)
         put(log, ("a", "1"), producer=(7, 0))
         put(log, ("a", "2"), ("b", "1"), producer=(7, 0))
         put(log, ("a", "3"), ("b", "2"))
@@ -181,7 +188,7 @@ class TestProducers:
 
         for path in log.directory.glob("*.snapshot"):
             path.unlink()
-        again = open_log(tmp_path, clean=False)
+        again = open_log(in_memory, clean=False)
         entry = again.producers.get(7)
         assert entry is not None
         assert entry.last_sequence == 2
@@ -191,8 +198,8 @@ class TestProducers:
         clean(again)
         assert [header.record_count for header in headers(again)] == [2, 1]
 
-    def test_the_last_batch_of_the_range_stays_though_empty(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
+    def test_the_last_batch_of_the_range_stays_though_empty(self, in_memory: Path) -> None:
+        log = open_log(in_memory)
         put(log, ("a", "1"))
         put(log, ("b", "1"), ("a", None))
         seal(log)
@@ -204,8 +211,8 @@ class TestProducers:
         clean(log, now_ms=NOW_MS + 3 * DAY_MS)
         assert values(log) == [(3, "b", "2")]
 
-    def test_all_gone_but_the_offset(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
+    def test_all_gone_but_the_offset(self, in_memory: Path) -> None:
+        log = open_log(in_memory)
         put(log, ("a", "1"))
         put(log, ("a", None))
         seal(log)
@@ -214,12 +221,12 @@ class TestProducers:
         (header,) = headers(log)
         assert (header.base_offset, header.last_offset, header.record_count) == (1, 1, 0)
         log.close(NOW_MS)
-        assert open_log(tmp_path, clean=False).log_end_offset == 2
+        assert open_log(in_memory, clean=False).log_end_offset == 2
 
 
 class TestTransactions:
-    def test_aborted_records_go_at_once_and_their_marker_in_the_end(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
+    def test_aborted_records_go_at_once_and_their_marker_in_the_end(self, in_memory: Path) -> None:
+        log = open_log(in_memory)
         put(log, ("a", "1"))
         put(log, ("a", "2"), ("b", "1"), producer=(5, 0), transactional=True)
         marker = end_transaction(log, (5, 0), commit=False)
@@ -244,8 +251,8 @@ class TestTransactions:
         clean(log, now_ms=NOW_MS + DAY_MS)
         assert [header.base_offset for header in headers(log) if header.is_control] == [5]
 
-    def test_a_commit_marker_stays_with_its_records(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
+    def test_a_commit_marker_stays_with_its_records(self, in_memory: Path) -> None:
+        log = open_log(in_memory)
         put(log, ("a", "1"), producer=(5, 0), transactional=True)
         marker = end_transaction(log, (5, 0), commit=True)
         put(log, ("b", "1"))
@@ -264,8 +271,8 @@ class TestTransactions:
         clean(log, now_ms=NOW_MS + 6 * DAY_MS)
         assert [header.base_offset for header in headers(log)] == [2, 3, 4, 5]
 
-    def test_the_marker_may_lie_beyond_what_is_cleaned(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
+    def test_the_marker_may_lie_beyond_what_is_cleaned(self, in_memory: Path) -> None:
+        log = open_log(in_memory)
         put(log, ("a", "1"))
         put(log, ("a", "2"), producer=(5, 0), transactional=True)
         seal(log)
@@ -274,8 +281,8 @@ class TestTransactions:
         assert values(log) == [(0, "a", "1")]
         assert [each.last_offset for each in log.collect_aborted_transactions(0, 7)] == [2]
 
-    def test_a_producer_of_markers_alone_keeps_the_last(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
+    def test_a_producer_of_markers_alone_keeps_the_last(self, in_memory: Path) -> None:
+        log = open_log(in_memory)
         marker = end_transaction(log, (5, 3), commit=False)
         put(log, ("a", "1"))
         seal(log)
@@ -287,8 +294,8 @@ class TestTransactions:
         assert headers(log)[0] == header
 
 
-def test_a_flipped_bit_makes_a_log_uncleanable(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_flipped_bit_makes_a_log_uncleanable(in_memory: Path) -> None:
+    log = open_log(in_memory)
     for number in range(10):
         put(log, ("k", f"{number}" * 40))
     seal(log)
@@ -300,8 +307,8 @@ def test_a_flipped_bit_makes_a_log_uncleanable(tmp_path: Path) -> None:
         clean(log)
 
 
-def test_the_indexes_of_a_cleaned_segment_find_what_is_left(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_the_indexes_of_a_cleaned_segment_find_what_is_left(in_memory: Path) -> None:
+    log = open_log(in_memory)
     for number in range(200):
         put(log, (f"key-{number % 50}", f"{number}" * 9), timestamp=NOW_MS + number)
     seal(log)
@@ -316,6 +323,6 @@ def test_the_indexes_of_a_cleaned_segment_find_what_is_left(tmp_path: Path) -> N
         assert parse_batch_header(found).base_offset == max(offset, 150)
         assert log.offset_for_timestamp(NOW_MS + offset) == (max(offset, 150), NOW_MS + max(offset, 150), 0)
     log.close(NOW_MS)
-    again = open_log(tmp_path)
+    again = open_log(in_memory)
     assert [offset for offset, _, _ in records(again)] == left
     assert again.offset_for_timestamp(NOW_MS + 170) == (170, NOW_MS + 170, 0)

@@ -96,13 +96,6 @@ _WITHOUT_EFFECT = """
     initial.broker.registration.timeout.ms INT 60000
     kafka.metrics.polling.interval.secs INT 10 1
     kafka.metrics.reporters LIST ""
-    log.cleaner.backoff.ms LONG 15000 0
-    log.cleaner.dedupe.buffer.size LONG 134217728
-    log.cleaner.enable BOOLEAN true
-    log.cleaner.io.buffer.load.factor DOUBLE 0.9
-    log.cleaner.io.buffer.size INT 524288 0
-    log.cleaner.io.max.bytes.per.second DOUBLE 1.7976931348623157E308
-    log.cleaner.threads INT 1 0
     log.dir.failure.timeout.ms LONG 30000 1
     log.local.retention.bytes LONG -2 -2
     log.local.retention.ms LONG -2 -2
@@ -207,6 +200,23 @@ _ACTED_UPON = [
     K("log.index.size.max.bytes", INT, "10485760", "Size of an offset index's file.", at_least(4)),
     K("log.preallocate", BOOLEAN, "false", "Allocate a segment's file when it is made."),
     K("log.cleanup.policy", LIST, "delete", "delete, compact, or both.", cleanup_policies),
+    K("log.cleaner.enable", BOOLEAN, "true", "Compact logs at all?"),
+    K("log.cleaner.threads", INT, "1", "Processes that compact logs.", at_least(0)),
+    K("log.cleaner.backoff.ms", LONG, "15000", "Pause when there is nothing to compact.", at_least(0)),
+    K(
+        "log.cleaner.dedupe.buffer.size",
+        LONG,
+        "134217728",
+        "Memory for the last offsets of keys, 24 bytes each.",
+    ),
+    K("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", "How full that memory may become."),
+    K("log.cleaner.io.buffer.size", INT, "524288", "Bytes read at once when compacting.", at_least(0)),
+    K(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        "1.7976931348623157E308",
+        "Bytes that compaction may read and write in a second.",
+    ),
     K("log.cleaner.delete.retention.ms", LONG, "86400000", "How long tombstones stay.", at_least(0)),
     K("log.cleaner.max.compaction.lag.ms", LONG, LONG_MAX, "Longest uncompacted time.", at_least(1)),
     K("log.cleaner.min.compaction.lag.ms", LONG, "0", "Shortest uncompacted time.", at_least(0)),

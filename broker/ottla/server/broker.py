@@ -44,6 +44,7 @@ from ottla.server.dispatch import Dispatcher
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers.first_view import FIRST_VIEW_TIMEOUT_S, FirstView
 from ottla.server.listener import Endpoint, SocketServer
+from ottla.server.log_cleaner import LogCleaner
 from ottla.server.log_dir_watch import LogDirWatch
 from ottla.server.offsets_coordinator import make_coordinator, offsets_partitions
 from ottla.server.purgatory import Purgatory
@@ -190,6 +191,9 @@ class Broker:
         watch = LogDirWatch(loop, logs, replicas, store, self.broker_id, self._failed.set)
         undo.push_async_callback(watch.stop)
         replicas.start()
+        self.cleaner = cleaner = LogCleaner(config, logs, replicas.partitions, clock)
+        undo.push_async_callback(cleaner.stop)
+        cleaner.start()
 
         self.quotas = quotas = broker_quotas(config)
         replicas.moves.quota, replicas.moves.look_up = quotas.between_log_dirs, cold_reads.look_up
@@ -207,7 +211,13 @@ class Broker:
             clock=clock,
         )
         live_settings.follow(
-            settings, clock=clock, logs=logs, replicas=replicas, controller=controller, quotas=quotas
+            settings,
+            clock=clock,
+            logs=logs,
+            replicas=replicas,
+            controller=controller,
+            quotas=quotas,
+            cleaner=cleaner,
         )
         undo.push_async_callback(dynamic.stop)
         await dynamic.start()

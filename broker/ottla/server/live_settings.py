@@ -16,6 +16,8 @@ from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.store import MetadataStore
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
+from ottla.server import log_cleaner
+from ottla.server.log_cleaner import LogCleaner
 from ottla.storage.manager import LogManager
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
@@ -47,6 +49,7 @@ def follow(
     replicas: ReplicaManager,
     controller: Controller,
     quotas: BrokerQuotas,
+    cleaner: LogCleaner,
 ) -> None:
     """Have every later change reach whom it concerns."""
     config = settings.config
@@ -68,6 +71,7 @@ def follow(
         (frozenset({"unclean.leader.election.enable"}), controller.unclean_default_changed),
         (frozenset({"producer.id.expiration.ms"}), producer_id_expiration_changed),
         (frozenset(RATES), rates_changed),
+        (log_cleaner.SETTINGS, cleaner.settings_changed),
     ]
 
     def changed(names: frozenset[str]) -> None:

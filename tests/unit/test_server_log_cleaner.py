@@ -1,0 +1,248 @@
+"""A whole broker cleans its logs: by the worker process, with settings that change, whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cleaner_logs import Found, in_memory_place, put, records, survivors
+
+from ottla.client.admin import AdminClient
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.server.broker import Broker, new_event_loop
+from ottla.storage.checkpoints import read_offsets
+from ottla.storage.cleaner.preparation import CHECKPOINT_FILE
+from ottla.storage.log import Log
+
+WAIT_S = 60.0
+SETTINGS = {"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0", "log.cleaner.backoff.ms": "50"}
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    yield from in_memory_place(tmp_path)
+
+
+class Running:
+    def __init__(self, broker: Broker, admin: AdminClient) -> None:
+        self.broker = broker
+        self.admin = admin
+
+    async def topic(self, name: str, **config: str) -> Log:
+        """A new topic's log, once it is led."""
+        await self.admin.create_topic(
+            name, partitions=1, replication_factor=1, config={**COMPACTED, **config}
+        )
+        find = self.broker.replicas.find
+        await self.until(lambda: (found := find(name, 0)) is not None and found.is_leader)
+        return self.log(name)
+
+    def log(self, name: str) -> Log:
+        return self.broker.replicas.partition(name, 0).log
+
+    def fill(self, name: str, count: int = 300) -> list[Found]:
+        """Committed records; what the log holds now."""
+        log = self.log(name)
+        for number in range(count):
+            put(log, (f"key-{number % 10}", f"{number}"), now_ms=self.broker._clock())
+        self.broker.replicas.partition(name, 0).high_watermark = log.log_end_offset
+        return records(log)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():  # noqa: ASYNC110 (what changes is another task's)
+                await asyncio.sleep(0.005)
+
+    async def cleaned(self, name: str) -> None:
+        log = self.log(name)
+        await self.until(lambda: not log.has_sealed_dirt)
+
+
+Story = Callable[[Running], Coroutine[Any, Any, None]]
+
+
+def run(path: Path, story: Story, tree: MemoryTree | None = None, **settings: str) -> None:
+    async def whole() -> None:
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        config = BrokerConfig.from_properties({**SETTINGS, "log.dirs": str(path), **given})
+        broker = Broker(config, store=MemoryStore(tree or MemoryTree()))
+        await broker.start()
+        admin = AdminClient([("127.0.0.1", broker.endpoints[0].port)])
+        try:
+            await story(Running(broker, admin))
+        finally:
+            await admin.close()
+            await broker.stop()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(whole())
+    assert not list(path.rglob("*.cleaned"))
+    assert not list(path.rglob("*.swap"))
+
+
+def test_logs_are_cleaned_and_where_cleaning_came_to_is_remembered(place: Path) -> None:
+    tree = MemoryTree()
+
+    async def first(running: Running) -> None:
+        await running.topic("c")
+        written = running.fill("c")
+        await running.cleaned("c")
+        log = running.log("c")
+        assert log.first_dirty_offset == log.segments[-1].base_offset > 200
+        assert records(log) == survivors(written, log.first_dirty_offset)
+        assert len(records(log)) < 60
+        await running.until(lambda: (place / CHECKPOINT_FILE).exists())
+        await running.until(
+            lambda: read_offsets(place / CHECKPOINT_FILE) == {("c", 0): log.first_dirty_offset}
+        )
+        metrics = running.broker.cleaner.metrics()
+        assert metrics["cleaner-recopy-percent"] < 50
+        assert metrics["max-buffer-utilization-percent"] == 0
+        assert metrics["DeadThreadCount"] == metrics["uncleanable-partitions-count"] == 0
+
+    async def second(running: Running) -> None:
+        find = running.broker.replicas.find
+        await running.until(lambda: find("c", 0) is not None)
+        log = running.log("c")
+        assert log.first_dirty_offset == read_offsets(place / CHECKPOINT_FILE)["c", 0] > 200
+
+    run(place, first, tree)
+    run(place, second, tree)
+
+
+def test_nothing_is_cleaned_that_is_not_committed(place: Path) -> None:
+    async def story(running: Running) -> None:
+        await running.topic("held")
+        await running.topic("free")
+        written = running.fill("held")
+        held = running.log("held")
+        partition = running.broker.replicas.partition("held", 0)
+        partition.high_watermark = held.segments[1].base_offset
+        running.fill("free")
+        await running.cleaned("free")
+        await running.until(lambda: (held.first_dirty_offset or 0) > 0)
+        assert held.first_dirty_offset == held.segments[1].base_offset
+        assert records(held) == survivors(written, held.first_dirty_offset)
+
+    run(place, story)
+
+
+def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_rest_goes_on(place: Path) -> None:
+    async def story(running: Running) -> None:
+        await running.topic("broken")
+        log = running.log("broken")
+        written = running.fill("broken", 10)
+        path = log.segments[0].file.path
+        running.broker.replicas.partition("broken", 0).high_watermark = 0
+        running.fill("broken", 100)
+        with path.open("r+b") as file:
+            file.seek(70)
+            file.write(b"\xff")
+        await running.until(lambda: ("broken", 0) in running.broker.cleaner.uncleanable)
+        await running.topic("whole")
+        running.fill("whole")
+        await running.cleaned("whole")
+        assert log.first_dirty_offset is None
+        assert log.log_start_offset == written[0][0]
+        metrics = running.broker.cleaner.metrics()
+        assert metrics["uncleanable-partitions-count"] == 1
+        assert metrics["uncleanable-bytes"] == sum(segment.size for segment in log.segments[:-1])
+        assert metrics["DeadThreadCount"] == 0
+        # Another log of the same name has nothing to do with it.
+        await running.admin.delete_topic("broken")
+        await running.until(lambda: running.broker.replicas.find("broken", 0) is None)
+        await running.topic("broken")
+        running.fill("broken")
+        await running.cleaned("broken")
+        assert not running.broker.cleaner.uncleanable
+
+    run(place, story)
+
+
+def test_a_topic_may_be_deleted_while_it_is_cleaned(place: Path) -> None:
+    async def story(running: Running) -> None:
+        await running.topic("gone")
+        running.fill("gone", 2000)
+        cleaner = running.broker.cleaner
+        await running.until(lambda: ("gone", 0) in cleaner._in_progress)
+        await running.admin.delete_topic("gone")
+        await running.until(lambda: running.broker.replicas.find("gone", 0) is None)
+        await running.topic("gone")
+        written = running.fill("gone")
+        await running.cleaned("gone")
+        log = running.log("gone")
+        assert log.first_dirty_offset is not None
+        assert records(log) == survivors(written, log.first_dirty_offset)
+        assert not cleaner.uncleanable
+
+    # So slow that it is under way when the topic goes.
+    run(place, story, log_cleaner_io_max_bytes_per_second="100000")
+
+
+def test_a_stop_gives_up_what_is_under_way(place: Path) -> None:
+    tree = MemoryTree()
+
+    async def first(running: Running) -> None:
+        await running.topic("slow")
+        running.fill("slow", 3000)
+        await running.until(lambda: ("slow", 0) in running.broker.cleaner._in_progress)
+
+    async def second(running: Running) -> None:
+        await running.until(lambda: running.broker.replicas.find("slow", 0) is not None)
+        log = running.log("slow")
+        await running.until(lambda: log.log_end_offset == 3000)
+        partition = running.broker.replicas.partition("slow", 0)
+        await running.until(lambda: partition.is_leader and partition.high_watermark == 3000)
+        written = {(offset, key, b"%d" % offset) for offset, key, _ in records(log)}
+        assert written == set(records(log))
+        await running.cleaned("slow")
+        assert log.first_dirty_offset is not None
+        kept = [offset for offset, _, _ in records(log)]
+        clean_to = log.first_dirty_offset
+        assert kept == [*range(clean_to - 10, clean_to), *range(clean_to, 3000)]
+
+    run(place, first, tree, log_cleaner_io_max_bytes_per_second="1000")
+    run(place, second, tree)
+
+
+def test_a_worker_that_dies_costs_its_job_alone(place: Path) -> None:
+    async def story(running: Running) -> None:
+        await running.topic("unlucky")
+        running.fill("unlucky", 3000)
+        cleaner = running.broker.cleaner
+        process = cleaner._threads[0].process
+        await running.until(lambda: ("unlucky", 0) in cleaner._in_progress and process.pid is not None)
+        victim = process.pid
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+        await running.until(lambda: ("unlucky", 0) in cleaner._resting)
+        # The next one is as fast as it likes.
+        await running.admin.alter_broker_config(
+            None, set_values={"log.cleaner.io.max.bytes.per.second": "1e9"}
+        )
+        await running.topic("lucky")
+        running.fill("lucky")
+        await running.cleaned("lucky")
+        assert process.pid != victim
+        assert not cleaner.uncleanable
+        assert cleaner.metrics()["DeadThreadCount"] == 0
+
+    run(place, story, log_cleaner_io_max_bytes_per_second="1000")
+
+
+def test_a_cleaner_that_is_off_cleans_nothing(place: Path) -> None:
+    async def story(running: Running) -> None:
+        await running.topic("kept")
+        written = running.fill("kept")
+        assert running.log("kept").has_sealed_dirt
+        assert not running.broker.cleaner._threads
+        assert records(running.log("kept")) == written
+
+    run(place, story, log_cleaner_enable="false")
