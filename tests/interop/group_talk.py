@@ -43,14 +43,14 @@ class Talk:
     """Connections of four clients to one broker, and all that was answered, by label."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
         self._connections: dict[str, BrokerConnection] = {}
         self._names: dict[str, str] = {}
         self.answers: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
         for client in (*CLIENTS, "watcher"):
-            self._connections[client] = await BrokerConnection.open("127.0.0.1", self._port, client_id=client)
+            self._connections[client] = await BrokerConnection.open("127.0.0.1", self.port, client_id=client)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from storage_logs import NOW_MS, append, batch, values
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.directories import LogDirProblem, read_properties
-from ottla.storage.future_log import FINISH_BYTES_MAX, FutureLog
+from ottla.storage.future_log import FutureLog
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.manager import LogManager
@@ -268,7 +268,7 @@ def copy_all(move: FutureLog, max_bytes: int = 1 << 20) -> None:
 
 
 def finish(logs: LogManager, move: FutureLog, partition: int = 0) -> Log:
-    assert move.finish(NOW_MS)
+    assert move.finish(1 << 20, NOW_MS)
     old = move.source.log_dir
     log = logs.replace_with_future("events", partition)
     logs.checkpoint_move(old, log.log_dir)
@@ -318,7 +318,7 @@ def test_what_is_truncated_while_a_log_moves_is_truncated_in_both(dirs: tuple[Pa
     source.truncate_to(4)
     for n in range(8):
         append(source, f"new{n}", epoch=2)
-    assert not move.finish(NOW_MS), "the two have parted"
+    assert not move.finish(1 << 20, NOW_MS), "the two have parted"
     copy_all(move)
     moved = finish(logs, move)
     assert values(moved) == [f"old{n}" for n in range(4)] + [f"new{n}" for n in range(8)]
@@ -342,12 +342,12 @@ def test_much_that_is_missing_is_not_copied_on_the_spot(dirs: tuple[Path, Path])
     logs = manager(*dirs)
     source = make(logs, 0, dirs[0])
     value = "x" * 100_000
-    for _ in range(FINISH_BYTES_MAX // 100_000 + 2):
+    for _ in range((1 << 20) // 100_000 + 2):
         append(source, value)
     move = begin_move(logs, 0, dirs[1])
     move.take(None, NOW_MS)
-    assert not move.finish(NOW_MS)
-    assert move.finish(NOW_MS), "what is left is little"
+    assert not move.finish(1 << 20, NOW_MS)
+    assert move.finish(1 << 20, NOW_MS), "what is left is little"
 
 
 def test_a_move_goes_on_after_a_restart(dirs: tuple[Path, Path]) -> None:
@@ -404,7 +404,7 @@ def test_a_target_that_fails_costs_only_the_move(dirs: tuple[Path, Path]) -> Non
     append(source, "a")
     move = begin_move(logs, 0, dirs[1])
     copy_all(move)
-    assert move.finish(NOW_MS)
+    assert move.finish(1 << 20, NOW_MS)
     break_directory(dirs[1])
     with pytest.raises(KafkaError) as refused:
         logs.replace_with_future("events", 0)

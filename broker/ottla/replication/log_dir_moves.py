@@ -193,13 +193,13 @@ class LogDirMoves:
         self.quota.record(size, self._clock())
         if self._is_over(partition.key, move):
             return True
-        if move.lag and size > self._chunk_bytes // 2:
+        if move.lag and (read is None or size > self._chunk_bytes // 2):
             return False  # there is more where this came from
         await asyncio.to_thread(self._make_durable, move)
         if self._is_over(partition.key, move):
             return True
         before = move.log.size
-        is_level = move.finish(self._clock())
+        is_level = move.finish(self._chunk_bytes, self._clock())
         self.quota.record(move.log.size - before, self._clock())
         if not is_level:
             return False

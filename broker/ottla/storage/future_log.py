@@ -11,14 +11,9 @@ Invariant: after `finish` both logs have the same batches, epochs and start.
 
 from __future__ import annotations
 
-from typing import Final
-
 from ottla.protocol.records import parse_batch_header
 from ottla.storage.log import Log
 from ottla.storage.segment import LogRead
-
-FINISH_BYTES_MAX: Final = 1024 * 1024
-"""What may be copied on the event loop."""
 
 
 class FutureLog:
@@ -55,10 +50,10 @@ class FutureLog:
         self._follow_start_and_epochs()
         return len(data)
 
-    def finish(self, now_ms: int) -> bool:
+    def finish(self, max_bytes: int, now_ms: int) -> bool:
         """Copy what is missing, if it is little; whether the log can take the other's place. Quick; to be
         called where nobody appends. Raises KafkaError, OSError and ColdRead."""
-        left = FINISH_BYTES_MAX
+        left = max_bytes
         while self.lag > 0 and left > 0:
             read = self.look_up(left)
             if read is None:

@@ -297,6 +297,7 @@ class LogManager:
             if not future.log_dir.online:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{future.log_dir} has failed")
             self._logs[key] = self._futures.pop(key)
+            future.first_dirty_offset = source.first_dirty_offset
             try:
                 self._retire(source)
             except KafkaError as problem:

@@ -1,0 +1,266 @@
+"""The same raw requests about log directories to Apache Kafka 3.9.1 and to Ottla, three directories each.
+
+AlterReplicaLogDirs and DescribeLogDirs in every version: what cannot be, a move to its end, and one that a
+throttle holds up, which is redirected and called off. Directories are compared by name, without their parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from group_talk import Talk, side_by_side, until
+from judges import needs_kafka_jars
+
+from bench.apache_kafka import KafkaBroker
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol import messages as m
+
+pytestmark = pytest.mark.timeout(240)
+
+DIRECTORIES = ("a", "b", "c")
+SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "replica.fetch.max.bytes": "100000",
+    "log.segment.delete.delay.ms": "100",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    # Kafka fetches again only after this pause once a throttle has held it up.
+    "replica.fetch.backoff.ms": "200",
+}
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+BROKER, INCREMENTALLY_SET, INCREMENTALLY_DELETE = 4, 0, 1
+LARGE_RECORD_BYTES = 90_000
+LARGE_RECORDS = 12
+PARTITIONS = 4
+
+Story = Callable[[Talk], Coroutine[Any, Any, None]]
+
+
+class Pair:
+    """A broker of each kind; `roots` are the folders in which their log directories lie, by port."""
+
+    def __init__(self, directory: Path, running: ExitStack) -> None:
+        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        running.callback(zookeeper.stop)
+        zookeeper.start()
+        kafka_root, ottla_root = directory / "kafka-logs", directory / "ottla-logs"
+        java = KafkaBroker(
+            directory / "kafka",
+            f"{zookeeper.connect}/kafka",
+            settings={**SETTINGS, "log.dirs": log_dirs(kafka_root)},
+        )
+        ours = BrokerProcess(0, directory / "ottla", free_port())
+        running.callback(java.stop)
+        running.callback(ours.stop)
+        ours.write_properties(f"{zookeeper.connect}/ottla", {**SETTINGS, "log.dirs": log_dirs(ottla_root)})
+        ours.start_and_wait()
+        java.start()
+        self.ports = {"Apache Kafka": java.port, "Ottla": ours.port}
+        self.roots = {java.port: kafka_root, ours.port: ottla_root}
+
+
+def log_dirs(root: Path) -> str:
+    return ",".join(str(root / name) for name in DIRECTORIES)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    needs_kafka_jars()
+    with ExitStack() as running:
+        brokers = Pair(tmp_path_factory.mktemp("log-dirs"), running)
+        side_by_side(brokers.ports, lambda talk: make_topics(LogDirTalk(talk, brokers)))
+        for port in brokers.ports.values():
+            produce(port)
+        yield brokers
+
+
+class LogDirTalk:
+    """A conversation about log directories with one of the two brokers."""
+
+    def __init__(self, talk: Talk, pair: Pair) -> None:
+        self.talk = talk
+        self.root = pair.roots[talk.port]
+
+    def altering(self, wanted: Mapping[str, Mapping[str, list[int]]]) -> m.AlterReplicaLogDirsRequest:
+        """Directory (a name in the root, or a path from /) -> topic -> partitions."""
+        row, topic = m.AlterReplicaLogDirsRequest.AlterReplicaLogDir, m.AlterReplicaLogDirsRequest
+        return m.AlterReplicaLogDirsRequest(
+            dirs=[
+                row(
+                    path=str(self.root / name),
+                    topics=[
+                        topic.AlterReplicaLogDirTopic(name=name, partitions=indexes)
+                        for name, indexes in topics.items()
+                    ],
+                )
+                for name, topics in wanted.items()
+            ]
+        )
+
+    async def alter(
+        self, label: str, wanted: Mapping[str, Mapping[str, list[int]]], version: int = 2
+    ) -> None:
+        await self.talk.ask(label, "anna", self.altering(wanted), version)
+
+    async def describe(self, *topics: str, version: int = 4) -> m.DescribeLogDirsResponse:
+        row = m.DescribeLogDirsRequest.DescribableLogDirTopic
+        asked = [row(topic=name, partitions=list(range(PARTITIONS))) for name in topics]
+        request = m.DescribeLogDirsRequest(topics=asked or None)
+        answer: m.DescribeLogDirsResponse = await self.talk.send("anna", request, version)
+        for result in answer.results:
+            assert Path(result.log_dir).parent == self.root
+            result.log_dir = Path(result.log_dir).name
+            if version >= 4:
+                assert result.error_code or result.total_bytes >= result.usable_bytes > 0
+        return answer
+
+    async def note(self, label: str, *topics: str, version: int = 4, ignoring: tuple[str, ...] = ()) -> None:
+        answer = await self.describe(*topics, version=version)
+        self.talk.note(label, answer, ignoring=("total_bytes", "usable_bytes", *ignoring))
+
+    async def places(self, topic: str, partition: int = 0) -> dict[str, bool]:
+        """The directories that hold the partition's log -> is it a future one?"""
+        answer = await self.describe(topic)
+        return {
+            result.log_dir: row.is_future_key
+            for result in answer.results
+            for entry in result.topics
+            for row in entry.partitions
+            if row.partition_index == partition
+        }
+
+    async def until_in(self, directory: str, topic: str, *partitions: int) -> None:
+        async def all_there() -> bool:
+            return all([await self.places(topic, p) == {directory: False} for p in partitions])
+
+        await until(all_there)
+
+    async def throttle(self, rate: int | None) -> None:
+        row = m.IncrementalAlterConfigsRequest.AlterableConfig
+        operation = INCREMENTALLY_DELETE if rate is None else INCREMENTALLY_SET
+        config = row(name=RATE, config_operation=operation, value=None if rate is None else str(rate))
+        resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=BROKER, resource_name="0", configs=[config]
+        )
+        answer = await self.talk.send("anna", m.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        assert answer.responses[0].error_code == 0, answer
+
+        async def in_force() -> bool:
+            asked = m.DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=BROKER, resource_name="0", configuration_keys=[RATE]
+            )
+            found = await self.talk.send("anna", m.DescribeConfigsRequest(resources=[asked]), 4)
+            values = [config.value for config in found.results[0].configs]
+            return values == ([] if rate is None else [str(rate)])
+
+        await until(in_force)
+
+
+async def make_topics(talk: LogDirTalk) -> None:
+    """Each of the topics `small` and `large` has a log in a known directory: it was said before."""
+    names = {"small": PARTITIONS, "large": 1}
+    for name, count in names.items():
+        await talk.talk.send("anna", talk.altering({"a": {name: list(range(count))}}), 2)
+    row = m.CreateTopicsRequest.CreatableTopic
+    topics = [row(name=name, num_partitions=count, replication_factor=1) for name, count in names.items()]
+    await talk.talk.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
+    for name, count in names.items():
+        await talk.until_in("a", name, *range(count))
+
+
+def produce(port: int) -> None:
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}", "linger.ms": 0, "batch.num.messages": 1})
+    for n in range(40):
+        producer.produce("small", b"v%d" % n, partition=n % PARTITIONS)
+    for _ in range(LARGE_RECORDS):
+        producer.produce("large", b"x" * LARGE_RECORD_BYTES, partition=0)
+    assert producer.flush(60) == 0
+
+
+def same(pair: Pair, story: Callable[[LogDirTalk], Coroutine[Any, Any, None]]) -> None:
+    told = side_by_side(pair.ports, lambda talk: story(LogDirTalk(talk, pair)), timeout_s=120)
+    kafka, ours = told["Apache Kafka"], told["Ottla"]
+    assert kafka, "nothing was asked"
+    differing = [label for label in kafka if ours.get(label) != kafka[label]]
+    assert not differing, "\n".join(
+        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
+    )
+    assert ours.keys() == kafka.keys()
+
+
+def test_what_cannot_be(pair: Pair) -> None:
+    async def story(talk: LogDirTalk) -> None:
+        for version in range(3):
+            await talk.alter(f"no such directory, v{version}", {"nowhere": {"small": [0]}}, version)
+            await talk.alter(f"no such topic, v{version}", {"b": {"nope": [0]}}, version)
+        await talk.alter("no such partition", {"b": {"small": [9]}})
+        await talk.alter("a relative path", {"/b": {"small": [0]}})
+        await talk.alter("where it is", {"a": {"small": [0, 1]}})
+        await talk.alter("a name too long", {"b": {"x" * 249: [0]}})
+        await talk.alter("nothing", {})
+        await talk.alter("nothing of a topic", {"b": {"small": []}})
+        await talk.alter("twice", {"nowhere": {"small": [0]}, "a": {"small": [0]}})
+        for version in range(5):
+            await talk.note(f"all, v{version}", version=version)
+            await talk.note(f"one topic, v{version}", "small", version=version)
+        await talk.note("no such topic's", "nope")
+
+    same(pair, story)
+
+
+def test_replicas_move(pair: Pair) -> None:
+    async def story(talk: LogDirTalk) -> None:
+        await talk.alter("two of them", {"b": {"small": [0]}, "c": {"small": [1]}})
+        await talk.until_in("b", "small", 0)
+        await talk.until_in("c", "small", 1)
+        await talk.note("moved", "small")
+        await talk.alter("back", {"a": {"small": [0, 1]}})
+        await talk.until_in("a", "small", 0, 1)
+        await talk.note("back again", "small")
+
+    same(pair, story)
+
+
+def test_a_throttled_move_is_redirected_and_called_off(pair: Pair) -> None:
+    async def story(talk: LogDirTalk) -> None:
+        await talk.throttle(1)
+        await talk.alter("on its way", {"b": {"large": [0]}})
+
+        async def one_chunk() -> bool:
+            answer = await talk.describe("large")
+            return any(
+                row.is_future_key and row.partition_size
+                for result in answer.results
+                for topic in result.topics
+                for row in topic.partitions
+            )
+
+        await until(one_chunk)
+        await talk.note("one chunk there", "large")
+        await talk.alter("the same again", {"b": {"large": [0]}})
+        await talk.note("nothing changed", "large")
+        await talk.alter("redirected", {"c": {"large": [0]}})
+        await until_places(talk, {"a": False, "c": True})
+        await talk.alter("called off", {"a": {"large": [0]}})
+        await until_places(talk, {"a": False})
+        await talk.note("where it was", "large")
+        await talk.alter("on its way again", {"b": {"large": [0]}})
+        await talk.throttle(None)
+        await talk.until_in("b", "large", 0)
+        await talk.note("at last", "large")
+
+    same(pair, story)
+
+
+async def until_places(talk: LogDirTalk, wanted: dict[str, bool]) -> None:
+    async def there() -> bool:
+        return await talk.places("large") == wanted
+
+    await until(there)

@@ -1,0 +1,349 @@
+"""A broker of ours and one of Apache Kafka 3.9.1 in one cluster, with two log directories each.
+
+Kafka's tool moves replicas between them; then a directory of each fails under the other's controller, which
+has to hear of it, move the leaders, and say which replicas are offline. A directory fails by being put away:
+what is open stays open, the next file that is to be written by name cannot be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from judges import needs_kafka_jars
+from kazoo.client import KazooClient
+
+from bench.apache_kafka import KafkaBroker, run_tool
+from ottla.client.connection import BrokerConnection
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.metadata import znodes
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import DescribeLogDirsRequest, MetadataRequest, MetadataResponse
+
+pytestmark = pytest.mark.timeout(300)
+
+OURS, JAVA = 1, 2
+WAIT_S = 60.0
+SETTINGS = {
+    "offsets.topic.replication.factor": "1",
+    "auto.create.topics.enable": "false",
+    "auto.leader.rebalance.enable": "false",
+    "controlled.shutdown.retry.backoff.ms": "200",
+    "log.segment.delete.delay.ms": "100",
+    "replica.high.watermark.checkpoint.interval.ms": "300",
+}
+
+
+class Mixed:
+    """The two brokers; `roots` are the folders of their log directories `a` and `b`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.roots = {OURS: directory / "ours", JAVA: directory / "java"}
+        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        self.zookeeper.start()
+        self.ours = BrokerProcess(OURS, directory / "ours", free_port())
+        self.ours.write_properties(self.zookeeper.connect, self._settings(OURS))
+        self.java = KafkaBroker(
+            directory / "java", self.zookeeper.connect, broker_id=JAVA, settings=self._settings(JAVA)
+        )
+        self.tree = KazooClient(self.zookeeper.connect)
+        self.ports = {OURS: self.ours.port, JAVA: self.java.port}
+
+    def _settings(self, broker: int) -> dict[str, str]:
+        return {**SETTINGS, "log.dirs": ",".join(str(self.roots[broker] / name) for name in "ab")}
+
+    def start(self) -> None:
+        self.ours.start_and_wait()
+        self.tree.start()
+        self.java.start()
+        for port in self.ports.values():
+            until(lambda port=port: len(metadata(port).brokers) == 2, "both are in the metadata")  # type: ignore[misc]
+
+    def stop(self) -> None:
+        self.java.stop()
+        self.ours.stop()
+        self.tree.stop()
+        self.tree.close()
+        self.zookeeper.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def create(self, topic: str, assignment: list[list[int]]) -> None:
+        new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([new])[topic].result(60)
+
+        def known() -> bool:
+            return all(len(partitions(port, topic)) == len(assignment) for port in self.ports.values())
+
+        until(known, f"all brokers know of {topic}")
+
+    def directory_of(self, broker: int, topic: str, partition: int) -> str | None:
+        """The log directory that the broker has the replica in; None while it is in none, or moves."""
+        names = [name for name in "ab" if (self.roots[broker] / name / f"{topic}-{partition}").is_dir()]
+        return names[0] if len(names) == 1 else None
+
+    def elect(self, broker: int) -> None:
+        """Depose the controller until it is this one's turn, and all know it."""
+
+        def elected() -> bool:
+            if not self.tree.exists(znodes.CONTROLLER):
+                return False
+            controller = znodes.decode_controller(self.tree.get(znodes.CONTROLLER)[0])
+            if controller != broker:
+                self.tree.delete(znodes.CONTROLLER)
+            return controller == broker
+
+        until(elected, f"broker {broker} is elected")
+        until(
+            lambda: all(metadata(port).controller_id == broker for port in self.ports.values()),
+            "all know the controller",
+        )
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.1)
+
+
+def metadata(port: int, topic: str | None = None) -> MetadataResponse:
+    """What this broker, and none other, says."""
+
+    async def ask() -> MetadataResponse:
+        connection = await BrokerConnection.open("127.0.0.1", port)
+        try:
+            names = None if topic is None else [MetadataRequest.MetadataRequestTopic(name=topic)]
+            return await connection.request(MetadataRequest(topics=names))
+        finally:
+            connection.close()
+
+    return asyncio.run(ask())
+
+
+def partitions(port: int, topic: str) -> dict[int, MetadataResponse.MetadataResponsePartition]:
+    return {p.partition_index: p for t in metadata(port, topic).topics for p in t.partitions}
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
+    needs_kafka_jars()
+    cluster = Mixed(tmp_path_factory.mktemp("mixed-dirs"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def produce(mixed: Mixed, topic: str, values: Mapping[int, list[str]]) -> None:
+    failures: list[object] = []
+    producer = Producer(
+        {"bootstrap.servers": mixed.bootstrap, "acks": "all", "delivery.timeout.ms": int(WAIT_S * 1000)}
+    )
+    for partition, several in values.items():
+        for value in several:
+            producer.produce(
+                topic,
+                value.encode(),
+                partition=partition,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+    assert producer.flush(WAIT_S + 10) == 0
+    assert failures == []
+
+
+def consume(mixed: Mixed, topic: str, partition: int, count: int) -> list[str]:
+    consumer = Consumer(
+        {"bootstrap.servers": mixed.bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    values: list[str] = []
+    deadline = time.monotonic() + WAIT_S
+    try:
+        while len(values) < count:
+            assert time.monotonic() < deadline, f"got {len(values)} of {count} records"
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                values.append(message.value().decode())
+    finally:
+        consumer.close()
+    return values
+
+
+def reassign(mixed: Mixed, file: Path, action: str) -> str:
+    arguments = ["--bootstrap-server", mixed.bootstrap, "--reassignment-json-file", str(file), action]
+    ran = run_tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", arguments, timeout_s=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_kafkas_tool_moves_replicas_of_both_kinds_between_directories(mixed: Mixed, tmp_path: Path) -> None:
+    mixed.create("moves", [[OURS], [JAVA], [OURS]])
+    values = {partition: [f"{partition}-{n}" for n in range(200)] for partition in range(3)}
+    produce(mixed, "moves", values)
+    replicas = {0: [OURS], 1: [JAVA, OURS], 2: [JAVA]}
+    target = {
+        # Also where a replica is not yet: it is to be made there.
+        (partition, broker): "a" if mixed.directory_of(broker, "moves", partition) == "b" else "b"
+        for partition, brokers in replicas.items()
+        for broker in brokers
+    }
+    plan = {
+        "version": 1,
+        "partitions": [
+            {
+                "topic": "moves",
+                "partition": partition,
+                "replicas": brokers,
+                "log_dirs": [str(mixed.roots[broker] / target[partition, broker]) for broker in brokers],
+            }
+            for partition, brokers in replicas.items()
+        ],
+    }
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    printed = reassign(mixed, file, "--execute")
+    assert "Successfully started partition reassignments" in printed
+
+    def all_there() -> bool:
+        return all(
+            mixed.directory_of(broker, "moves", partition) == wanted
+            for (partition, broker), wanted in target.items()
+        )
+
+    until(all_there, f"all replicas are where they shall be: {target}")
+    verified: list[str] = []
+
+    def tool_agrees() -> bool:
+        verified[:] = [reassign(mixed, file, "--verify")]
+        return "still in progress" not in verified[0]
+
+    until(tool_agrees, "Kafka's tool finds everything done")
+    for partition in range(3):
+        assert f"Reassignment of partition moves-{partition} is completed." in verified[0]
+        for broker in replicas[partition]:
+            assert f"Reassignment of replica moves-{partition}-{broker} completed successfully" in verified[0]
+    produce(mixed, "moves", {0: ["after"], 1: ["after"], 2: ["after"]})
+    for partition in range(3):
+        assert consume(mixed, "moves", partition, 201) == [*values[partition], "after"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "controller"), [(OURS, JAVA), (JAVA, OURS)], ids=["ours under Kafka's", "Kafka's under ours"]
+)
+def test_a_directory_fails(mixed: Mixed, failing: int, controller: int) -> None:
+    other = JAVA if failing == OURS else OURS
+    topic = f"fails-on-{failing}"
+    mixed.elect(controller)
+    # Enough of each that both directories have some.
+    mixed.create(topic, [[failing, other]] * 4 + [[other, failing]] * 4)
+    alone = f"alone-on-{failing}"
+    mixed.create(alone, [[failing]] * 4)
+    until(
+        lambda: None not in places(mixed, failing, topic, alone).values(),
+        "all logs are made",
+    )
+    produce(mixed, topic, {partition: ["before"] for partition in range(8)})
+    produce(mixed, alone, {partition: ["before"] for partition in range(4)})
+    lost = {key for key, name in places(mixed, failing, topic, alone).items() if name == "a"}
+    assert 0 < len(lost) < 12, "a part of them is in the directory that is going to fail"
+    working = mixed.ports[other]
+    broken = mixed.roots[failing] / "a"
+    away = broken.with_name("away")
+    broken.rename(away)
+    broken.write_text("no directory")
+    try:
+
+        def moved() -> bool:
+            rows = partitions(working, topic)
+            return all(
+                (
+                    rows[partition].leader_id == other
+                    and rows[partition].isr_nodes == [other]
+                    and rows[partition].offline_replicas == [failing]
+                )
+                if (topic, partition) in lost
+                else rows[partition].offline_replicas == []
+                for partition in range(8)
+            )
+
+        until(moved, "the leaders have moved off the failed directory, and all know what is offline")
+
+        def leaderless() -> bool:
+            rows = partitions(working, alone)
+            return all(
+                (rows[partition].leader_id == -1) == ((alone, partition) in lost) for partition in range(4)
+            )
+
+        until(leaderless, "what only the failed directory has has no leader")
+        if failing == OURS:
+            assert unavailable(mixed, alone) == {partition for name, partition in lost if name == alone}
+        # What is in the other directory is led and written as before, and what has moved is, too.
+        produce(mixed, topic, {partition: ["meanwhile"] for partition in range(8)})
+        produce(mixed, alone, {p: ["meanwhile"] for p in range(4) if (alone, p) not in lost})
+        assert [r.error_code for r in log_dirs(mixed, failing)] in (
+            [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE],
+            [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR],
+        )
+    finally:
+        (mixed.ours if failing == OURS else mixed.java).stop()
+        broken.unlink()
+        away.rename(broken)
+        if failing == OURS:
+            mixed.ours.start_and_wait()
+        else:
+            mixed.java.start()
+
+    def back() -> bool:
+        rows = partitions(working, topic)
+        return all(set(rows[partition].isr_nodes) == {failing, other} for partition in range(8)) and all(
+            row.leader_id == failing for row in partitions(working, alone).values()
+        )
+
+    until(back, "a new start has brought everything back")
+    for partition in range(8):
+        assert consume(mixed, topic, partition, 2) == ["before", "meanwhile"]
+    for partition in range(4):
+        expected = ["before"] if (alone, partition) in lost else ["before", "meanwhile"]
+        assert consume(mixed, alone, partition, len(expected)) == expected
+
+
+def unavailable(mixed: Mixed, topic: str) -> set[int]:
+    """The topic's partitions without a leader, by Kafka's tool."""
+    described = run_tool(
+        "org.apache.kafka.tools.TopicCommand",
+        ["--bootstrap-server", mixed.bootstrap, "--describe", "--unavailable-partitions"],
+    )
+    assert described.returncode == 0, described.stderr
+    lines = [line for line in described.stdout.splitlines() if f"Topic: {topic}\t" in line]
+    return {int(line.split("Partition: ")[1].split("\t")[0]) for line in lines}
+
+
+def places(mixed: Mixed, broker: int, topic: str, alone: str) -> dict[tuple[str, int], str | None]:
+    keys = [(topic, partition) for partition in range(8)] + [(alone, partition) for partition in range(4)]
+    return {key: mixed.directory_of(broker, *key) for key in keys}
+
+
+def log_dirs(mixed: Mixed, broker: int) -> list[Any]:
+    async def ask() -> Any:
+        connection = await BrokerConnection.open("127.0.0.1", mixed.ports[broker])
+        try:
+            return await connection.request(DescribeLogDirsRequest(topics=None))
+        finally:
+            connection.close()
+
+    return list(asyncio.run(ask()).results)
