@@ -116,3 +116,27 @@ def test_a_message_of_many_lines_is_kept_to_one() -> None:
     lines = screen(_cluster(conditions=[ready]), [], _NOW_MS).splitlines()
     assert lines[0].startswith("shop/demo: not Ready (first second xxx")
     assert len(lines[0]) < 200
+
+
+def test_a_reassignment_that_was_asked_for_is_shown_until_it_is_done() -> None:
+    asked = {"id": "a", "phase": "Waiting", "message": "for the roll to end"}
+    assert "asked to reassign: Waiting (for the roll to end)" in screen(
+        _cluster(reassignRequest=asked), [], _NOW_MS
+    )
+    done = {"id": "a", "phase": "Completed", "message": ""}
+    assert "asked to reassign" not in screen(_cluster(reassignRequest=done), [], _NOW_MS)
+
+
+def test_an_upgrade_and_a_throttled_move_are_told() -> None:
+    move = {"id": "m", "reason": "Empty", "moved": 2, "total": 9, "startedAt": "2026-01-01T00:01:00Z"}
+    text = screen(
+        _cluster(
+            reassignment=move,
+            throttle={"rate": 1000, "topics": ["a"]},
+            upgrade={"fromVersion": "3.8", "toVersion": "3.9", "phase": "Binaries"},
+        ),
+        [],
+        _NOW_MS,
+    )
+    assert "moving replicas (Empty): 2 of 9, for 30 s, at 1000 bytes/s a broker" in text
+    assert "upgrading from 3.8 to 3.9: binaries" in text

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import time
+import uuid
 from typing import Any
 
 import click
@@ -19,10 +20,16 @@ from ottla_operator.conditions import iso_time
 from ottla_operator.kubectl.screen import overview, screen
 from ottla_operator.kubernetes.naming import CLUSTER_LABEL
 from ottla_operator.resources import KINDS
-from ottla_operator.resources.common import APPROVE_ANNOTATION, GROUP, PAUSE_ANNOTATION
+from ottla_operator.resources.common import (
+    APPROVE_ANNOTATION,
+    GROUP,
+    PAUSE_ANNOTATION,
+    REASSIGN_ANNOTATION,
+)
 
 RESTARTED_ANNOTATION = f"{GROUP}/restarted-at"
 _TIMEOUT_S = 60
+_POLL_S = 2
 _PLURAL = f"brokerclusters.{GROUP}"
 
 
@@ -123,6 +130,60 @@ def roll(kubectl: Kubectl, cluster: str) -> None:
     click.echo(
         f"every broker of {cluster} is due for a bounce; kubectl ottla status {cluster} shows how far it is"
     )
+
+
+@main.command()
+@click.argument("cluster")
+@click.option("--empty", "emptied", metavar="ID[,ID…]", help="Move every replica off these brokers.")
+@click.option("--release", is_flag=True, help="Take back what was asked for: emptied brokers are used again.")
+@click.option("--wait", is_flag=True, help="Until it is done; fails when it is refused.")
+@click.pass_obj
+def reassign(kubectl: Kubectl, cluster: str, emptied: str | None, release: bool, wait: bool) -> None:
+    """Move replicas until all brokers of CLUSTER have as many, or until some of them have none.
+
+    A broker that is emptied stays so, and gets nothing new, until --release or another reassign.
+    """
+    if release:
+        if emptied is not None or wait:
+            raise click.UsageError("--release stands alone")
+        kubectl.run("annotate", _PLURAL, cluster, f"{REASSIGN_ANNOTATION}-")
+        click.echo(f"every broker of {cluster} may hold replicas again")
+        return
+    request: dict[str, Any] = {"id": uuid.uuid4().hex[:12]}
+    if emptied is not None:
+        request["empty"] = _ids(emptied)
+    annotation = f"{REASSIGN_ANNOTATION}={json.dumps(request)}"
+    kubectl.run("annotate", _PLURAL, cluster, annotation, "--overwrite")
+    what = (
+        f"broker {', '.join(map(str, request['empty']))} is emptied" if emptied else "replicas are evened out"
+    )
+    click.echo(f"request {request['id']}: {what}; kubectl ottla status {cluster} shows how far it is")
+    if wait:
+        _wait_for_request(kubectl, cluster, request["id"])
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no list of broker ids", param_hint="--empty") from None
+
+
+def _wait_for_request(kubectl: Kubectl, cluster: str, id_: str) -> None:
+    told = ""
+    while True:
+        status = kubectl.items(_PLURAL, cluster)[0].get("status") or {}
+        request = status.get("reassignRequest") or {}
+        if request.get("id") == id_:
+            line = ": ".join(part for part in (request["phase"], request.get("message")) if part)
+            if line != told:
+                click.echo(line)
+                told = line
+            if request["phase"] == "Completed":
+                return
+            if request["phase"] == "Refused":
+                raise click.exceptions.Exit(1)
+        time.sleep(_POLL_S)
 
 
 @main.command()

@@ -80,7 +80,16 @@ def _doing(status: Object, now_ms: int) -> Iterator[str]:
         yield f"rolling to revision {roll['targetHash']}: {roll['updated']} of {roll['total']}, for {since}"
     if move:
         since = _ago(move["startedAt"], now_ms)
-        yield f"moving replicas ({move['reason']}): {move['moved']} of {move['total']}, for {since}"
+        rate = (status.get("throttle") or {}).get("rate")
+        slowly = f", at {rate} bytes/s a broker" if rate else ""
+        yield f"moving replicas ({move['reason']}): {move['moved']} of {move['total']}, for {since}{slowly}"
+    upgrade = status.get("upgrade")
+    if upgrade:
+        yield f"upgrading from {upgrade['fromVersion']} to {upgrade['toVersion']}: {upgrade['phase'].lower()}"
+    asked = status.get("reassignRequest")
+    if asked and asked["phase"] != "Completed":
+        why = f" ({_short(asked['message'])})" if asked.get("message") else ""
+        yield f"asked to reassign: {asked['phase']}{why}"
 
 
 def _brokers(status: Object) -> list[str]:
