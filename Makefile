@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test lint format bench e2e lock clean
+.PHONY: setup run test lint format bench bench-kubernetes e2e lock clean
 
 setup: $(READY)
 
@@ -38,6 +38,9 @@ format: setup
 
 bench: setup
 	$(BIN)/python -m bench
+
+bench-kubernetes: setup
+	$(BIN)/python -m tests.e2e.measure
 
 # Hashed, with no index host in it: all extras for development, the operator's for the image.
 COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from tests.e2e.kube import Kube, Object, wait_for
+from tests.e2e.kube import Kube, Object, stage_of, wait_for
 
 IMAGE = "ottla:dev"
+SYSTEM = os.environ.get("OTTLA_E2E_SYSTEM", "ottla-system")
+"""The namespace of the operator."""
+NAMESPACE = os.environ.get("OTTLA_E2E_NAMESPACE", "ottla-e2e")
 CHILD_KINDS = (
     "statefulset",
     "configmap",
@@ -69,10 +74,21 @@ class Cluster:
         changed = dict.fromkeys(("num.io.threads", "log.retention.ms"))
         self.patch({"replicas": 3, "image": None, "config": changed})
 
+    def annotate(self, name: str, value: str | None) -> None:
+        """None: take the annotation away."""
+        self.kube.patch(
+            "brokercluster", self.name, self.namespace, {"metadata": {"annotations": {name: value}}}
+        )
+
     def scale(self, replicas: int) -> None:
         self.kube.kubectl("scale", "brokercluster", self.name, "-n", self.namespace, f"--replicas={replicas}")
 
     # ---- looking
+
+    @property
+    def spec(self) -> Object:
+        found = self.kube.get("brokercluster", self.name, self.namespace) or {}
+        return dict(found["spec"])
 
     @property
     def status(self) -> Object:
@@ -107,6 +123,26 @@ class Cluster:
             raise AssertionError(f"{error}; {last[0]}") from None
         return time.monotonic() - began
 
+    def wait_rolled(self, before: Mapping[str, str], timeout_s: float) -> float:
+        """Wait until every broker's pod is a new one and all is well; seconds."""
+        began = time.monotonic()
+
+        def replaced() -> bool:
+            now = self.brokers()
+            return set(now) == set(before) and not set(now.values()) & set(before.values())
+
+        wait_for("every pod is a new one", replaced, timeout_s)
+        self.wait_ready(timeout_s)
+        return time.monotonic() - began
+
+    def is_in_sync(self) -> bool:
+        return self.condition("FullyReplicated").get("status") == "True"
+
+    def holds_replicas(self, broker: int, topic: str = "events") -> bool:
+        address = self.status["bootstrapServers"]
+        text = self.in_pod("ottla", "topics", "describe", topic, "-b", address, "-o", "json")
+        return broker in _replicas(json.loads(text))
+
     def brokers(self) -> dict[str, str]:
         """Names and uids of the brokers' pods."""
         return self._pods("broker")
@@ -114,10 +150,16 @@ class Cluster:
     def zookeepers(self) -> dict[str, str]:
         return self._pods("zookeeper")
 
+    def stages(self, component: str = "broker") -> dict[str, str]:
+        """How far each pod is, by name."""
+        return {pod["metadata"]["name"]: stage_of(pod) for pod in self._listed(component)}
+
     def _pods(self, component: str) -> dict[str, str]:
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self._listed(component)}
+
+    def _listed(self, component: str) -> list[Object]:
         selector = f"ottla.dev/cluster={self.name},ottla.dev/component={component}"
-        pods = self.kube.list("pod", self.namespace, selector)
-        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+        return self.kube.list("pod", self.namespace, selector)
 
     def children(self) -> list[tuple[str, str, str]]:
         """(kind, name, uid) of everything that the operator applies."""
@@ -135,3 +177,14 @@ class Cluster:
     def in_pod(self, *command: str, broker: int = 0) -> str:
         pod = f"{self.name}-brokers-{broker}"
         return self.kube.kubectl("exec", pod, "-n", self.namespace, "-c", "broker", "--", *command)
+
+
+def _replicas(described: object) -> set[int]:
+    """Whatever stands under `replicas`, at any depth."""
+    if isinstance(described, dict):
+        here = described.get("replicas")
+        own = set(here) if isinstance(here, list) else set()
+        return own.union(*(_replicas(inner) for inner in described.values()))
+    if isinstance(described, list):
+        return set().union(*(_replicas(inner) for inner in described))
+    return set()

@@ -9,18 +9,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.clusters import IMAGE, Cluster, cluster_spec
+from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
+from tests.e2e.installing import ROOT, WHY_NOT, connect, install_operator, uninstall_operator
 from tests.e2e.kube import Kube, wait_for
-
-ROOT = Path(__file__).parents[2]
-SYSTEM = os.environ.get("OTTLA_E2E_SYSTEM", "ottla-system")
-NAMESPACE = os.environ.get("OTTLA_E2E_NAMESPACE", "ottla-e2e")
-_WHY_NOT = "needs OTTLA_KUBE, the path of kube.sh, or a KUBECONFIG"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,56 +27,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(2400))
 
 
+_unproven: list[str] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _unproven:
+        terminalreporter.section("what this cluster cannot prove")
+        for line in _unproven:
+            terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def kube() -> Kube:
-    """A cluster that answers, with the image in it. OTTLA_E2E_IMAGE=keep: the image is there already."""
-    script = os.environ.get("OTTLA_KUBE")
-    if script:
-        subprocess.run([script, "up"], check=True, timeout=1500)
-        if os.environ.get("OTTLA_E2E_IMAGE") != "keep":
-            _load_image(script)
-        return Kube(Path(script))
-    if not os.environ.get("KUBECONFIG"):
-        pytest.skip(_WHY_NOT)
-    return Kube(None)
+    """A cluster that answers, with the image in it."""
+    found = connect()
+    if found is None:
+        pytest.skip(WHY_NOT)
+    _unproven.extend(_beyond(found))
+    return found
 
 
-def _load_image(script: str) -> None:
-    base = "localhost/python:3.12-slim"
-    subprocess.run([script, "base-image", base], check=True, timeout=900)
-    subprocess.run([script, "load-image", str(ROOT), IMAGE, f"BASE_IMAGE={base}"], check=True, timeout=1500)
+def _beyond(kube: Kube) -> Iterator[str]:
+    nodes = kube.kubectl("get", "nodes", "-o", "name").split()
+    if len(nodes) < 2:
+        yield "racks, and the loss of a node: there is one node (planners and builders: tests/unit)"
+    growing = kube.kubectl("get", "storageclass", "-o", "jsonpath={.items[*].allowVolumeExpansion}")
+    if "true" not in growing:
+        yield "a file system that grows: no StorageClass allows it (test_outside: claims grow around pods)"
+    yield "a provider's load balancers (test_outside plays the provider), and NetworkPolicies being enforced"
 
 
 @pytest.fixture(scope="session")
 def operator(kube: Kube) -> Iterator[str]:
     """The chart, installed. The name of the operator's Deployment in the namespace SYSTEM."""
-    repository, tag = IMAGE.split(":")
-    kube.helm(
-        *("upgrade", "--install", "ottla", str(ROOT / "charts/ottla"), "-n", SYSTEM, "--create-namespace"),
-        *("--set", f"image.repository={repository}", "--set", f"image.tag={tag}"),
-        *("--set", "resources.requests.cpu=10m", "--take-ownership", "--wait", "--timeout", "3m"),
-        *_only_these_namespaces(kube),
-    )
+    install_operator(kube)
     yield "ottla"
     if not os.environ.get("OTTLA_E2E_KEEP"):
-        kube.helm("uninstall", "ottla", "-n", SYSTEM, "--wait")
-
-
-def _only_these_namespaces(kube: Kube) -> list[str]:
-    """OTTLA_E2E_NAMESPACED: where others share the cluster, with operators of their own."""
-    if not os.environ.get("OTTLA_E2E_NAMESPACED"):
-        return []
-    for name in (NAMESPACE, f"{NAMESPACE}-gone"):
-        kube.ensure_namespace(name)
-    return ["--set", f"watchNamespaces={{{NAMESPACE},{NAMESPACE}-gone}}"]
-
-
-def kill_operator(kube: Kube) -> None:
-    """At once, as a node that is lost takes it along; its Deployment starts another."""
-    kube.kubectl(
-        *("delete", "pod", "-n", SYSTEM, "-l", "app.kubernetes.io/name=ottla-operator"),
-        *("--grace-period=0", "--force", "--wait=false"),
-    )
+        uninstall_operator(kube)
 
 
 @pytest.fixture(scope="session")
@@ -107,3 +91,32 @@ def cluster(demo: Cluster) -> Cluster:
     """The shared cluster, Ready with three brokers."""
     demo.wait_ready()
     return demo
+
+
+Plugin = Callable[..., str]
+
+
+@pytest.fixture
+def ottla(kube: Kube, cluster: Cluster, tmp_path: Path) -> Plugin:
+    """Runs `kubectl ottla ARGS…`, or the plugin itself, in the cluster's namespace; what it prints."""
+    beside = Path(sys.executable).parent
+    path = f"{beside}{os.pathsep}{os.environ['PATH']}"
+    command, plugin = kube.command("kubectl"), ["kubectl", "ottla"]
+    if len(command) > 1:
+        # kube.sh gives kubectl a flag of its own, and then kubectl looks for no plugin.
+        plugin = ["kubectl-ottla"]
+        script = tmp_path / "kubectl"
+        script.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
+        script.chmod(0o755)
+        path = f"{tmp_path}{os.pathsep}{path}"
+    assert (beside / "kubectl-ottla").exists(), "this tree is not installed: make setup"
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [*plugin, "-n", cluster.namespace, *arguments],
+            capture_output=True, text=True, timeout=600, check=False, env={**os.environ, "PATH": path},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,25 +37,19 @@ class Kube:
         """What runs `kubectl` or `helm` for this cluster."""
         return [*([str(self._script)] if self._script is not None else []), tool, *arguments]
 
-    def _run(self, tool: str, arguments: Iterable[str], text: str | None, timeout_s: float) -> str:
-        command = self.command(tool, arguments)
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-        if done.returncode != 0:
-            raise CommandFailed(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout
-
     def kubectl(self, *arguments: str, text: str | None = None, timeout_s: float = 120) -> str:
-        return self._run("kubectl", arguments, text, timeout_s)
+        return _run(self.command("kubectl", arguments), text, timeout_s)
 
     def helm(self, *arguments: str, timeout_s: float = 600) -> str:
-        return self._run("helm", arguments, None, timeout_s)
+        return _run(self.command("helm", arguments), None, timeout_s)
 
     def on_node(self, *command: str) -> list[str]:
         """The command that runs `command` where Services have names; None has no such place."""
         assert self._script is not None
         return [str(self._script), "node", *command]
+
+    def run_on_node(self, *command: str, timeout_s: float = 60) -> str:
+        return _run(self.on_node(*command), None, timeout_s)
 
     @property
     def has_node(self) -> bool:
@@ -72,6 +69,34 @@ class Kube:
         )["items"]
         return found
 
+    @contextmanager
+    def watching(self, kind: str, name: str, namespace: str, path: str) -> Iterator[Sequence[str]]:
+        """A list that grows by each value which the JSONPath `path` of an object takes; "" where it has none.
+
+        The API server tells of every change, so that none is missed however busy the machine is.
+        """
+        command = self.command("kubectl", ("get", kind, name, "-n", namespace, "-w", "-o"))
+        process = subprocess.Popen(
+            [*command, f'jsonpath={{{path}}}{{"\\n"}}'], stdout=subprocess.PIPE, text=True
+        )
+        seen: deque[str] = deque()
+
+        def read() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if not seen or seen[-1] != line.strip():
+                    seen.append(line.strip())
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            wait_for("the watch has begun", lambda: seen, 60)
+            yield seen
+        finally:
+            process.kill()
+            process.wait()
+            reader.join(10)
+
     def apply(self, *objects: Object) -> None:
         content = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         self.kubectl("apply", "-f", "-", text=json.dumps(content))
@@ -86,6 +111,22 @@ class Kube:
         """It may be there already."""
         if not self.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name").strip():
             self.kubectl("create", "namespace", name)
+
+
+def _run(command: list[str], text: str | None, timeout_s: float) -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode != 0:
+        raise CommandFailed(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def stage_of(pod: Object) -> str:
+    """`stopping`, `starting` or `ready`."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return "stopping"
+    conditions = pod.get("status", {}).get("conditions") or ()
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return "ready" if ready else "starting"
 
 
 def wait_for(what: str, look: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5) -> T:

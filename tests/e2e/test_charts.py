@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.e2e.conftest import ROOT
+from tests.e2e.clusters import SYSTEM, Cluster
 from tests.e2e.generate import MANIFEST, rendered
+from tests.e2e.installing import ROOT
 from tests.e2e.kube import KUBE_VERSION, Kube
 
 _CHARTS = ("charts/ottla", "charts/ottla-cluster")
@@ -125,6 +127,31 @@ def test_the_api_server_refuses_what_the_schema_forbids(
             "-",
             text=json.dumps(resource),
         )
+
+
+def test_helm_upgrade_brings_the_definitions_up_to_date(kube: Kube, cluster: Cluster, tmp_path: Path) -> None:
+    """From a chart that calls a column of BrokerClusters otherwise, as an older one might; clusters stay."""
+    older = tmp_path / "ottla"
+    shutil.copytree(ROOT / "charts/ottla", older)
+    definition = older / "templates/crds/brokerclusters.yaml"
+    definition.write_text(definition.read_text().replace("name: UnderMinISR", "name: Insufficient"))
+    before = (cluster.status["clusterId"], cluster.brokers())
+    options = ("-n", SYSTEM, "--reuse-values", "--wait", "--timeout", "3m")
+    try:
+        kube.helm("upgrade", "ottla", str(older), *options)
+        assert "Insufficient" in _columns(kube)
+    finally:
+        kube.helm("upgrade", "ottla", str(ROOT / "charts/ottla"), *options)
+    assert "UnderMinISR" in _columns(kube)
+    assert "Insufficient" not in _columns(kube)
+    cluster.wait_ready()
+    assert (cluster.status["clusterId"], cluster.brokers()) == before
+
+
+def _columns(kube: Kube) -> set[str]:
+    text = kube.kubectl("get", "customresourcedefinition", "brokerclusters.ottla.dev", "-o", "json")
+    (version,) = json.loads(text)["spec"]["versions"]
+    return {column["name"] for column in version["additionalPrinterColumns"]}
 
 
 def test_the_plain_manifest_is_what_the_chart_renders(kube: Kube) -> None:

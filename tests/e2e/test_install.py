@@ -7,8 +7,7 @@ import json
 import pytest
 
 from tests.e2e.clients import Traffic
-from tests.e2e.clusters import Cluster
-from tests.e2e.conftest import SYSTEM
+from tests.e2e.clusters import SYSTEM, Cluster
 from tests.e2e.kube import Kube
 
 

@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.clusters import Cluster
+from tests.e2e.conftest import Plugin
 from tests.e2e.kube import Kube, wait_for
-
-Plugin = Callable[..., str]
-
-
-@pytest.fixture
-def ottla(kube: Kube, cluster: Cluster, tmp_path: Path) -> Plugin:
-    """Runs `kubectl ottla ARGS…`, or the plugin itself, in the cluster's namespace; what it prints."""
-    beside = Path(sys.executable).parent
-    path = f"{beside}{os.pathsep}{os.environ['PATH']}"
-    command, plugin = kube.command("kubectl"), ["kubectl", "ottla"]
-    if len(command) > 1:
-        # kube.sh gives kubectl a flag of its own, and then kubectl looks for no plugin.
-        plugin = ["kubectl-ottla"]
-        script = tmp_path / "kubectl"
-        script.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
-        script.chmod(0o755)
-        path = f"{tmp_path}{os.pathsep}{path}"
-    assert (beside / "kubectl-ottla").exists(), "this tree is not installed: make setup"
-
-    def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [*plugin, "-n", cluster.namespace, *arguments],
-            capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PATH": path},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
 
 
 @pytest.fixture

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
 
 import pytest
 
-from tests.e2e.clusters import Cluster, cluster_spec
-from tests.e2e.conftest import NAMESPACE, kill_operator
+from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
+from tests.e2e.kills import KilledAtEachStep
 from tests.e2e.kube import Kube, wait_for
 
 _GONE_S = 60
+"""Where the machine has as many cores as there is to do; else as much longer as there is more."""
 
 
 @pytest.fixture
@@ -33,26 +36,33 @@ def brief(kube: Kube, operator: str) -> Cluster:
     return cluster
 
 
-def test_the_operator_killed_while_it_deletes_a_cluster(kube: Kube, brief: Cluster) -> None:
-    kube.delete("brokercluster", "brief", brief.namespace, "--wait=false")
-    kill_operator(kube)
+def test_the_operator_killed_at_each_step_of_a_deletion(kube: Kube, brief: Cluster) -> None:
+    def left() -> dict[str, int]:
+        found = kube.list("statefulset,pod,pvc,configmap,service", brief.namespace, "ottla.dev/cluster=brief")
+        return Counter(item["kind"] for item in found)
 
-    def all_gone() -> bool:
-        if kube.get("brokercluster", "brief", brief.namespace) is not None:
-            return False
-        kinds = "statefulset,pod,pvc,configmap,service"
-        return not kube.list(kinds, brief.namespace, "ottla.dev/cluster=brief")
-
-    wait_for("everything is gone", all_gone, 120)
+    with KilledAtEachStep(kube, left) as killed:
+        kube.delete("brokercluster", "brief", brief.namespace, "--wait=false")
+        wait_for(
+            "everything is gone",
+            lambda: kube.get("brokercluster", "brief", brief.namespace) is None and not left(),
+            180,
+        )
+    assert killed.at
     # What refers to it stays, and says so; it goes without the cluster, too.
-    assert brief.condition("Ready", "topic", "some").get("reason") == "ClusterNotFound"
+    wait_for(
+        "the topic says so",
+        lambda: brief.condition("Ready", "topic", "some").get("reason") == "ClusterNotFound",
+        60,
+    )
     for kind, name in (("topic", "some"), ("topic", "kept"), ("quota", "all"), ("consumergroup", "group")):
         kube.delete(kind, name, brief.namespace, "--timeout=60s")
 
 
 def test_a_namespace_deleted_in_one_go_is_gone_within_a_minute(kube: Kube, brief: Cluster) -> None:
     began = time.monotonic()
-    kube.kubectl("delete", "namespace", brief.namespace, "--wait=true", timeout_s=180)
+    kube.kubectl("delete", "namespace", brief.namespace, "--wait=true", timeout_s=600)
     length_s = time.monotonic() - began
-    print(f"namespace gone: {length_s:.0f} s")
-    assert length_s < _GONE_S
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    print(f"namespace gone: {length_s:.0f} s, at load {load:.1f} a core")
+    assert length_s < _GONE_S * max(1.0, load)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -13,7 +12,7 @@ import pytest
 
 from tests.e2e.clients import Traffic
 from tests.e2e.clusters import Cluster
-from tests.e2e.conftest import kill_operator
+from tests.e2e.kills import KilledAtEachStep
 from tests.e2e.kube import Kube, wait_for
 
 _ROLL_S = 300
@@ -40,21 +39,8 @@ class PodsDown:
 
     def _look(self) -> None:
         while not self._stop.wait(0.5):
-            pods = self._cluster.kube.list(
-                "pod",
-                self._cluster.namespace,
-                f"ottla.dev/cluster={self._cluster.name},ottla.dev/component=broker",
-            )
-            ready = sum(_ready(pod) for pod in pods)
+            ready = list(self._cluster.stages().values()).count("ready")
             self.most = max(self.most, 3 - ready)
-
-
-def _ready(pod: dict[str, object]) -> bool:
-    text = json.dumps(pod)
-    return '"deletionTimestamp"' not in text and any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in json.loads(text).get("status", {}).get("conditions", [])
-    )
 
 
 @pytest.fixture
@@ -65,24 +51,11 @@ def settings(cluster: Cluster) -> Iterator[Cluster]:
     cluster.wait_ready(_ROLL_S)
 
 
-def _rolled(cluster: Cluster, before: dict[str, str], timeout_s: float = _ROLL_S) -> float:
-    """Wait until every broker's pod is a new one and all is well; seconds."""
-    began = time.monotonic()
-
-    def replaced() -> bool:
-        now = cluster.brokers()
-        return set(now) == set(before) and not set(now.values()) & set(before.values())
-
-    wait_for("every pod is a new one", replaced, timeout_s)
-    cluster.wait_ready(timeout_s)
-    return time.monotonic() - began
-
-
 def test_a_static_setting_rolls_one_by_one_and_loses_nothing(settings: Cluster) -> None:
     before, zookeepers = settings.brokers(), settings.zookeepers()
     with Traffic(settings, "events") as traffic, PodsDown(settings) as down:
         settings.patch({"config": {"num.io.threads": 3}})
-        length_s = _rolled(settings, before)
+        length_s = settings.wait_rolled(before, _ROLL_S)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()
         print(f"roll of three: {length_s:.0f} s, pauses {traffic.summary['produce_pause_s']} s")
@@ -127,6 +100,30 @@ def test_an_image_that_cannot_be_had_stops_the_roll_and_taking_it_back_heals(set
     assert set(settings.brokers().values()) >= kept
 
 
+def test_memory_that_no_node_has_stops_the_roll_and_taking_it_back_heals(settings: Cluster) -> None:
+    before = settings.brokers()
+    usual = settings.spec["resources"]
+    try:
+        with Traffic(settings, "events") as traffic:
+            settings.patch({"resources": {"requests": {"memory": "900Gi"}}})
+
+            def explained() -> bool:
+                return "Insufficient memory" in json.dumps(settings.status.get("brokers"))
+
+            wait_for("the status says what there is too little of", explained, 180)
+            traffic.wait_for_more(200)
+            kept = set(settings.brokers().values()) & set(before.values())
+            assert len(kept) == 2
+            assert settings.condition("Available").get("status") == "True"
+            settings.patch({"resources": usual})
+            settings.wait_ready(_ROLL_S)
+            traffic.wait_for_more(200)
+            traffic.assert_lost_nothing()
+    finally:
+        settings.patch({"resources": usual})
+    assert set(settings.brokers().values()) >= kept
+
+
 def test_an_impossible_setting_changes_nothing(settings: Cluster) -> None:
     before = settings.brokers()
     settings.patch({"config": {"num.io.threads": "many"}})
@@ -139,18 +136,20 @@ def test_an_impossible_setting_changes_nothing(settings: Cluster) -> None:
     assert settings.brokers() == before
 
 
-def test_the_operator_killed_during_a_roll_goes_on_with_it(kube: Kube, settings: Cluster) -> None:
+def test_the_operator_killed_at_each_step_of_a_roll_goes_on_with_it(kube: Kube, settings: Cluster) -> None:
     before = settings.brokers()
+
+    def step() -> dict[str, str]:
+        new = {pod for pod, uid in settings.brokers().items() if uid != before[pod]}
+        stages = settings.stages()
+        return {pod: f"{'new' if pod in new else 'old'}, {stages.get(pod, 'gone')}" for pod in before}
+
     with Traffic(settings, "events") as traffic, PodsDown(settings) as down:
-        settings.patch({"config": {"num.io.threads": 5}})
-        for replaced in (1, 2, 3):
-
-            def so_far(number: int = replaced) -> bool:
-                return len(set(before.values()) - set(settings.brokers().values())) >= number
-
-            wait_for(f"{replaced} pods are let go of", so_far, _ROLL_S, poll_s=0.2)
-            kill_operator(kube)
-        _rolled(settings, before)
+        with KilledAtEachStep(kube, step) as killed:
+            settings.patch({"config": {"num.io.threads": 5}})
+            settings.wait_rolled(before, _ROLL_S)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()
+    # Once at least for each broker.
+    assert len(killed.at) >= 3
     assert down.most == 1
