@@ -124,7 +124,7 @@ class Reconciler:
         observed = await self._observe(cluster, ours)
         result.observed = observed
         traits = self._platform.traits(cluster)
-        upgrade = plan_upgrade(cluster.spec, observed, traits)
+        upgrade = plan_upgrade(cluster.spec, observed, traits, cluster.status.upgrade)
         target = target_revision(cluster.spec, traits, upgrade.version)
         elsewhere = default_client_is_elsewhere(r for r in ours if isinstance(r, Quota))
         plan = plan_cluster(cluster, observed, target, upgrade, default_client_elsewhere=elsewhere)

@@ -111,6 +111,8 @@ class FakeCluster:
         for broker in self.brokers.values():
             if broker.changes_at_ms is None or broker.changes_at_ms > self.now_ms:
                 continue
+            if broker.state == "Starting" and self._has_no_volume(broker.id):
+                continue
             broker.changes_at_ms = None
             if broker.state == "Starting":
                 if broker.launch.config_hash in self.broken_hashes:
@@ -128,6 +130,10 @@ class FakeCluster:
         for topic in self.topics.values():
             for partition in topic.partitions:
                 self._progress(partition, live)
+
+    def _has_no_volume(self, broker: int) -> bool:
+        loss = self.losses.get(broker)
+        return loss is not None and loss.kind == "Gone"
 
     def live(self) -> set[int]:
         return {broker.id for broker in self.brokers.values() if broker.up}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_cluster import World
+
+from ottla_operator.planning.observed import VolumeLoss
+from ottla_operator.planning.throttle import FOLLOWERS, LEADERS
 
 changes = st.one_of(
     st.tuples(st.just("scale"), st.integers(3, 6)),
@@ -14,18 +19,26 @@ changes = st.one_of(
     st.tuples(st.just("factor"), st.sampled_from([2, 3])),
     st.tuples(st.just("stray"), st.integers(0, 5)),
     st.tuples(st.just("time"), st.integers(1, 20)),
+    st.tuples(st.sampled_from(["lose", "give up"]), st.integers(0, 5)),
+    st.tuples(st.just("empty"), st.integers(0, 5)),
+    st.tuples(st.just("rebalance"), st.integers(0, 2)),
+    st.tuples(st.just("throttle"), st.integers(0, 2)),
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(changes, max_size=12))
 def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple[str, int]]) -> None:
     world, cluster = World(), None
     cluster = world.cluster
     size, threads, partitions, factor, strays = 3, 1, 4, 3, 0
+    request: dict[str, object] = {}
+    rebalance: dict[str, object] = {}
 
     def ask() -> None:
-        world.brokers(size, config={"num.io.threads": str(threads)})
+        annotations = {"reassign": json.dumps(request)} if request else {}
+        spec = {"replicas": size, "config": {"num.io.threads": str(threads)}, "rebalance": rebalance}
+        world.apply("BrokerCluster", "demo", spec, **annotations)
         world.topic("t", partitions=partitions, replicas=factor, config={"min.insync.replicas": 2})
 
     ask()
@@ -42,6 +55,18 @@ def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple
             factor = value
         elif what == "crash" and value in live and len(live) > 2:
             cluster.crash(value)
+        elif what == "lose" and value in live and len(live) > 2:
+            # Its disk dies, and it with it.
+            cluster.losses[value] = VolumeLoss("Gone", "why")
+            cluster.crash(value)
+        elif what == "give up" and value in cluster.brokers:
+            cluster.losses.setdefault(value, VolumeLoss("Asked", "why"))
+        elif what == "empty":
+            request = {"id": f"empty-{value}", "empty": [value]}
+        elif what == "rebalance":
+            request = {"id": f"rebalance-{value}"} if value else {}
+        elif what == "throttle":
+            rebalance = {"replicationThrottle": f"{value}Mi"} if value else {}
         elif what == "stray" and value in live and len(live) > 1:
             # Somebody else creates a topic, perhaps on a broker that is to leave.
             strays += 1
@@ -52,6 +77,10 @@ def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple
                 world.step()
         ask()
         world.step()
+    if request.get("empty"):
+        # One that has to be empty may leave too few for the rest.
+        request = {}
+        ask()
     world.settle(passes=1500)
     for _ in range(20):
         world.step()
@@ -59,6 +88,9 @@ def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple
     assert not cluster.violations
     assert sorted(cluster.brokers) == list(range(size))
     assert len({broker.launch.config_hash for broker in cluster.brokers.values()}) == 1
+    assert not cluster.losses.keys() & cluster.brokers.keys()
+    assert not cluster.settings
+    assert not any({LEADERS, FOLLOWERS} & set(found.config) for found in cluster.topics.values())
     topic = cluster.topics["t"]
     assert len(topic.partitions) == partitions
     assert all(len(partition.replicas) == factor for partition in topic.partitions)

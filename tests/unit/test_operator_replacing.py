@@ -139,6 +139,15 @@ DEAD_2 = broker(2, "Gone", state="Starting")
             id="asked for, and needed for min ISR",
         ),
         pytest.param(
+            observe(
+                broker(0), broker(1), broker(2, "Asked"), topics=(topic("t", [0, 1, 2], [0, 2], min_isr=1),)
+            ),
+            [],
+            {2: "broker 1 to catch up on t-0"},
+            False,
+            id="asked for while another copy is not whole",
+        ),
+        pytest.param(
             observe(broker(0), broker(1), broker(2, "Unreachable", state="Starting", age_ms=60_000)),
             [],
             {2: "its volume to come back within 10m: why"},

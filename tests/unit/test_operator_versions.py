@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from operator_cluster import FakeCluster, World
 
 from ottla_operator.planning.observed import BrokerInstance, KafkaState, Observed, ZooKeeperState
 from ottla_operator.planning.versions import plan_upgrade
-from ottla_operator.resources.cluster import BrokerClusterSpec
+from ottla_operator.platform.port import Launch
+from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
+from ottla_operator.resources.cluster import BrokerClusterSpec, UpgradeStatus
 from ottla_operator.resources.loading import parse_resource
 from ottla_operator.resources.settings import DEFAULT_PROTOCOL_VERSION, PROTOCOL_VERSION, version_problem
 
@@ -75,23 +78,32 @@ def spec(version: str | None, replicas: int = 3) -> BrokerClusterSpec:
 def test_the_version_that_brokers_are_told(
     brokers: list[BrokerInstance], wanted: str, told: str | None, phase: str | None, running: str
 ) -> None:
-    upgrade = plan_upgrade(spec(wanted), observe(*brokers), {"image": NEW}, "3.7")
+    upgrade = plan_upgrade(spec(wanted), observe(*brokers), {"image": NEW}, default="3.7")
     assert upgrade.version == told
     assert (upgrade.status.phase if upgrade.status else None) == phase
     assert upgrade.running == running
     assert not upgrade.refused
 
 
+@pytest.mark.parametrize(("image", "phase"), [(NEW, "Protocol"), (OLD, "Binaries")])
+def test_the_second_roll_goes_on_while_a_broker_is_out_for_it(image: str, phase: str) -> None:
+    brokers = [broker(0, "3.8", NEW), broker(1, "3.8", NEW), broker(2, "3.8", image, ready=False)]
+    before = UpgradeStatus(from_version="3.8", to_version="3.9", phase="Protocol")
+    upgrade = plan_upgrade(spec("3.9"), observe(*brokers), {"image": NEW}, before, "3.7")
+    assert upgrade.status is not None
+    assert upgrade.status.phase == phase
+
+
 def test_what_was_raised_is_not_lowered() -> None:
     brokers = [broker(0, "3.9", NEW), broker(1, "3.8", NEW)]
-    upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": NEW}, "3.0")
+    upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": NEW}, default="3.0")
     assert upgrade.version == "3.9"
     assert upgrade.refused == "brokers speak version 3.9 already, and cannot go back to 3.8"
 
 
 def test_an_old_image_comes_back_as_long_as_the_version_was_not_raised() -> None:
     brokers = [broker(0, "3.8", NEW), broker(1, "3.8", OLD)]
-    upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": OLD}, "3.0")
+    upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": OLD}, default="3.0")
     assert (upgrade.version, upgrade.refused, upgrade.status) == ("3.8", "", None)
 
 
@@ -108,7 +120,7 @@ def test_the_version_is_never_lowered_and_never_raised_past_the_binaries(
 ) -> None:
     instances = [broker(n, version, image, ready=up) for n, (version, image, up) in enumerate(brokers)]
     newest = max(version for version, _, _ in brokers)
-    upgrade = plan_upgrade(spec(wanted, len(instances)), observe(*instances), {"image": NEW}, "2.8")
+    upgrade = plan_upgrade(spec(wanted, len(instances)), observe(*instances), {"image": NEW}, default="2.8")
     assert upgrade.version is not None
     assert upgrade.version >= newest
     assert upgrade.version in (newest, wanted)
@@ -146,3 +158,71 @@ def test_a_version_that_is_the_brokers_own_costs_no_bounce() -> None:
     brokers = [broker(b, None, NEW) for b in range(3)]
     upgrade = plan_upgrade(spec("3.9"), observe(*brokers), {"image": NEW})
     assert (upgrade.version, upgrade.status, upgrade.running) == (None, None, "3.9")
+
+
+class Upgraded(FakeCluster):
+    """Brokers that an earlier operator started, on an older image and protocol version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts: list[tuple[str, str]] = []
+
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+        if launch is not None and launch.static.get("image") == NEW:
+            self.starts.append((launch.static["image"], launch.static.get(PROTOCOL_VERSION, "3.9")))
+        await super().start_broker(cluster, broker, launch)
+
+
+def test_an_upgrade_is_two_rolls_and_the_status_says_how_far_it_is() -> None:
+    fake = Upgraded()
+    world = World(fake)
+    fake.made_of = {"image": OLD}
+    world.brokers(3)
+    world.settle()
+    for number in range(3):
+        fake.brokers[number].launch = Launch("old", {"image": OLD, PROTOCOL_VERSION: "3.8"})
+    fake.made_of = {"image": NEW}
+    world.brokers(3, version="3.9")
+    seen: list[tuple[str, str]] = []
+
+    def over() -> bool:
+        status = world.status()
+        assert isinstance(status, BrokerClusterStatus)
+        now = (status.version, status.upgrade.phase if status.upgrade else "")
+        if status.upgrade is not None and now not in seen:
+            seen.append(now)
+        return bool(seen) and world.condition("BrokerCluster/demo")[0] == "True"
+
+    world.step()
+    world.until(over, passes=400)
+    assert fake.starts == [(NEW, "3.8")] * 3 + [(NEW, "3.9")] * 3
+    assert seen == [("3.8", "Binaries"), ("3.8", "Protocol")]
+    status = world.status()
+    assert isinstance(status, BrokerClusterStatus)
+    assert (status.version, status.upgrade) == ("3.9", None)
+    assert fake.max_down == 1
+
+
+def test_an_image_that_does_not_start_raises_no_version() -> None:
+    fake = Upgraded()
+    world = World(fake)
+    fake.made_of = {"image": OLD}
+    world.brokers(3)
+    world.settle()
+    for number in range(3):
+        fake.brokers[number].launch = Launch("old", {"image": OLD, PROTOCOL_VERSION: "3.8"})
+    fake.made_of = {"image": NEW}
+    world.brokers(3, version="3.9")
+    world.step()
+    status = world.status()
+    assert isinstance(status, BrokerClusterStatus)
+    assert status.rollout is not None
+    fake.broken_hashes.add(status.rollout.target_hash)
+    world.until(lambda: world.condition("BrokerCluster/demo")[1] == "RollStalled")
+    for _ in range(20):
+        world.step()
+    assert {version for _, version in fake.starts} == {"3.8"}
+    assert len(fake.live()) == 2
+    fake.made_of = {"image": OLD}
+    world.brokers(3)
+    world.until(lambda: len(fake.live()) == 3)

@@ -6,7 +6,7 @@ sync. The rules:
 
 1. What `ottla.dev/delete-pod-and-pvc: force` asks for is done.
 2. A broker in service goes only when it could be bounced: no other is down, no partition falls below its min
-   ISR, and no roll is under way.
+   ISR, and no roll is under way; nor while another replica of what it holds is catching up.
 3. One that is out of service goes when the cluster has noticed (else it would come back as a replica in sync
    with an empty log), and when each of its partitions has another replica in sync and in service.
 4. A partition without one waits for a human, who may elect an unclean leader or say `force`; but where the
@@ -109,7 +109,7 @@ def _obstacle(
         down = [b for b in sorted(members) if b != broker and not observed.in_service(b)]
         for other in (*sorted(going), *down):
             return f"broker {other}, which is down", False
-        blocking = blocking_partition(observed, broker)
+        blocking = blocking_partition(observed, broker) or _catching_up(observed, broker)
         if blocking:
             return blocking, False
     elif broker in observed.kafka.brokers:
@@ -120,6 +120,15 @@ def _obstacle(
 def _all_gone(observed: Observed, members: Collection[int]) -> bool:
     losses = (observed.brokers[b].volume_loss if b in observed.brokers else None for b in members)
     return all(loss is not None and loss.kind == "Gone" for loss in losses)
+
+
+def _catching_up(observed: Observed, broker: int) -> str:
+    """A copy that is sound is not given up while another one is not whole."""
+    for partition in observed.kafka.holding(broker):
+        for other in partition.settled_replicas:
+            if other != broker and other not in partition.isr:
+                return f"broker {other} to catch up on {partition.name}"
+    return ""
 
 
 def _would_be_lost(

@@ -37,9 +37,14 @@ def version_of(instance: BrokerInstance, default: str = DEFAULT_PROTOCOL_VERSION
 
 
 def plan_upgrade(
-    spec: BrokerClusterSpec, observed: Observed, traits: Mapping[str, str], default: str | None = None
+    spec: BrokerClusterSpec,
+    observed: Observed,
+    traits: Mapping[str, str],
+    before: UpgradeStatus | None = None,
+    default: str | None = None,
 ) -> Upgrade:
-    """`default`: what brokers speak that are told nothing, where it is not the brokers' own default."""
+    """`before`: how far the status says it is. `default`: what brokers speak that are told nothing, where it
+    is not the brokers' own default."""
     default = release_of(default or DEFAULT_PROTOCOL_VERSION)
     members = [observed.brokers[b] for b in range(spec.replicas) if b in observed.brokers]
     running = sorted({v for v in (version_of(b, default) for b in members) if v}, key=_number)
@@ -61,12 +66,13 @@ def plan_upgrade(
         under_way = oldest != newest
         status = UpgradeStatus(from_version=oldest, to_version=wanted, phase="Protocol")
         return Upgrade(told(wanted), status if under_way else None, oldest)
-    binaries = all(
-        observed.in_service(b.id) and b.settings.get(IMAGE, "") == traits.get(IMAGE, "") for b in members
-    )
-    phase: Literal["Binaries", "Protocol"] = (
-        "Protocol" if binaries and len(members) == spec.replicas else "Binaries"
-    )
+    image = traits.get(IMAGE, "")
+    same_image = len(members) == spec.replicas and all(b.settings.get(IMAGE, "") == image for b in members)
+    # The one that is bounced for it is out of service, too: what has begun goes on.
+    begun = before is not None and (before.to_version, before.phase) == (wanted, "Protocol")
+    phase: Literal["Binaries", "Protocol"] = "Binaries"
+    if same_image and (begun or all(observed.in_service(b.id) for b in members)):
+        phase = "Protocol"
     status = UpgradeStatus(from_version=oldest, to_version=wanted, phase=phase)
     return Upgrade(told(wanted if phase == "Protocol" else newest), status, oldest)
 
