@@ -55,6 +55,17 @@ def test_without_more_it_asks_for_all_brokers_to_be_even(calls: Path) -> None:
     assert request["id"] in result.output
 
 
+def test_kubectls_flags_are_taken_before_the_command_and_after_it(calls: Path) -> None:
+    before = CliRunner().invoke(command.main, ["-n", "shop", "reassign", "demo", "--release"])
+    after = CliRunner().invoke(
+        command.main, ["--context", "big", "reassign", "demo", "--release", "-n", "shop"]
+    )
+    assert (before.exit_code, after.exit_code) == (0, 0), after.output
+    first, second = calls.read_text().splitlines()
+    assert first.startswith("--namespace shop annotate ")
+    assert second.startswith("--context big --namespace shop annotate ")
+
+
 def test_brokers_to_be_emptied_are_named_once_each(calls: Path) -> None:
     assert _run("--empty", "3,2,3").exit_code == 0
     assert _request(calls)["empty"] == [2, 3]

@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import time
 import uuid
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -36,13 +37,15 @@ _PLURAL = f"brokerclusters.{GROUP}"
 class Kubectl:
     """kubectl with the global flags that the plugin was given."""
 
-    def __init__(self, namespace: str | None, context: str | None) -> None:
+    def __init__(self) -> None:
         found = shutil.which("kubectl")
         if found is None:
             raise click.ClickException("there is no kubectl on the PATH")
         self._command = [found]
-        self._command += ["--namespace", namespace] if namespace else []
-        self._command += ["--context", context] if context else []
+
+    def add_flag(self, name: str, value: str) -> None:
+        """The last one of a name counts, as kubectl has it."""
+        self._command += [f"--{name}", value]
 
     def run(self, *arguments: str) -> str:
         try:
@@ -64,16 +67,34 @@ class Kubectl:
         os.execv(self._command[0], [*self._command, *arguments])
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _flag(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.ensure_object(Kubectl).add_flag(str(parameter.name), value)
+
+
+def _global_flags(command: F) -> F:
+    """kubectl takes its global flags before a command and after it; so do we."""
+    for name, more, text in (
+        ("--context", (), "Of the kubeconfig; else the current one."),
+        ("--namespace", ("-n",), "Else the context's own."),
+    ):
+        command = click.option(name, *more, help=text, callback=_flag, expose_value=False)(command)
+    return command
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-n", "--namespace", help="Else the context's own.")
-@click.option("--context", help="Of the kubeconfig; else the current one.")
+@_global_flags
 @click.pass_context
-def main(ctx: click.Context, namespace: str | None, context: str | None) -> None:
+def main(ctx: click.Context) -> None:
     """Look after Ottla's clusters on Kubernetes."""
-    ctx.obj = Kubectl(namespace, context)
+    ctx.ensure_object(Kubectl)
 
 
 @main.command()
+@_global_flags
 @click.argument("cluster", required=False)
 @click.option("-A", "--all-namespaces", is_flag=True, help="A line for each cluster, wherever it is.")
 @click.option("-w", "--watch", is_flag=True, help="Again and again, until Ctrl-C.")
@@ -112,6 +133,7 @@ def _shown(kubectl: Kubectl, cluster: str | None, all_namespaces: bool) -> str:
 
 
 @main.command()
+@_global_flags
 @click.argument("cluster")
 @click.pass_obj
 def roll(kubectl: Kubectl, cluster: str) -> None:
@@ -133,6 +155,7 @@ def roll(kubectl: Kubectl, cluster: str) -> None:
 
 
 @main.command()
+@_global_flags
 @click.argument("cluster")
 @click.option("--empty", "emptied", metavar="ID[,ID…]", help="Move every replica off these brokers.")
 @click.option("--release", is_flag=True, help="Take back what was asked for: emptied brokers are used again.")
@@ -187,6 +210,7 @@ def _wait_for_request(kubectl: Kubectl, cluster: str, id_: str) -> None:
 
 
 @main.command()
+@_global_flags
 @click.argument("cluster")
 @click.pass_obj
 def pause(kubectl: Kubectl, cluster: str) -> None:
@@ -196,6 +220,7 @@ def pause(kubectl: Kubectl, cluster: str) -> None:
 
 
 @main.command()
+@_global_flags
 @click.argument("cluster")
 @click.pass_obj
 def resume(kubectl: Kubectl, cluster: str) -> None:
@@ -205,6 +230,7 @@ def resume(kubectl: Kubectl, cluster: str) -> None:
 
 
 @main.command()
+@_global_flags
 @click.argument("cluster")
 @click.option("-f", "--follow", is_flag=True)
 @click.option("--since", default="10m", show_default=True, help="How far back: 30s, 10m, 2h.")
