@@ -6,10 +6,10 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Transactions by Kafka's own producer: BOOTSTRAP TOPIC PREFIX COUNT.
+ * Transactions by Kafka's own producer: BOOTSTRAP TOPIC PREFIX COUNT [decided].
  *
  * COUNT pairs of transactions overlap; of each pair one is committed and one aborted, by turns. The last pair
- * is written, and neither committed nor aborted.
+ * is written, and neither committed nor aborted, unless all are to be decided.
  */
 public class Transactions {
     public static void main(String[] args) throws Exception {
@@ -31,11 +31,12 @@ public class Transactions {
                 }
                 producer.flush();
             }
-            if (number == count - 1) {
+            if (number == count - 1 && args.length < 5) {
                 Runtime.getRuntime().halt(0);
             }
             pair.get(number % 2).commitTransaction();
             pair.get(1 - number % 2).abortTransaction();
         }
+        Runtime.getRuntime().halt(0);
     }
 }

@@ -1,0 +1,364 @@
+"""The same log, cleaned by Apache Kafka 3.9.1 and by us: what is left in the files, and for consumers.
+
+Kafka writes the topics, with Java's transactions; a copy of its folder is ours. Each cleans its own, and then
+serves what the other has cleaned. DumpLogSegments reads the files of both.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from judges import java, needs_kafka_jars
+
+from bench.apache_kafka import KafkaBroker, kafka_classpath, run_tool
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port, wait_until
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
+
+WAIT_S = 120.0
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.cleaner.backoff.ms": "100",
+    "zookeeper.session.timeout.ms": "6000",
+    "log.segment.delete.delay.ms": "0",
+    "group.initial.rebalance.delay.ms": "0",
+}
+SMALL = {
+    "segment.bytes": "4000",
+    "index.interval.bytes": "200",
+    "min.cleanable.dirty.ratio": "0.001",
+    "retention.ms": "-1",  # the records are of 2023
+}
+BRIEF = {**SMALL, "delete.retention.ms": "1"}
+TOPICS = {"kept": SMALL, "kept-transactions": SMALL, "brief": BRIEF, "brief-transactions": BRIEF}
+
+Found = list[tuple[int, bytes | None, bytes | None]]
+
+
+class Batch(NamedTuple):
+    """What DumpLogSegments tells of a batch, but for its place, its size and its checksum."""
+
+    base_offset: int
+    last_offset: int
+    base_sequence: int
+    producer_id: int
+    is_transactional: bool
+    is_control: bool
+    has_horizon: bool
+    timestamp: int
+    codec: str
+    records: tuple[str, ...]
+
+
+class Cleaned(NamedTuple):
+    """A folder whose topics were cleaned, and what the broker that did it shows consumers."""
+
+    data: Path
+    uncommitted: dict[str, Found]
+    committed: dict[str, Found]
+
+
+class Both(NamedTuple):
+    written: dict[str, Found]
+    kafkas: Cleaned
+    ours: Cleaned
+    of_ours_kafka_shows: dict[str, Found]
+    of_kafkas_we_show: dict[str, Found]
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    assert wait_until(condition, timeout_s=WAIT_S), f"never came true: {what}"
+
+
+def produce(bootstrap: str, topic: str, pairs: list[tuple[str, str | None]], codec: str = "none") -> None:
+    """In batches of ten, the same each time."""
+    settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 10_000}
+    producer = Producer(settings)
+    failures: list[object] = []
+    for start in range(0, len(pairs), 10):
+        for at, (key, value) in enumerate(pairs[start : start + 10], start):
+            producer.produce(
+                topic,
+                value,
+                key=key,
+                partition=0,
+                timestamp=1_700_000_000_000 + at,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+        assert producer.flush(WAIT_S) == 0
+    assert failures == []
+
+
+def some(name: str, count: int = 60) -> list[tuple[str, str | None]]:
+    """Every seventh record is a tombstone."""
+    return [
+        (
+            f"{name} {at % 11}" if at % 2 else f"key {at % 11}",
+            None if at % 7 == 3 else f"{name} {at} {'x' * (at % 40)}",
+        )
+        for at in range(count)
+    ]
+
+
+def transactions_by_java(bootstrap: str, *topics: str) -> None:
+    """Half of them aborted, by overlapping producers."""
+    source = Path(__file__).with_name("java") / "Transactions.java"
+    command = [java(), "-cp", kafka_classpath(), str(source), bootstrap]
+    running = [
+        subprocess.Popen([*command, topic, topic, "8", "decided"], stderr=subprocess.PIPE, text=True)
+        for topic in topics
+    ]
+    try:
+        for each in running:
+            _, errors = each.communicate(timeout=WAIT_S)
+            assert each.returncode == 0, errors
+    finally:
+        for each in running:
+            each.kill()
+
+
+def shown(bootstrap: str, isolation: str) -> dict[str, Found]:
+    found: dict[str, Found] = {topic: [] for topic in TOPICS}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0) for topic in TOPICS])
+        going = set(TOPICS)
+        deadline = time.monotonic() + WAIT_S
+        while going:
+            assert time.monotonic() < deadline
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            if message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                going.discard(message.topic())
+            else:
+                found[message.topic()].append((message.offset(), message.key(), message.value()))
+    finally:
+        consumer.close()
+    return found
+
+
+def led(bootstrap: str) -> str:
+    """The address, once the broker there leads all."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def leads() -> bool:
+        topics = admin.list_topics(timeout=20).topics
+        return all(topic in topics and topics[topic].partitions[0].leader == 0 for topic in TOPICS)
+
+    until(leads, "the broker leads what it has")
+    return bootstrap
+
+
+def wait_until_clean(data: Path) -> None:
+    """All but the active segments."""
+
+    def is_clean() -> bool:
+        try:
+            offsets = read_offsets(data / "cleaner-offset-checkpoint")
+        except MalformedCheckpoint:
+            return False
+        return all(
+            offsets.get((topic, 0))
+            == max(int(path.stem) for path in (data / f"{topic}-0").glob("*.log") if path.stem.isdigit())
+            for topic in TOPICS
+        )
+
+    until(is_clean, "the topics are clean")
+
+
+def clean_again(bootstrap: str, data: Path) -> None:
+    """Twice more, so that what was due to go after its time has gone."""
+    for turn in ("second", "third"):
+        for topic in TOPICS:
+            produce(bootstrap, topic, [(f"{turn} {at}", "y" * 200) for at in range(20)])
+        wait_until_clean(data)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
+    needs_kafka_jars()
+    root = tmp_path_factory.mktemp("compaction")
+    zookeeper = EmbeddedZooKeeper(root / "zookeeper")
+    zookeeper.start()
+    kafkas, ours = root / "kafka", root / "ours"
+    broker: KafkaBroker | BrokerProcess | None = None
+
+    def start_kafka(path: Path) -> str:
+        nonlocal broker
+        broker = KafkaBroker(path, zookeeper.connect, settings=SETTINGS)
+        broker.start()
+        return broker.bootstrap
+
+    def start_ours(path: Path) -> str:
+        nonlocal broker
+        broker = BrokerProcess(0, path, free_port())
+        broker.write_properties(zookeeper.connect, SETTINGS)
+        broker.start_and_wait()
+        return f"127.0.0.1:{broker.port}"
+
+    def stop() -> None:
+        assert broker is not None
+        broker.stop()
+
+    try:
+        bootstrap = start_kafka(kafkas)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for created in admin.create_topics([NewTopic(t, 1, 1, config=c) for t, c in TOPICS.items()]).values():
+            created.result(WAIT_S)
+        for topic in ("kept", "brief"):
+            for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+                produce(bootstrap, topic, some(codec), codec)
+        transactional = ("kept-transactions", "brief-transactions")
+        for topic in transactional:
+            produce(bootstrap, topic, some("before", 20))
+        transactions_by_java(bootstrap, *transactional)
+        for topic in TOPICS:
+            produce(bootstrap, topic, [(f"last {at}", "z" * 300) for at in range(20)])
+        written = shown(bootstrap, "read_uncommitted")
+        shutil.copytree(kafkas / "data", ours / "data")
+        (ours / "data" / ".lock").unlink()
+        compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+        resources = [ConfigResource("topic", t, incremental_configs=[compact]) for t in TOPICS]
+        for altered in admin.incremental_alter_configs(resources).values():
+            altered.result(WAIT_S)
+
+        def cleaned(bootstrap: str, path: Path) -> Cleaned:
+            wait_until_clean(path / "data")
+            clean_again(bootstrap, path / "data")
+            found = [shown(bootstrap, f"read_{level}") for level in ("uncommitted", "committed")]
+            stop()
+            return Cleaned(path / "data", *found)
+
+        by_kafka = cleaned(bootstrap, kafkas)
+        by_us = cleaned(led(start_ours(ours)), ours)
+        shutil.copytree(kafkas / "data", root / "dump" / "kafka")
+        shutil.copytree(ours / "data", root / "dump" / "ours")
+        of_ours_kafka_shows = shown(led(start_kafka(ours)), "read_committed")
+        stop()
+        of_kafkas_we_show = shown(led(start_ours(kafkas)), "read_committed")
+        stop()
+    finally:
+        if broker is not None:
+            broker.stop()
+        zookeeper.stop()
+    return Both(
+        written,
+        by_kafka._replace(data=root / "dump" / "kafka"),
+        by_us._replace(data=root / "dump" / "ours"),
+        of_ours_kafka_shows,
+        of_kafkas_we_show,
+    )
+
+
+def dumped(data: Path, *options: str, suffixes: Sequence[str]) -> str:
+    files = [
+        path
+        for topic in TOPICS
+        for path in sorted((data / f"{topic}-0").iterdir())
+        if path.suffix in suffixes
+    ]
+    assert len(files) > 4
+    done = run_tool("kafka.tools.DumpLogSegments", [*options, "--files", ",".join(map(str, files))])
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def batches(data: Path) -> dict[str, list[Batch]]:
+    found: dict[str, list[Batch]] = {topic: [] for topic in TOPICS}
+    topic = ""
+    for line in dumped(data, "--deep-iteration", "--print-data-log", suffixes=[".log"]).splitlines():
+        if line.startswith("Dumping "):
+            topic = Path(line.removeprefix("Dumping ")).parent.name.removesuffix("-0")
+        elif line.startswith("baseOffset: "):
+            fields = dict(re.findall(r"(\w+): (\S+)", line))
+            assert fields["isvalid"] == "true"
+            found[topic].append(
+                Batch(
+                    int(fields["baseOffset"]),
+                    int(fields["lastOffset"]),
+                    int(fields["baseSequence"]),
+                    int(fields["producerId"]),
+                    fields["isTransactional"] == "true",
+                    fields["isControl"] == "true",
+                    "deleteHorizonMs: OptionalLong[" in line,
+                    int(fields["CreateTime"]),
+                    fields["compresscodec"],
+                    (),
+                )
+            )
+        elif line.startswith("| offset: "):
+            last = found[topic][-1]
+            found[topic][-1] = last._replace(records=(*last.records, line))
+    return found
+
+
+def test_consumers_find_the_same(both: Both) -> None:
+    for topic in TOPICS:
+        assert both.ours.uncommitted[topic] == both.kafkas.uncommitted[topic], topic
+        assert both.ours.committed[topic] == both.kafkas.committed[topic], topic
+        assert len(both.ours.uncommitted[topic]) < len(both.written[topic]), "something was cleaned away"
+    assert any(value is None for _, _, value in both.ours.committed["kept"])
+    assert all(value is not None for _, _, value in both.ours.committed["brief"])
+    assert len(both.written["kept"]) == len(both.written["brief"]) == 320
+
+
+def test_the_same_batches_are_left_in_the_files(both: Both) -> None:
+    """To the horizons, the sequences of producers, the empty batches and the markers."""
+    kafkas, ours = batches(both.kafkas.data), batches(both.ours.data)
+    for topic in TOPICS:
+        assert ours[topic] == kafkas[topic], topic
+    assert any(batch.has_horizon for batch in ours["kept"])
+    for topic in ("kept-transactions", "brief-transactions"):
+        assert any(batch.is_transactional and batch.records for batch in ours[topic])
+    kept = [batch for batch in ours["kept-transactions"] if batch.is_control and batch.records]
+    brief = [batch for batch in ours["brief-transactions"] if batch.is_control and batch.records]
+    assert len(kept) > len(brief) > 0
+    assert {batch.codec for batch in ours["kept"]} == {"none", "gzip", "snappy", "lz4", "zstd"}
+
+
+def test_our_indexes_agree_with_our_files(both: Both) -> None:
+    output = dumped(both.ours.data, "--verify-index-only", suffixes=[".index", ".timeindex"])
+    for complaint in (
+        "Mismatches in",
+        "Found timestamp mismatch",
+        "are not found in the log",
+        "out of order",
+    ):
+        assert complaint not in output, output
+
+
+def test_either_serves_what_the_other_has_cleaned(both: Both) -> None:
+    """Whichever goes on cleaning meanwhile."""
+    for served, cleaned in (
+        (both.of_ours_kafka_shows, both.ours),
+        (both.of_kafkas_we_show, both.kafkas),
+    ):
+        for topic in TOPICS:
+            latest = {key: (offset, value) for offset, key, value in cleaned.committed[topic]}
+            assert {key: (offset, value) for offset, key, value in served[topic]} == latest
+            assert set(served[topic]) <= set(cleaned.committed[topic])
