@@ -157,7 +157,7 @@ class LogState:
                 length = max_bytes
                 first_size = segment.batch_size_at(position)
                 if first_size > max_bytes:
-                    length = first_size if min_one else 0
+                    length = min(first_size, limit - position) if min_one else 0
         except OSError as problem:
             raise self._storage_error("read", problem) from problem
         if length <= 0:

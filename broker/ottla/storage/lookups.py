@@ -11,6 +11,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import decode_batch
 from ottla.storage.segment import FileSlice, Segment
 from ottla.storage.txn_index import AbortedTransaction
@@ -24,14 +25,16 @@ def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, log_start_
         next_base = segments[at + 1].base_offset if at + 1 < len(segments) else None
         if segment.max_timestamp < timestamp_ms or (next_base is not None and next_base <= log_start_offset):
             continue
-        _, index_offset = segment.time_index.lookup(timestamp_ms - 1)
-        start = segment.position_of(max(index_offset, log_start_offset))
-        for position, header in segment.headers(start):
-            if header.max_timestamp < timestamp_ms or header.last_offset < log_start_offset:
+        _, index_offset = segment.time_index.lookup(timestamp_ms)
+        end = segment.offset_index.lookup(max(index_offset, log_start_offset))
+        for position, header in segment.headers(end):
+            end = position + header.size
+            if header.max_timestamp < timestamp_ms:
                 continue
             for record in decode_batch(segment.read_batch(position)):
                 if record.timestamp >= timestamp_ms and record.offset >= log_start_offset:
                     return record.offset, record.timestamp, header.partition_leader_epoch
+        _need_end(segment, end)
     return None
 
 
@@ -56,12 +59,21 @@ def highest(segments: Sequence[Segment]) -> Found | None:
     segment = max(segments, key=lambda candidate: candidate.max_timestamp)
     if segment.max_timestamp < 0:
         return None
-    for position, header in segment.headers(segment.position_of(segment.max_timestamp_offset)):
+    end = segment.offset_index.lookup(segment.max_timestamp_offset)
+    for position, header in segment.headers(end):
+        end = position + header.size
         if header.max_timestamp == segment.max_timestamp:
             for record in decode_batch(segment.read_batch(position)):
                 if record.timestamp == header.max_timestamp:
                     return record.offset, record.timestamp, header.partition_leader_epoch
+    _need_end(segment, end)
     return None
+
+
+def _need_end(segment: Segment, end: int) -> None:
+    """Nobody may be told that there is nothing where the search could not go on."""
+    if end < segment.size:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{segment.file.path}: no batch at {end}")
 
 
 def aborted_in(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import (
     BATCH_HEADER,
     HEAD_BYTES,
@@ -39,6 +40,8 @@ SWAP_SUFFIX = ".swap"
 """Likewise, of one that is whole, and about to take the place of those that it was made from."""
 
 _SCAN_WINDOW_BYTES = 8 * 1024
+_BATCH_LENGTH_MIN = 14
+"""Of the oldest format; Kafka takes less for corrupt, and more for what may be a batch."""
 _RECENT_BATCHES_MAX = 256
 # Base offset, batch length and last offset delta: what finding an offset needs of a header.
 _LOCATE = struct.Struct(">qi11xi")
@@ -224,7 +227,8 @@ class Segment:
     # --- finding ---------------------------------------------------------------------------------
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch that ends at or after `offset` begins; `size` when there is none."""
+        """Where the first batch that ends at or after `offset` begins; `size` when there is none. Raises
+        CORRUPT_MESSAGE on the way over bytes that cannot be a batch."""
         position = self._recent.get(offset)
         if position is None:
             position = self._older.get(offset)
@@ -241,19 +245,30 @@ class Segment:
             last = len(window) - _LOCATE.size
             while at <= last:
                 base_offset, length, delta = _LOCATE.unpack_from(window, at)
+                if length < _BATCH_LENGTH_MIN:
+                    raise self._corrupt(position + at, length)
+                following = at + LOG_OVERHEAD + length
+                if position + following > end:
+                    return end
                 if base_offset + delta >= offset:
                     return position + at
-                if length < 0:
-                    return end
-                at += LOG_OVERHEAD + length
+                at = following
             if at == 0:
                 break
             position += at
         return end
 
+    def _corrupt(self, position: int, length: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"{self.file.path}: a batch of {length} bytes at {position}"
+        )
+
     def batch_size_at(self, position: int) -> int:
-        """Bytes of the batch that begins at `position`."""
-        return LOG_OVERHEAD + int.from_bytes(pread(self.fd, 4, position + 8), "big")
+        """Bytes that the batch at `position` says it has; fewer may be there. Raises CORRUPT_MESSAGE."""
+        length = int.from_bytes(pread(self.fd, 4, position + 8), "big", signed=True)
+        if length < _BATCH_LENGTH_MIN:
+            raise self._corrupt(position, length)
+        return LOG_OVERHEAD + length
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` on; stops at what is no whole batch."""

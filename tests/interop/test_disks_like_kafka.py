@@ -1,7 +1,10 @@
-"""The same raw requests about log directories to Apache Kafka 3.9.1 and to Ottla, three directories each.
+"""Disks: the same raw requests to Apache Kafka 3.9.1 and to Ottla, with three log directories each.
 
 AlterReplicaLogDirs and DescribeLogDirs in every version: what cannot be, a move to its end, and one that a
 throttle holds up, which is redirected and called off. Directories are compared by name, without their parent.
+
+Then bits that flip in a log in use: both logs have the same batches in the same segments; for each case one
+byte is changed in an old segment of each, the same requests are sent, and the byte is put back.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import messages as m
+from ottla.protocol.records import LOG_OVERHEAD, Record, build_batch
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -39,6 +43,20 @@ BROKER, INCREMENTALLY_SET, INCREMENTALLY_DELETE = 4, 0, 1
 LARGE_RECORD_BYTES = 90_000
 LARGE_RECORDS = 12
 PARTITIONS = 4
+
+TOPIC = "flipped"
+BATCHES = 40
+BATCHES_PER_SEGMENT = 10
+FIRST_TIMESTAMP = 1_700_000_000_000
+CORRUPT = "'error_code': 2,"
+
+
+def batch(n: int) -> bytes:
+    return build_batch([Record(0, FIRST_TIMESTAMP + n, b"k%02d" % n, b"v" * 100)])
+
+
+BATCH_BYTES = len(batch(0))
+
 
 Story = Callable[[Talk], Coroutine[Any, Any, None]]
 
@@ -76,8 +94,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with ExitStack() as running:
         brokers = Pair(tmp_path_factory.mktemp("log-dirs"), running)
         side_by_side(brokers.ports, lambda talk: make_topics(LogDirTalk(talk, brokers)))
+        side_by_side(brokers.ports, lambda talk: fill_segments(LogDirTalk(talk, brokers)))
         for port in brokers.ports.values():
-            produce(port)
+            fill(port)
         yield brokers
 
 
@@ -175,7 +194,7 @@ async def make_topics(talk: LogDirTalk) -> None:
         await talk.until_in("a", name, *range(count))
 
 
-def produce(port: int) -> None:
+def fill(port: int) -> None:
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}", "linger.ms": 0, "batch.num.messages": 1})
     for n in range(40):
         producer.produce("small", b"v%d" % n, partition=n % PARTITIONS)
@@ -264,3 +283,128 @@ async def until_places(talk: LogDirTalk, wanted: dict[str, bool]) -> None:
         return await talk.places("large") == wanted
 
     await until(there)
+
+
+# --- bits that flip -----------------------------------------------------------------------------------
+
+
+async def fill_segments(here: LogDirTalk) -> None:
+    talk = here.talk
+    await talk.send("anna", here.altering({"a": {TOPIC: [0]}}), 2)
+    setting = m.CreateTopicsRequest.CreatableTopicConfig
+    new = m.CreateTopicsRequest.CreatableTopic(
+        name=TOPIC,
+        num_partitions=1,
+        replication_factor=1,
+        configs=[
+            setting(name="segment.bytes", value=str(BATCH_BYTES * BATCHES_PER_SEGMENT)),
+            setting(name="index.interval.bytes", value="1"),
+            setting(name="retention.ms", value="-1"),
+        ],
+    )
+    await talk.send("anna", m.CreateTopicsRequest(topics=[new], timeout_ms=20_000), 5)
+
+    async def led() -> bool:
+        return (await produce(talk, batch(0))) == 0
+
+    await until(led)
+    for n in range(1, BATCHES):
+        assert await produce(talk, batch(n)) == 0
+
+
+async def produce(talk: Talk, records: bytes) -> int:
+    part = m.ProduceRequest.PartitionProduceData(index=0, records=records)
+    request = m.ProduceRequest(
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[m.ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[part])],
+    )
+    answer = await talk.send("anna", request, 9)
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+async def fetch(talk: Talk, label: str, offset: int, max_bytes: int) -> None:
+    part = m.FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+    request = m.FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1 << 20,
+        session_epoch=-1,
+        topics=[m.FetchRequest.FetchTopic(topic=TOPIC, partitions=[part])],
+    )
+    answer: Any = await talk.send("anna", request, 11)
+    talk.note(label, answer)
+
+
+async def times(talk: Talk, label: str, timestamp: int) -> None:
+    part = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topic = m.ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=[part])
+    await talk.ask(label, "anna", m.ListOffsetsRequest(topics=[topic]), 7)
+
+
+# Of the fourth batch in the second segment: where the byte is, and what is done to it.
+CASES = {
+    "a value": (LOG_OVERHEAD + 90, 0x04),
+    "the checksum": (17, 0x01),
+    "the magic": (16, 0x40),
+    "the offset, lower": (7, 0x08),
+    "the offset, higher": (6, 0x01),
+    "the offset, negative": (0, 0x80),
+    "the length, a little more": (11, 0x08),
+    "the length, a lot more": (9, 0x10),
+    "the length, huge": (8, 0x40),
+    "the length, negative": (8, 0x80),
+    "the length, less": (11, 0x80),
+    "the attributes": (22, 0x08),
+    "the last offset delta": (26, 0x10),
+    "the last offset delta, negative": (23, 0x80),
+    "the timestamp": (40, 0x10),
+    "the count of records": (60, 0x02),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bit_flips_in_the_log(pair: Pair, case: str) -> None:
+    at, mask = CASES[case]
+    base = BATCHES_PER_SEGMENT
+    flipped = base + 3
+
+    async def story(talk: Talk) -> None:
+        for offset in (base, flipped - 1, flipped, flipped + 1, base + 9):
+            for max_bytes in (10, BATCH_BYTES, 3 * BATCH_BYTES, 100_000):
+                await fetch(talk, f"from {offset}, {max_bytes} bytes", offset, max_bytes)
+        for offset in (flipped - 1, flipped, flipped + 1):
+            await times(talk, f"time of {offset}", FIRST_TIMESTAMP + offset)
+
+    for folder in folders(pair):
+        flip(folder, base, 3 * BATCH_BYTES + at, mask)
+    try:
+        told = side_by_side(pair.ports, story)
+    finally:
+        for folder in folders(pair):
+            flip(folder, base, 3 * BATCH_BYTES + at, mask)
+    kafka, ours = told["Apache Kafka"], told["Ottla"]
+    differing = [label for label in kafka if ours.get(label) != kafka[label]]
+    # Of the record itself: Kafka reads on as far as it understands, here anything that is wrong is an error.
+    if differing == [f"time of {flipped}"] and CORRUPT in str(ours[differing[0]]):
+        differing = []
+    assert not differing, "\n".join(
+        f"{label}:\n  Apache Kafka: {told_of(kafka[label])}\n  Ottla:        {told_of(ours.get(label))}"
+        for label in differing
+    )
+
+
+def folders(pair: Pair) -> list[Path]:
+    return [root / "a" / f"{TOPIC}-0" for root in pair.roots.values()]
+
+
+def told_of(answer: Any) -> str:
+    return str(answer)[:1000]
+
+
+def flip(folder: Path, base: int, position: int, mask: int) -> None:
+    with (folder / f"{base:020d}.log").open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ mask]))
