@@ -122,7 +122,7 @@ class KafkaBroker:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def start(self, prefix: Sequence[str] = (), timeout_s: float = 60) -> None:
+    def start(self, prefix: Sequence[str] = (), timeout_s: float = 120) -> None:
         """Start and wait until it listens; `prefix` is put before the command (taskset, say)."""
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
@@ -130,8 +130,8 @@ class KafkaBroker:
         command = [*prefix, *java_command("kafka.Kafka", str(properties), jvm=self._jvm)]
         self._process = process = ChildProcess("Apache Kafka", command, log=self.directory / "kafka.log")
         process.start()
-        wait_until(lambda: not process.running or self._listens(), timeout_s=timeout_s)
-        if not process.running:
+        listens = wait_until(lambda: not process.running or self._listens(), timeout_s=timeout_s)
+        if not listens or not process.running:
             raise StartFailed(f"Apache Kafka did not come up:\n{process.log_tail()}")
 
     def _listens(self) -> bool:
@@ -143,7 +143,7 @@ class KafkaBroker:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.stop(timeout_s=20)
+            self._process.stop(timeout_s=60)
 
     def kill(self) -> None:
         """SIGKILL, as a crash would."""

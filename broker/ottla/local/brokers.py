@@ -71,11 +71,11 @@ class BrokerProcess:
         """Start the process and return at once; `accepts_connections` says when it serves."""
         self._process.start()
 
-    def start_and_wait(self, timeout_s: float = 60) -> None:
+    def start_and_wait(self, timeout_s: float = 120) -> None:
         """Start and wait until it serves; raises StartFailed with the end of its log."""
         self.start()
-        wait_until(lambda: not self.running or self.accepts_connections(), timeout_s=timeout_s)
-        if not self.accepts_connections():
+        came_up = wait_until(lambda: not self.running or self.accepts_connections(), timeout_s=timeout_s)
+        if not came_up or not self.running:
             self.kill()
             raise StartFailed(f"broker {self.broker_id} did not come up:\n{self.log_tail()}")
 

@@ -89,23 +89,39 @@ class LocalCluster:
     def topic(self, name: str) -> TopicDescription | None:
         return self.admin(lambda client: client.describe_topics([name])).get(name)
 
+    def views(self, topic: str) -> list[TopicDescription | None]:
+        """What each broker that runs says of a topic: they hear of what the controller decides one by one."""
+
+        async def described(client: AdminClient) -> TopicDescription | None:
+            return (await client.describe_topics([topic])).get(topic)
+
+        return [run_admin([(b.host, b.port)], described) for b in self.brokers.values() if b.running]
+
     def create_topic(self, name: str, *, partitions: int = 1, replicas: int = 3, **config: str) -> None:
-        """Create a topic and wait until every partition has a leader and a full ISR; `_` in names is `.`."""
+        """Create a topic, and wait until all know of its leaders and its full ISRs; `_` in names is `.`."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         self.admin(
             lambda client: client.create_topic(
                 name, partitions=partitions, replication_factor=replicas, config=settings
             )
         )
-        self.wait_until(lambda: self.fully_replicated(name), f"{name} to be fully replicated")
+        self.wait_until(lambda: self.fully_replicated(name, partitions), f"{name} to be fully replicated")
 
-    def fully_replicated(self, name: str) -> bool:
-        topic = self.topic(name)
-        return topic is not None and all(
-            p.leader >= 0 and len(p.isr) == len(p.replicas) for p in topic.partitions
+    def fully_replicated(self, name: str, partitions: int = 1) -> bool:
+        """Whether every broker that runs says that this topic, of so many partitions or more, is."""
+        views = self.views(name)
+        return bool(views) and all(
+            topic is not None
+            and len(topic.partitions) >= partitions
+            and all(p.leader >= 0 and len(p.isr) == len(p.replicas) for p in topic.partitions)
+            for topic in views
         )
 
-    def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    def gone(self, topic: str) -> bool:
+        """Whether no broker that runs knows the topic any more."""
+        return not any(self.views(topic))
+
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
         """Await a condition; while no broker answers, it does not hold. Raises StartFailed with the logs."""
 
         def holds() -> bool:

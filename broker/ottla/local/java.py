@@ -27,7 +27,7 @@ def find_java() -> Path:
     if found is None:
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on PATH"
         raise JavaUnusable(f"Java is missing: {where}. Install Java {JAVA_MIN} or 21, or set JAVA_HOME.")
-    ran = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    ran = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=120, check=False)
     version = parse_java_version(ran.stderr + ran.stdout)
     if ran.returncode or version is None:
         raise JavaUnusable(f"{found} -version failed: {(ran.stderr or ran.stdout).strip()[:200]}")

@@ -85,7 +85,7 @@ class EmbeddedZooKeeper:
     def running(self) -> bool:
         return self._process is not None and self._process.running
 
-    def start(self, timeout_s: float = 30) -> None:
+    def start(self, timeout_s: float = 90) -> None:
         """Start and wait until it serves. Raises JavaUnusable, ZooKeeperUnavailable or StartFailed."""
         java, jars = find_java(), spark_jars()
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -114,15 +114,15 @@ class EmbeddedZooKeeper:
             pid_file=self.data_dir / "zookeeper.pid",
         )
         self._process.start()
-        wait_until(lambda: not self.running or self._serves(), timeout_s=timeout_s)
-        if not self.running or not self._serves():
+        served = wait_until(lambda: not self.running or self._serves(), timeout_s=timeout_s)
+        if not served or not self.running:
             tail = self._process.log_tail()
             self.stop()
             raise StartFailed(f"ZooKeeper did not come up on {self.connect}:\n{tail}")
 
     def _serves(self) -> bool:
         try:
-            with socket.create_connection((self.host, self.port), timeout=1) as probe:
+            with socket.create_connection((self.host, self.port), timeout=5) as probe:
                 probe.sendall(b"srvr")
                 return b"Mode: standalone" in probe.recv(4096)
         except OSError:
