@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from ottla.client.admin import AdminClient
 from ottla.client.admin_types import PartitionDescription, TopicPartition
 from ottla.local.cluster import LocalCluster
 
@@ -15,6 +17,7 @@ SETTINGS = {
     "controlled.shutdown.retry.backoff.ms": "500",
     "offsets.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
+    "log.retention.check.interval.ms": "86400000",  # some tests write records of long ago
 }
 
 
@@ -31,7 +34,7 @@ def bring_back(cluster: LocalCluster) -> None:
     for broker in cluster.brokers.values():
         if not broker.running:
             broker.start()
-    cluster.wait_until(lambda: all_in_sync(cluster), "every replica to be in sync", timeout_s=90)
+    cluster.wait_until(lambda: all_in_sync(cluster), "every replica to be in sync")
 
 
 def all_in_sync(cluster: LocalCluster) -> bool:
@@ -48,7 +51,22 @@ def partition_of(cluster: LocalCluster, topic: str, partition: int = 0) -> Parti
 
 
 def leader_of(cluster: LocalCluster, topic: str, partition: int = 0) -> int:
-    return partition_of(cluster, topic, partition).leader
+    """-1 while it has none, or the broker that was asked has not heard of the topic."""
+    description = cluster.topic(topic)
+    return -1 if description is None else description.partitions[partition].leader
+
+
+def wait_until_heard(cluster: LocalCluster) -> None:
+    """Wait until every broker has heard of all settings that were altered: it hears of them in order."""
+    mark = str(random.randrange(80_000_000, 86_400_000))
+    setting = "producer.id.expiration.ms"
+    cluster.admin(lambda client: client.alter_broker_config(None, set_values={setting: mark}))
+
+    async def heard(client: AdminClient) -> bool:
+        marks = [(await client.describe_broker_configs(broker))[setting].value for broker in cluster.brokers]
+        return set(marks) == {mark}
+
+    cluster.wait_until(lambda: cluster.admin(heard), "every broker to hear of its settings")
 
 
 def start_and_end(cluster: LocalCluster, topic: str, partition: int = 0) -> tuple[int, int]:

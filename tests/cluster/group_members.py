@@ -56,7 +56,7 @@ class Member:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(30)
+        self._thread.join(90)
         assert not self._thread.is_alive(), f"{self.name} does not close"
 
     def _run(self) -> None:

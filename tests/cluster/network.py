@@ -25,6 +25,11 @@ from ottla.local.processes import ChildProcess
 from ottla.local.zookeeper import EmbeddedZooKeeper
 
 _TOOLS = ("ip", "iptables", "nsenter", "unshare")
+_TRIAL = """\
+ip link add bridge type bridge
+ip link add one type veth peer name two
+iptables -w -A INPUT -m statistic --mode random --probability 0.5 -j DROP
+"""
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
@@ -33,7 +38,13 @@ def needs_namespaces() -> None:
     missing = [tool for tool in _TOOLS if shutil.which(tool, path=_PATH) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
-    tried = subprocess.run(["unshare", "-n", "true"], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        ["unshare", "-n", "sh", "-ec", _TRIAL],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": _PATH},
+    )
     if tried.returncode:
         pytest.skip(f"Docker or root is needed for network namespaces: {tried.stderr.strip()}")
 

@@ -15,7 +15,7 @@ from ottla.client.admin_types import TopicPartition
 from ottla.local.cluster import LocalCluster
 
 PARTITIONS = 4
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_each_broker_shut_down_in_order_while_a_group_reads(
         group.wait_until_stable()
         group.wait_for_more(300)
         for broker in cluster.brokers.values():
-            assert broker.stop(timeout_s=30), broker.log_tail()
+            assert broker.stop(timeout_s=90), broker.log_tail()
             group.wait_until_stable(not_at=broker.broker_id)
             group.wait_for_more(300)
             broker.start()

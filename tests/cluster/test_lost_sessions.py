@@ -22,7 +22,7 @@ from ottla.metadata import znodes
 from ottla.metadata.former_session import FILE_NAME
 
 PARTITIONS = 3
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def tree(cluster: LocalCluster) -> Iterator[KazooClient]:
     client = KazooClient(cluster.zookeeper.connect)
-    client.start()
+    client.start(timeout=60)
     yield client
     client.stop()
     client.close()
@@ -46,7 +46,7 @@ def close_session_of(cluster: LocalCluster, broker: BrokerProcess) -> None:
     (file,) = broker.directory.glob(f"**/{FILE_NAME}")
     session_id, _, password = file.read_text().strip().partition(":")
     thief = KazooClient(cluster.zookeeper.connect, client_id=(int(session_id, 16), bytes.fromhex(password)))
-    thief.start()
+    thief.start(timeout=60)
     thief.stop()
     thief.close()
 
@@ -71,7 +71,7 @@ def check_it_comes_back(
     producer.stop()
     assert producer.errors == []
     assert cluster.brokers[broker].pid == pid, "its process is the same"
-    stored = read_topic(cluster.bootstrap, topic, PARTITIONS)
+    stored = read_topic(cluster.bootstrap, topic, PARTITIONS, expected=producer.acknowledged)
     assert_nothing_lost_or_doubled(producer.acknowledged, stored)
 
 

@@ -84,13 +84,13 @@ class Journey:
     def await_whole(self, topic: str, *, create: bool = False) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         if create:
-            wait_until(lambda: len(admin.list_topics(timeout=10).brokers) == len(BROKERS), timeout_s=60)
+            wait_until(lambda: len(admin.list_topics(timeout=60).brokers) == len(BROKERS), timeout_s=120)
             admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=3)])[
                 topic
             ].result(60)
 
         def whole() -> bool:
-            found = admin.list_topics(topic, timeout=10).topics[topic]
+            found = admin.list_topics(topic, timeout=60).topics[topic]
             return found.error is None and all(len(p.isrs) == 3 for p in found.partitions.values())
 
         assert wait_until(whole, timeout_s=120, poll_s=0.2), f"{topic} is not fully replicated again"
@@ -122,7 +122,7 @@ def test_a_running_kafka_cluster_moves_to_ottla_broker_by_broker_and_back(
         Member(journey.bootstrap, TOPIC, GROUP, "a") as member,
     ):
         producer.wait_for(500)
-        assert wait_until(lambda: bool(member.committed), timeout_s=60)
+        assert wait_until(lambda: bool(member.committed), timeout_s=120)
         journey.await_whole("__consumer_offsets")
         kinds: tuple[Kind, ...] = ("ottla", "kafka")
         for kind in kinds:
@@ -134,12 +134,12 @@ def test_a_running_kafka_cluster_moves_to_ottla_broker_by_broker_and_back(
                 await_more_read(member)
         producer.stop()
         assert producer.errors == []
-        stored = read_topic(journey.bootstrap, TOPIC, PARTITIONS)
+        stored = read_topic(journey.bootstrap, TOPIC, PARTITIONS, expected=producer.acknowledged)
         assert_nothing_lost_or_doubled(producer.acknowledged, stored)
         assert wait_until(lambda: member.seen >= set(stored), timeout_s=120)
         assert member.failures == []
         ends = {partition: max(o for p, o in stored if p == partition) + 1 for partition, _ in stored}
-        assert wait_until(lambda: member.committed == ends, timeout_s=60)
+        assert wait_until(lambda: member.committed == ends, timeout_s=120)
     # Both kinds were in office, over brokers of the other kind.
     assert {kind for _, kind in controllers} == {"kafka", "ottla"}
     print(controllers)

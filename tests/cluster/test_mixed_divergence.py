@@ -80,7 +80,7 @@ class Divided:
 
     def create(self, topic: str, replicas: list[int]) -> None:
         admin = AdminClient({"bootstrap.servers": self.seats[CONTROLLER].address})
-        everyone = wait_until(lambda: len(admin.list_topics(timeout=10).brokers) == 3, timeout_s=WAIT_S)
+        everyone = wait_until(lambda: len(admin.list_topics(timeout=60).brokers) == 3, timeout_s=WAIT_S)
         assert everyone
         admin.create_topics([NewTopic(topic, num_partitions=1, replica_assignment=[replicas])])[topic].result(
             60

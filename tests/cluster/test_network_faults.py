@@ -75,7 +75,7 @@ def heal_and_check(cluster: NetworkCluster, topic: str, producer: VerifiableProd
     producer.wait_for_more(200, timeout_s=WAIT_S)
     producer.stop()
     assert producer.errors == []
-    stored = read_topic(cluster.bootstrap, topic, PARTITIONS)
+    stored = read_topic(cluster.bootstrap, topic, PARTITIONS, expected=producer.acknowledged)
     assert_nothing_lost_or_doubled(producer.acknowledged, stored)
 
 

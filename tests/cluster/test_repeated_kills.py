@@ -67,5 +67,5 @@ def test_killed_again_and_again(cluster: LocalCluster, tmp_path: Path, victims: 
         producer.wait_for_more(300, timeout_s=120)
         producer.stop()
         assert producer.errors == []
-    stored = read_topic(cluster.bootstrap, topic, PARTITIONS)
+    stored = read_topic(cluster.bootstrap, topic, PARTITIONS, expected=producer.acknowledged)
     assert_nothing_lost_or_doubled(producer.acknowledged, stored)

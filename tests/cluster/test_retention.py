@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from faults import bring_back, cluster_for_faults, leader_of, start_and_end
+from faults import bring_back, cluster_for_faults, leader_of, start_and_end, wait_until_heard
 
 from ottla.local.cluster import LocalCluster
 from ottla.local.ports import wait_until
@@ -15,7 +15,7 @@ from ottla.local.ports import wait_until
 RECORDS = 2000
 VALUE_BYTES = 200
 SEGMENT_BYTES = 32 * 1024
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,16 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 def fill(cluster: LocalCluster, topic: str, records: int = RECORDS) -> None:
     """About twelve segments."""
     errors: list[KafkaError] = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.size": 4096})
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "batch.size": 4096}
+    )
     for n in range(records):
         producer.produce(
             topic,
             b"%d" % n + b" " * VALUE_BYTES,
             on_delivery=lambda error, _: errors.append(error) if error else None,
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
     assert errors == []
 
 
@@ -68,31 +70,40 @@ def alter(cluster: LocalCluster, topic: str, **settings: str) -> None:
 
 def test_what_exceeds_the_size_goes_everywhere(cluster: LocalCluster, topic: str) -> None:
     alter(cluster, topic, retention_bytes=str(3 * SEGMENT_BYTES))
-    cluster.wait_until(lambda: start_and_end(cluster, topic)[0] > 0, "the log start to move")
-    start, end = start_and_end(cluster, topic)
+
+    def kept(broker: int) -> int:
+        return sum(path.stat().st_size for path in folder(cluster, broker, topic).glob("*.log"))
+
+    def all_keep_as_much() -> bool:
+        """The oldest went, on each broker, and no more than those: a segment over, at most."""
+        start, _ = start_and_end(cluster, topic)
+        return start > 0 and all(
+            segments(cluster, broker, topic)[0] == start
+            and 2 * SEGMENT_BYTES < kept(broker) <= 4 * SEGMENT_BYTES
+            for broker in cluster.brokers
+        )
+
+    cluster.wait_until(all_keep_as_much, "the followers' logs to start where the leader's does")
+    _, end = start_and_end(cluster, topic)
     assert end == RECORDS
-    cluster.wait_until(
-        lambda: all(segments(cluster, broker, topic)[0] == start for broker in cluster.brokers),
-        "the followers' logs to start where the leader's does",
-    )
-    kept = sum(path.stat().st_size for path in folder(cluster, 0, topic).glob("*.log"))
-    assert 2 * SEGMENT_BYTES < kept <= 4 * SEGMENT_BYTES
     cluster.wait_until(lambda: leftovers(cluster, topic) == [], "the deleted files to be gone")
 
     # A follower that was away meanwhile takes over the new start; so does a leader that starts again.
     leader = leader_of(cluster, topic)
     away = next(broker for broker in cluster.brokers if broker != leader)
-    assert cluster.brokers[away].stop(timeout_s=30)
+    assert cluster.brokers[away].stop(timeout_s=90)
     fill(cluster, topic)
     cluster.wait_until(lambda: start_and_end(cluster, topic)[0] > end, "the log start to move on")
     bring_back(cluster)
     cluster.wait_until(
         lambda: segments(cluster, away, topic)[0] >= end, "the follower to leave its old segments behind"
     )
+    cluster.wait_until(all_keep_as_much, "all logs to start where the leader's does, again")
     now = start_and_end(cluster, topic)
+    assert now[1] == 2 * RECORDS
     cluster.brokers[leader].kill()
     cluster.wait_until(lambda: leader_of(cluster, topic) not in (leader, -1), "a new leader")
-    assert start_and_end(cluster, topic) == now
+    cluster.wait_until(lambda: start_and_end(cluster, topic) == now, "it to begin and end as the old one did")
     bring_back(cluster)
 
 
@@ -104,6 +115,7 @@ def test_what_is_too_old_goes_even_if_it_is_all(cluster: LocalCluster, topic: st
         "one empty segment to be left on each broker",
     )
     alter(cluster, topic, retention_ms="100000000")
+    wait_until_heard(cluster)
     fill(cluster, topic, 10)
     assert start_and_end(cluster, topic) == (RECORDS, RECORDS + 10)
 
@@ -112,6 +124,7 @@ def test_a_reader_behind_the_start_is_told_and_may_begin_anew(cluster: LocalClus
     alter(cluster, topic, retention_bytes=str(3 * SEGMENT_BYTES))
     cluster.wait_until(lambda: start_and_end(cluster, topic)[0] > 10, "the log start to move")
     alter(cluster, topic, retention_bytes="-1")
+    wait_until_heard(cluster)
     start, _ = start_and_end(cluster, topic)
 
     def first(reset: str) -> tuple[int | None, int | None]:
@@ -133,7 +146,7 @@ def test_a_reader_behind_the_start_is_told_and_may_begin_anew(cluster: LocalClus
                     found.append((error.code() if error else None, message.offset()))
                 return bool(found)
 
-            assert wait_until(came, timeout_s=20, poll_s=0)
+            assert wait_until(came, timeout_s=90, poll_s=0)
             return found[0]
         finally:
             consumer.close()

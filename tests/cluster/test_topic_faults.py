@@ -21,7 +21,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.errors import KafkaError as RequestError
 from ottla.protocol.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def controller_and_others(cluster: LocalCluster) -> tuple[int, int, int]:
 
 def produce(cluster: LocalCluster, topic: str, values: list[str]) -> None:
     errors: list[KafkaError] = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error) if error else None)
     assert producer.flush(60) == 0
@@ -91,7 +91,7 @@ def test_a_topic_deleted_while_a_broker_is_away_goes_when_it_is_back(
         )
         cluster.brokers[controller].start()
     cluster.brokers[away].start()
-    cluster.wait_until(lambda: cluster.topic(topic) is None, "the topic to be gone")
+    cluster.wait_until(lambda: cluster.gone(topic), "the topic to be gone")
     cluster.wait_until(lambda: not folders(cluster, topic), "its files to be gone")
 
     cluster.create_topic(topic, partitions=3, replicas=3)
@@ -100,10 +100,12 @@ def test_a_topic_deleted_while_a_broker_is_away_goes_when_it_is_back(
     assert new.topic_id != old.topic_id
     assert read_topic(cluster.bootstrap, topic, 3) == {}
     produce(cluster, topic, ["new"] * 5)
+    stored = read_topic(cluster.bootstrap, topic, 3)
+    assert list(stored.values()) == ["new"] * 5
     cluster.brokers[away].kill()
     cluster.brokers[away].start()
     bring_back(cluster)
-    assert list(read_topic(cluster.bootstrap, topic, 3).values()) == ["new"] * 5
+    assert read_topic(cluster.bootstrap, topic, 3, expected=stored) == stored
 
 
 class Move:
@@ -164,7 +166,8 @@ class Move:
 def check(cluster: LocalCluster, topic: str, producer: VerifiableProducer) -> None:
     producer.stop()
     assert producer.errors == []
-    assert_nothing_lost_or_doubled(producer.acknowledged, read_topic(cluster.bootstrap, topic, 1))
+    stored = read_topic(cluster.bootstrap, topic, 1, expected=producer.acknowledged)
+    assert_nothing_lost_or_doubled(producer.acknowledged, stored)
 
 
 def test_a_move_goes_on_when_its_target_died_and_is_back(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -190,7 +193,7 @@ def test_a_cancelled_move_leaves_nothing_behind(cluster: LocalCluster, tmp_path:
         with move.begun():
             move.alter(None)
             cluster.wait_until(lambda: move.under_way() is None, "the move to be cancelled")
-            assert move.replicas() == before
+            cluster.wait_until(lambda: move.replicas() == before, "all to know it")
         move.wait_for_end(before)
         producer.wait_for_more(200)
     check(cluster, move.topic, producer)

@@ -16,7 +16,7 @@ from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
 from ottla.protocol.records import iter_batches
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_torn_segments_are_cut_back_and_refilled(cluster: LocalCluster, tmp_path
         producer.wait_for_more(500)
     assert len(led) == len(DAMAGES), "each damage was done to a leader's copy, too"
     assert producer.errors == []
-    stored = read_topic(cluster.bootstrap, "torn", PARTITIONS)
+    stored = read_topic(cluster.bootstrap, "torn", PARTITIONS, expected=producer.acknowledged)
     assert_nothing_lost_or_doubled(producer.acknowledged, stored)
 
     # Its own copies say the same, when it leads.
@@ -104,9 +104,10 @@ def test_torn_segments_are_cut_back_and_refilled(cluster: LocalCluster, tmp_path
         lambda: all(partition_of(cluster, *place).replicas == order for place in everything),
         "the replicas to be in the wanted order",
     )
-    cluster.admin(lambda client: client.elect_preferred_leaders(everything))
-    cluster.wait_until(
-        lambda: all(leader_of(cluster, *place) == torn.broker_id for place in everything),
-        "the torn broker to lead everything",
-    )
-    assert read_topic(cluster.bootstrap, "torn", PARTITIONS) == stored
+
+    def leads_everything() -> bool:
+        cluster.admin(lambda client: client.elect_preferred_leaders(everything))  # where it is in sync
+        return all(leader_of(cluster, *place) == torn.broker_id for place in everything)
+
+    cluster.wait_until(leads_everything, "the torn broker to lead everything")
+    assert read_topic(cluster.bootstrap, "torn", PARTITIONS, expected=stored) == stored

@@ -15,7 +15,7 @@ from up_session import HOST, UpSession
 
 from ottla.local.ports import port_in_use
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(420)
 
 # A broker that was killed can come back once ZooKeeper has given its session up.
 QUICK = {"zookeeper.session.timeout.ms": 4000}
@@ -31,7 +31,7 @@ def run(session: UpSession, **environment: str) -> subprocess.CompletedProcess[s
         session.command(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         env={**os.environ, **environment},
     )
@@ -44,15 +44,15 @@ def running_pids(session: UpSession) -> list[int]:
 
 
 def write(bootstrap: str, topic: str, value: bytes) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     producer.produce(topic, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
 
 
 def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found = [message.value() for message in consumer.consume(count, timeout=30)]
+    found = [message.value() for message in consumer.consume(count, timeout=90)]
     consumer.close()
     return found
 
@@ -92,7 +92,7 @@ def test_after_its_own_violent_death_nothing_is_left_and_the_next_run_goes_on(tm
         session.process.wait()
         session.wait_until(lambda: not running_pids(session), "its children to end with it")
         session.start()
-        bootstrap, _ = session.wait_ready(90)
+        bootstrap, _ = session.wait_ready()
         assert read(bootstrap, "kept", 1) == [b"first"]
         assert session.stop() == 0
 
@@ -106,7 +106,7 @@ def test_a_file_removed_between_two_runs_is_a_deletion(tmp_path: Path) -> None:
         session.remove("Topic", "kept")
         session.start()
         session.wait_line("Topic/kept is gone")
-        assert session.topic("kept") is None
+        session.wait_until(lambda: session.topic("kept") is None, "the broker to hear of its end")
 
 
 def test_a_data_folder_in_use_is_refused(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_ctrl_c_works_while_everything_is_still_starting(tmp_path: Path) -> None
         session.wait_line("start broker 0")
         began = time.monotonic()
         assert session.stop() == 0
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 45, "it waits for nothing that is still to come up"
         assert not running_pids(session)
 
 

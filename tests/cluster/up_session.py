@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import yaml
 
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import TopicDescription
+from ottla.client.routing import ClusterUnreachable
 from ottla.local.cluster import run_admin
 from ottla.local.ports import port_in_use
 
@@ -26,9 +28,12 @@ HOST = "127.0.0.1"
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` consecutive ports that are free, below those the kernel hands out."""
-    start = 20_000 + (time.monotonic_ns() // 1_000_000) % 8_000
-    for first in range(start, 32_000, count):
+    """The first of `count` consecutive ports that are free, below those the kernel hands out.
+
+    Drawn by lot: another test may look for some at the same time, and a session's are in use only in part.
+    """
+    blocks = range(20_000, 32_000 - count, count)
+    for first in random.sample(blocks, len(blocks)):
         if not any(port_in_use(port) for port in range(first, first + count)):
             return first
     raise AssertionError("no free ports")
@@ -43,13 +48,15 @@ class UpSession:
         self.port = free_ports(ports)
         self.lines: list[str] = []
         self.process: subprocess.Popen[str] | None = None
+        self._collector: threading.Thread | None = None
         self._read = 0
         self.files.mkdir(parents=True, exist_ok=True)
 
     # ---- the resources
 
     def write(self, kind: str, name: str, spec: Mapping[str, Any]) -> None:
-        """Replace the resource's file whole, as editors do."""
+        """Replace the resource's file whole, as editors do; lines said until then are not waited for."""
+        self._read = len(self.lines)
         content = {"apiVersion": "ottla.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
         partial = self.files / f".{kind.lower()}-{name}.yaml"
         partial.write_text(yaml.safe_dump(content))
@@ -103,23 +110,27 @@ class UpSession:
         self.process = subprocess.Popen(
             self.command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        threading.Thread(target=self._collect, args=(self.process,), daemon=True).start()
+        self._collector = threading.Thread(target=self._collect, args=(self.process,), daemon=True)
+        self._collector.start()
 
     def _collect(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             self.lines.append(line.rstrip("\n"))
 
-    def stop(self, number: int = signal.SIGINT, timeout_s: float = 60) -> int:
+    def stop(self, number: int = signal.SIGINT, timeout_s: float = 120) -> int:
         assert self.process is not None
+        assert self._collector is not None
         self.process.send_signal(number)
         try:
-            return self.process.wait(timeout_s)
+            code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+        self._collector.join(60)  # its last lines may still be in the pipe
+        return code
 
-    def wait_line(self, pattern: str | re.Pattern[str], timeout_s: float = 60) -> re.Match[str]:
+    def wait_line(self, pattern: str | re.Pattern[str], timeout_s: float = 120) -> re.Match[str]:
         """The next line that matches, after those looked at before."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -134,14 +145,22 @@ class UpSession:
                 raise AssertionError(f"no line {pattern!r} in {timeout_s} s:\n" + "\n".join(self.lines[-60:]))
             time.sleep(0.05)
 
-    def wait_ready(self, timeout_s: float = 60) -> tuple[str, str]:
+    def wait_ready(self, timeout_s: float = 120) -> tuple[str, str]:
         """(bootstrap, zookeeper) of the next ready line."""
         match = self.wait_line(READY, timeout_s)
         return match[1], match[2]
 
-    def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
+        """Await a condition; while no broker answers, or a file is not there, it does not hold."""
+
+        def holds() -> bool:
+            try:
+                return condition()
+            except (ClusterUnreachable, OSError, ValueError):
+                return False
+
         deadline = time.monotonic() + timeout_s
-        while not condition():
+        while not holds():
             if time.monotonic() > deadline:
                 raise AssertionError(f"waited {timeout_s} s for {what}\n" + "\n".join(self.lines[-60:]))
             time.sleep(0.05)
@@ -153,6 +172,8 @@ class UpSession:
         return f"{HOST}:{self.port}"
 
     def topic(self, name: str, broker: int = 0) -> TopicDescription | None:
+        """As one broker says; it may hear of changes later than the one that the operator asked."""
+
         async def describe(client: AdminClient) -> TopicDescription | None:
             return (await client.describe_topics([name])).get(name)
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -80,10 +80,13 @@ class VerifiableProducer:
                 self.errors.append(f"{event['value']}: {event.get('exception')}: {event.get('message')}")
 
     def _was_cut_off(self, event: Mapping[str, str]) -> bool:
-        """A send that waits for metadata when the tool is stopped fails by that; nothing was promised."""
-        return self._stopping and "Producer closed while send in progress" in event.get("message", "")
+        """A send that waits for metadata when the tool is stopped, or comes after that, fails by it; nothing
+        was promised."""
+        message = event.get("message", "")
+        words = "Producer closed while send in progress", "after producer has been closed"
+        return self._stopping and any(each in message for each in words)
 
-    def wait_for(self, acknowledged: int, timeout_s: float = 60) -> None:
+    def wait_for(self, acknowledged: int, timeout_s: float = 120) -> None:
         """Await so many acknowledgements in all."""
         if not wait_until(lambda: len(self.acknowledged) >= acknowledged, timeout_s=timeout_s):
             raise AssertionError(
@@ -91,7 +94,7 @@ class VerifiableProducer:
                 f"errors: {self.errors[:3]}"
             )
 
-    def wait_for_more(self, more: int, timeout_s: float = 60) -> None:
+    def wait_for_more(self, more: int, timeout_s: float = 120) -> None:
         self.wait_for(len(self.acknowledged) + more, timeout_s)
 
     def stop(self) -> None:
@@ -106,14 +109,24 @@ class VerifiableProducer:
             self._process.kill()
             self._process.wait()
         assert self._reader is not None
-        self._reader.join(10)
+        self._reader.join(60)
+        assert not self._reader.is_alive(), "what it reported is not all read"
         self._process = None
 
 
 def read_topic(
-    bootstrap: str, topic: str, partitions: int, timeout_s: float = 60
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    *,
+    expected: Collection[tuple[int, int]] = (),
+    timeout_s: float = 90,
 ) -> dict[tuple[int, int], str]:
-    """Every record of a topic, by (partition, offset), up to the end as it is now; by librdkafka."""
+    """Every record of a topic, by (partition, offset), up to the end as it is now; by librdkafka.
+
+    A leader that is new says first that the log ends where it has heard that all have it, and more only when
+    the others have fetched from it: places that are `expected` are waited for. What came is returned anyway.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -131,9 +144,9 @@ def read_topic(
         def drained() -> bool:
             for message in consumer.consume(1000, timeout=0.5):
                 _take(message, found, ended)
-            return len(ended) == partitions
+            return len(ended) == partitions and all(place in found for place in expected)
 
-        if not wait_until(drained, timeout_s=timeout_s, poll_s=0):
+        if not wait_until(drained, timeout_s=timeout_s, poll_s=0) and len(ended) < partitions:
             raise AssertionError(f"read {len(found)} records of {topic}, the end of partitions {ended} only")
         return found
     finally:
