@@ -12,6 +12,7 @@ from ottla.storage import lookups
 from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.manager import LogManager
 from ottla.storage.retention import SegmentFacts, deletable_segments
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
@@ -270,13 +271,34 @@ class TestLeaderEpochs:
         assert epochs.entries() == [(1, 0), (2, 10), (3, 20)]
         epochs.truncate_from_start(15)
         assert epochs.entries() == [(2, 15), (3, 20)]
+        epochs.write()
         assert LeaderEpochCheckpoint(tmp_path).entries() == [(2, 15), (3, 20)]
 
     def test_the_file_is_kafkas(self, tmp_path: Path) -> None:
         epochs = LeaderEpochCheckpoint(tmp_path)
         epochs.assign(0, 0)
         epochs.assign(7, 120)
+        epochs.write()
         assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n7 120\n"
+
+    def test_the_file_is_written_later_and_synced_with_the_log(self, tmp_path: Path) -> None:
+        """Whoever comes to lead thousands of partitions at once must not wait for the disk for each."""
+        logs = LogManager([tmp_path], 1, "cluster")
+        logs.load(NOW_MS)
+        log = logs.get_or_create("events", 0, LogConfig(), NOW_MS)
+        file = log.directory / "leader-epoch-checkpoint"
+        log.assign_epoch_start(3, 0)
+        assert not file.exists()
+        assert logs.has_chores(NOW_MS)
+        logs.tend(NOW_MS)
+        assert file.read_text() == "0\n1\n3 0\n"
+        log.assign_epoch_start(4, 0)
+        append(log, "a", epoch=5)
+        log.flush()
+        assert file.read_text() == "0\n1\n5 0\n", "no later than the records that it speaks of"
+        log.assign_epoch_start(6, 1)
+        logs.close(NOW_MS)
+        assert file.read_text() == "0\n2\n5 0\n6 1\n"
 
     def test_truncating_the_log_truncates_its_epochs(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)

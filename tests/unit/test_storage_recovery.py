@@ -146,12 +146,17 @@ def test_rebuilt_indexes_are_those_that_appending_made(tmp_path: Path) -> None:
     assert rebuilt == made
 
 
-def test_leader_epochs_are_found_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["nothing", "the first", "all"])
+def test_leader_epochs_are_found_again(tmp_path: Path, written: str) -> None:
+    """The file is written a little later than the batches."""
     log = open_log(tmp_path)
     append(log, "a", epoch=2)
+    if written != "nothing":
+        log.write_epochs()
     append(log, "b", epoch=5)
+    if written == "all":
+        log.write_epochs()
     crash(log)
-    (tmp_path / "events-0" / "leader-epoch-checkpoint").unlink()
     recovered = open_log(tmp_path, clean=False)
     assert recovered.latest_epoch == 5
     assert recovered.epoch_start(2) == 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 UNKNOWN_OFFSET = -1
 _NOBODY: frozenset[int] = frozenset()
@@ -96,6 +97,12 @@ class IsrChange:
         return self.committed | self.proposed
 
 
+@lru_cache(4096)
+def _one_of(members: frozenset[int]) -> frozenset[int]:
+    """The same object for the same members: there are thousands of partitions, and a few sets."""
+    return members
+
+
 class InSyncReplicas:
     """The followers of one partition and its in-sync set; empty while this broker does not lead."""
 
@@ -120,7 +127,7 @@ class InSyncReplicas:
 
     def settle(self, isr: Iterable[int]) -> None:
         """The controller has spoken: this is the set, and nothing is in flight."""
-        self.committed = self.maximal = frozenset(isr)
+        self.committed = self.maximal = _one_of(frozenset(isr))
         self.change = None
 
     def clear(self) -> None:

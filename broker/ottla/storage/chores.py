@@ -1,4 +1,4 @@
-"""What logs leave for later, when a thread may block: files to remove, flushes, a checkpoint to write.
+"""What logs leave for later, when a thread may block: files to remove or write, flushes, a checkpoint.
 
 Filled by logs and their manager, mostly on the event loop; worked off by `LogManager.tend`, in the upkeep
 thread. Knows no clock: the delay of what is buried begins at the next `take_due`.
@@ -23,7 +23,7 @@ class Chores:
         self._fresh: list[tuple[int, Path]] = []
         self._buried: list[tuple[int, Path]] = []
         """A heap of (time due in ms, path)."""
-        self._flushes: dict[Callable[[], None], None] = {}
+        self._works: dict[Callable[[], None], None] = {}
         self._recovery_point_fell = False
 
     def bury(self, paths: Iterable[Path], delay_ms: int) -> None:
@@ -31,10 +31,10 @@ class Chores:
         with self._mutex:
             self._fresh += [(delay_ms, path) for path in paths]
 
-    def flush_soon(self, flush: Callable[[], None]) -> None:
-        """A segment was sealed: call `flush`, once, however often this was said before."""
+    def work_soon(self, work: Callable[[], None]) -> None:
+        """A segment was sealed, or an epoch began: call `work`, once, however often this was said before."""
         with self._mutex:
-            self._flushes[flush] = None
+            self._works[work] = None
 
     def checkpoint_soon(self) -> None:
         """A log was truncated below its recovery point, and the checkpoint promises too much."""
@@ -44,7 +44,7 @@ class Chores:
         """Cheap enough to ask at every tick."""
         return bool(
             self._fresh
-            or self._flushes
+            or self._works
             or self._recovery_point_fell
             or (self._buried and self._buried[0][0] <= now_ms)
         )
@@ -60,10 +60,10 @@ class Chores:
                 due.append(heapq.heappop(self._buried)[1])
         return due
 
-    def take_flushes(self) -> list[Callable[[], None]]:
+    def take_works(self) -> list[Callable[[], None]]:
         with self._mutex:
-            flushes, self._flushes = self._flushes, {}
-        return list(flushes)
+            works, self._works = self._works, {}
+        return list(works)
 
     def take_checkpoint(self) -> bool:
         """Whether the recovery points are to be written now."""

@@ -1,13 +1,19 @@
 """The leader epochs of a log and where each begins (KIP-101, KIP-279): leader-epoch-checkpoint.
 
-Owned by `Log`. Invariant: epochs and start offsets both strictly ascend; whatever contradicts a new
+Owned by `Log`. Invariants: epochs and start offsets both strictly ascend; whatever contradicts a new
 entry is dropped in its favour, for the new entry comes from the present leader.
+
+The file is written a little later (`on_change`), and synced with the log: a broker that comes to lead
+thousands of partitions in one moment would else wait for the disk thousands of times. What a crash takes from
+it is learnt again from the batches beyond the recovery point; an epoch that left no batch there is of no
+account.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections.abc import Callable
 from pathlib import Path
 
 from ottla.storage.checkpoints import MalformedCheckpoint, read_entries, write_entries
@@ -22,18 +28,23 @@ class LeaderEpochCheckpoint:
     """Epochs with their start offsets, kept in memory and in the file."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / CHECKPOINT_FILE
+        self._directory = directory
         try:
-            entries = read_entries(self._path, _parse_entry)
+            entries = read_entries(directory / CHECKPOINT_FILE, _parse_entry)
         except MalformedCheckpoint as problem:
             logger.warning("%s; the epochs will be learnt from the log", problem)
             entries = []
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
+        self.on_change: Callable[[], None] | None = None
+        """Called when `write` has become due."""
+        self.is_dirty = False
+        """The file is not what is in memory."""
+        self._is_unsynced = False
 
     def moved_to(self, directory: Path) -> None:
         """The log's directory has another name now."""
-        self._path = directory / CHECKPOINT_FILE
+        self._directory = directory
 
     @property
     def latest(self) -> int | None:
@@ -44,7 +55,7 @@ class LeaderEpochCheckpoint:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; synced to disk when that is news."""
+        """Note that `epoch` begins at `start_offset`; in the file after the next `write`."""
         if epoch < 0 or start_offset < 0:
             return
         if self._epochs and self._epochs[-1] == epoch and self._starts[-1] <= start_offset:
@@ -54,7 +65,7 @@ class LeaderEpochCheckpoint:
             self._starts.pop()
         self._epochs.append(epoch)
         self._starts.append(start_offset)
-        self._write(sync=True)
+        self._changed()
 
     def start_of(self, epoch: int) -> int | None:
         """Where `epoch` begins, or None when it left nothing in the log."""
@@ -87,8 +98,8 @@ class LeaderEpochCheckpoint:
             kept -= 1
         if kept < len(self._starts):
             del self._epochs[kept:], self._starts[kept:]
-            # Not synced: after a crash the stale tail is dropped again when the log is opened.
-            self._write(sync=False)
+            # After a crash the stale tail is dropped again when the log is opened.
+            self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that end at or before `start_offset`; the one that spans it begins there."""
@@ -97,15 +108,34 @@ class LeaderEpochCheckpoint:
             return
         del self._epochs[:covering], self._starts[:covering]
         self._starts[0] = start_offset
-        self._write(sync=False)
+        self._changed()
 
     def clear(self) -> None:
+        """Forget all, in the file too: what begins elsewhere now must not be taken for a part of it."""
         if self._epochs:
             self._epochs, self._starts = [], []
             self._write(sync=True)
 
+    def _changed(self) -> None:
+        self.is_dirty = True
+        if self.on_change is not None:
+            self.on_change()
+
+    def write(self) -> None:
+        """Bring the file up to date. Not synced."""
+        if self.is_dirty:
+            self._write(sync=False)
+
+    def take_unsynced(self) -> list[Path]:
+        """The file, if it is to be synced; who takes it does so before the recovery point moves."""
+        is_unsynced, self._is_unsynced = self._is_unsynced, False
+        return [self._directory / CHECKPOINT_FILE] if is_unsynced else []
+
     def _write(self, *, sync: bool) -> None:
-        write_entries(self._path, (f"{epoch} {start}" for epoch, start in self.entries()), sync=sync)
+        lines = (f"{epoch} {start}" for epoch, start in self.entries())
+        write_entries(self._directory / CHECKPOINT_FILE, lines, sync=sync)
+        self.is_dirty = False
+        self._is_unsynced = not sync
 
 
 def _parse_entry(words: list[str]) -> tuple[int, int]:

@@ -24,14 +24,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from ottla.storage.page_cache import read_file
+from ottla.storage.places import Placed
 
 
 class CorruptIndex(Exception):
     """An index file that must be rebuilt."""
 
 
-class _Index:
+class _Index(Placed):
     """Two parallel columns, and the file that they are kept in."""
+
+    __slots__ = ("_first", "_second", "_unloaded", "_written", "base_offset", "max_entries")
 
     ENTRY: ClassVar[struct.Struct]
     FIRST_TYPE: ClassVar[str]
@@ -132,6 +135,8 @@ class _Index:
 class OffsetIndex(_Index):
     """Offset to file position."""
 
+    __slots__ = ()
+
     ENTRY = struct.Struct(">ii")
     FIRST_TYPE = "i"
 
@@ -182,6 +187,8 @@ class OffsetIndex(_Index):
 
 class TimeIndex(_Index):
     """Timestamp to offset."""
+
+    __slots__ = ()
 
     ENTRY = struct.Struct(">qi")
     FIRST_TYPE = "q"

@@ -112,6 +112,7 @@ class Log(CleanableLog):
         )
         epochs.truncate_from_end(end_offset)
         epochs.truncate_from_start(log.log_start_offset)
+        epochs.write()
         log.latest_epoch = epochs.latest
         return log
 

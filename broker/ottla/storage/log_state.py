@@ -9,8 +9,8 @@ fsync, but at the end); readers take the tuple of segments as it is at that mome
 never changed.
 
 Invariants: `log_start_offset <= log_end_offset`; the last segment is the active one and alone is
-appended to; a producer's state is changed only after its batch is in the file, an epoch's start is
-on disk before the epoch's first batch.
+appended to; a producer's state is changed only after its batch is in the file; the recovery point is
+not beyond a batch whose leader epoch is not on disk.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class LogState:
         self._epochs = epochs
         self._chores = chores
         self.latest_epoch = epochs.latest
+        epochs.on_change = self._epochs_changed
         self._topic_id = read_topic_id(directory)
         self._lock = threading.RLock()
         self._flush_lock = threading.Lock()
@@ -248,6 +249,12 @@ class LogState:
             self._epochs.assign(epoch, offset)
             self.latest_epoch = self._epochs.latest
 
+    def write_epochs(self) -> None:
+        """Bring the file of leader epochs up to date. No fsync."""
+        with self._lock, self._io("write the epochs of"):
+            if not self.closed:
+                self._epochs.write()
+
     def epochs(self) -> list[tuple[int, int]]:
         """(epoch, where it begins), ascending."""
         with self._lock:
@@ -321,7 +328,7 @@ class LogState:
             segment = new_segment(self.directory, offset, self._config, now_ms)
             self._history.take_snapshot(offset, self.log_start_offset, sync=False)
             self._set_segments([*self._segments, segment])
-            self._chores.flush_soon(self.flush_sealed)
+            self._chores.work_soon(self.flush_sealed)
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Hide what lies before `offset` (DeleteRecords, retention); segments go at the next upkeep."""
@@ -385,11 +392,12 @@ class LogState:
                     and (at == len(segments) - 1 or segments[at + 1].base_offset > begin)
                 ]
                 with self._io("write indexes of"):
+                    self._epochs.write()
                     for segment in dirty:
                         segment.write_indexes()
-                snapshots = self._history.snapshots.unsynced()
+                beside = [*self._history.snapshots.unsynced(), *self._epochs.take_unsynced()]
             try:
-                for path in snapshots:
+                for path in beside:
                     sync_file_if_any(path)
                 for segment in dirty:
                     segment.sync()
@@ -409,6 +417,7 @@ class LogState:
         with self._io("close"):
             with self._lock:
                 self._active.seal()
+                self._epochs.write()
             self.flush()
             with self._lock:
                 self._history.take_snapshot(self.log_end_offset, self.log_start_offset, sync=True)
@@ -457,6 +466,9 @@ class LogState:
         self._segments = tuple(segments)
         self._active = segments[-1]
         self._roll_ms = self._config.max_segment_ms - self._active.roll_jitter_ms
+
+    def _epochs_changed(self) -> None:
+        self._chores.work_soon(self.write_epochs)
 
     @contextmanager
     def _io(self, action: str) -> Iterator[None]:

@@ -53,6 +53,7 @@ Result = TypeVar("Result")
 Loaded = tuple[TopicPartition, Log, bool]
 """A partition's log, and whether it is one in the making."""
 
+CONFIGS_KEPT_MAX = 1000
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """producer.id.expiration.ms"""
 
@@ -78,7 +79,9 @@ class LogManager:
         take no more appends by then; `take_offline` is to follow."""
         self.broker_id = broker_id
         self.cluster_id = cluster_id
-        self.defaults = dict(defaults or {})
+        self.defaults: Mapping[str, str] = dict(defaults or {})
+        """Replaced as a whole, never changed."""
+        self._configs: dict[frozenset[tuple[str, str]], tuple[Mapping[str, str], LogConfig]] = {}
         self._recovery_threads = recovery_threads
         self.producer_id_expiration_ms = producer_id_expiration_ms
         """producer.id.expiration.ms; the broker may set it anew at any time."""
@@ -171,8 +174,15 @@ class LogManager:
             log_dir.release()
 
     def config_for(self, props: Mapping[str, str]) -> LogConfig:
-        """A topic's configuration: its overrides `props` over the broker's defaults."""
-        return LogConfig.from_mapping(props, self.defaults)
+        """A topic's configuration: its overrides `props` over the broker's defaults. Most topics share it."""
+        key = frozenset(props.items())
+        defaults, config = self._configs.get(key, (None, None))
+        if config is None or defaults is not self.defaults:
+            if len(self._configs) >= CONFIGS_KEPT_MAX:
+                self._configs.clear()
+            config = LogConfig.from_mapping(props, self.defaults)
+            self._configs[key] = (self.defaults, config)
+        return config
 
     def get(self, topic: str, partition: int) -> Log | None:
         return self._logs.get((topic, partition))
@@ -210,7 +220,9 @@ class LogManager:
                 if key in self._stale:
                     self._forget_stale(key)
                 preferred = self._preferred.pop(key, None)
-                places = sorted(self.online_dirs(), key=self._count_in) if preferred is None else [preferred]
+                places = self.online_dirs() if preferred is None else [preferred]
+                if len(places) > 1:
+                    places.sort(key=self._count_in)
                 log = self._make(f"{topic}-{partition}", places, config, now_ms)
                 self._logs[key] = log
             return log
@@ -391,8 +403,8 @@ class LogManager:
         if self._chores.take_checkpoint():
             for log_dir in self.online_dirs():
                 self._write_recovery_points(log_dir)
-        for flush in self._chores.take_flushes():
-            _attempt(flush)
+        for work in self._chores.take_works():
+            _attempt(work)
         for path in self._chores.take_due(now_ms):
             for log_dir in self._dirs.values():
                 if log_dir.path in path.parents:
@@ -460,8 +472,16 @@ class LogManager:
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             return key, log, is_future
 
+        entries = iter(found)
+        loaded: list[Loaded] = []
+
+        def open_some() -> None:
+            # A future for each of thousands of logs would leave holes in memory for good.
+            loaded.extend(open_one(entry) for entry in entries)
+
         with ThreadPoolExecutor(self._recovery_threads) as pool:
-            loaded = list(pool.map(open_one, found))
+            for opening in [pool.submit(open_some) for _ in range(self._recovery_threads)]:
+                opening.result()
         named = {*recovery_points, *start_offsets, *log_dir.read_offsets(REPLICATION_FILE)}
         self._stale |= named - {key for key, _, _ in found}
         how = "clean" if clean else "not clean"

@@ -13,8 +13,10 @@ deleted by retention); a known one continues at last + 1, or at 0 under a newer 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -73,7 +75,7 @@ class ProducerState:
         self._entries: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}
         """Producer id to first offset, of open transactions."""
-        self._unreplicated: deque[tuple[int, int, int]] = deque()
+        self._unreplicated: list[tuple[int, int, int]] = []
         """(first offset, marker's offset, coordinator epoch before) of those that are complete, but whose
         marker is not known to be below the high watermark."""
 
@@ -225,8 +227,9 @@ class ProducerState:
         advances: of a replica that nobody reads from, nobody asks for the last stable offset either."""
         unreplicated = self._unreplicated
         # Markers are in log order, so that the replicated ones are at the front.
-        while unreplicated and unreplicated[0][1] < high_watermark:
-            unreplicated.popleft()
+        if unreplicated and unreplicated[0][1] < high_watermark:
+            over = bisect_left(unreplicated, high_watermark, key=itemgetter(1))
+            del unreplicated[:over]
 
     def take_back(self, tail: Sequence[BatchHeader], end_offset: int) -> dict[int, ProducerEntry] | None:
         """Undo what the batches of `tail`, all that the log holds from `end_offset` on, have changed.

@@ -26,6 +26,7 @@ from ottla.protocol.records import (
 )
 from ottla.storage.indexes import OffsetIndex, TimeIndex
 from ottla.storage.page_cache import pread
+from ottla.storage.places import Placed
 from ottla.storage.txn_index import TransactionIndex
 
 LOG_SUFFIX = ".log"
@@ -58,10 +59,10 @@ def segment_name(base_offset: int) -> str:
 Rename = Callable[[Path, Path], None]
 
 
-class SegmentFile:
+class SegmentFile(Placed):
     """An open file; the descriptor closes when the last reference is dropped."""
 
-    __slots__ = ("fd", "path", "read_ahead")
+    __slots__ = ("fd", "read_ahead")
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from ottla.storage.indexes import CorruptIndex
 from ottla.storage.page_cache import read_file
+from ottla.storage.places import Placed
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -33,8 +34,10 @@ class AbortedTransaction(NamedTuple):
     """Of the log, as soon as the marker was in it."""
 
 
-class TransactionIndex:
+class TransactionIndex(Placed):
     """See the module. The entries stay in memory once they were read."""
+
+    __slots__ = ("_base_offset", "_data", "_size")
 
     def __init__(self, path: Path, base_offset: int) -> None:
         self.path = path
@@ -43,7 +46,7 @@ class TransactionIndex:
             self._size = path.stat().st_size
         except FileNotFoundError:
             self._size = 0
-        self._data: bytearray | None = None if self._size else bytearray()
+        self._data: bytearray | None = None
 
     def __len__(self) -> int:
         return self._size // _ENTRY.size
@@ -117,7 +120,7 @@ class TransactionIndex:
 
     def _load(self) -> bytearray:
         if self._data is None:
-            self._data = bytearray(read_file(self.path))
+            self._data = bytearray(read_file(self.path)) if self._size else bytearray()
         return self._data
 
     def _last_offset(self, at: int) -> int:
