@@ -80,6 +80,7 @@ class ReplicaManager:
         self._connect = connect
         self._listener = listener
         self._partitions: dict[PartitionKey, Partition] = {}
+        self._of_topic: dict[str, list[Partition]] = {}
         self._offline: set[PartitionKey] = set()
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._endpoints: dict[int, Endpoint] = {}
@@ -218,13 +219,23 @@ class ReplicaManager:
             high_watermark=self._upkeep.checkpointed(state.key),
         )
         self._partitions[state.key] = partition
+        self._of_topic.setdefault(state.topic, []).append(partition)
+        return partition
+
+    def _drop(self, key: PartitionKey) -> Partition | None:
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            of_topic = self._of_topic[partition.topic]
+            of_topic.remove(partition)
+            if not of_topic:
+                del self._of_topic[partition.topic]
         return partition
 
     def _take_offline(self, key: PartitionKey, problem: Exception) -> ErrorCode:
         """The disk failed under a replica: it serves no more until a restart; the controller is told."""
         _logger.error("the log of %s-%d cannot be used: %s", *key, problem)
         self._offline.add(key)
-        partition = self._partitions.pop(key, None)
+        partition = self._drop(key)
         if partition is not None:
             self._stop_fetching(partition)
             self.moves.end(key)
@@ -300,7 +311,7 @@ class ReplicaManager:
         self.moves.end(key)
         if state.delete:
             if partition is not None:
-                del self._partitions[key]
+                self._drop(key)
                 partition.retire()
             self._upkeep.forget(key)
             try:
@@ -328,9 +339,8 @@ class ReplicaManager:
         self._topic_configs[topic] = dict(props)
         log_config = self.log_config(topic)
         now_ms = self._clock()
-        for key, partition in self._partitions.items():
-            if key[0] == topic:
-                partition.config_changed(log_config, now_ms)
+        for partition in self._of_topic.get(topic, ()):
+            partition.config_changed(log_config, now_ms)
 
     # --- fetchers and the controller's ear ----------------------------------------------------------
 
