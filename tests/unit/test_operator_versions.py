@@ -13,7 +13,13 @@ from ottla_operator.platform.port import Launch
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster import BrokerClusterSpec, UpgradeStatus
 from ottla_operator.resources.loading import parse_resource
-from ottla_operator.resources.settings import DEFAULT_PROTOCOL_VERSION, PROTOCOL_VERSION, version_problem
+from ottla_operator.resources.settings import (
+    DEFAULT_PROTOCOL_VERSION,
+    PROTOCOL_VERSION,
+    broker_settings_problems,
+    release_of,
+    version_problem,
+)
 
 OLD, NEW = "ottla:1", "ottla:2"
 
@@ -138,14 +144,20 @@ def test_a_version_of_the_settings_is_left_to_them() -> None:
     assert (upgrade.version, upgrade.running) == (None, "3.8")
 
 
-@pytest.mark.parametrize(
-    ("version", "works"),
-    [("3.9", True), ("3.9.1", True), ("3.9-IV0", True), ("2.8", False), ("4.0", False)],
-)
-def test_only_what_the_brokers_serve_is_allowed(version: str, works: bool) -> None:
-    assert (version_problem(version) is None) == works
+@pytest.mark.parametrize("version", ["3.9", "3.9.1", "3.9-IV0", "3.8", "2.8", "4.0", "1.1"])
+def test_only_what_the_brokers_serve_is_allowed(version: str) -> None:
+    served = not broker_settings_problems({PROTOCOL_VERSION: release_of(version)})[0]
+    assert served or not version.startswith("3.9")
+    assert not served or not version.startswith("4")
+    assert (version_problem(version) is None) == served
     cluster, problems = parse_resource("BrokerCluster", {"name": "a"}, {"replicas": 1, "version": version})
-    assert (cluster is not None) == works, problems
+    assert (cluster is not None) == served, problems
+
+
+@pytest.mark.parametrize("version", ["latest", "3", "3.9-beta", "v3.9", ""])
+def test_what_is_no_version_is_refused(version: str) -> None:
+    _, problems = parse_resource("BrokerCluster", {"name": "a"}, {"replicas": 1, "version": version})
+    assert [problem.path for problem in problems] == ["spec.version"]
 
 
 def test_the_version_is_given_in_one_place() -> None:
