@@ -35,6 +35,8 @@ from ottla.storage.log import Log
 from ottla.storage.manager import LogManager
 from ottla.storage.snapshots import decode, encode
 
+STAYS_OPEN_MS = 600_000
+"""Kafka aborts a transaction that is open for longer; its default, a minute, is little on a busy machine."""
 WAIT_S = 60.0
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
@@ -176,7 +178,14 @@ class Folder:
 
     def transactions(self, name: str) -> None:
         """Three, committed, aborted and left open."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": name, "linger.ms": 0})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": name,
+                "transaction.timeout.ms": STAYS_OPEN_MS,
+                "linger.ms": 0,
+            }
+        )
         producer.init_transactions(WAIT_S)
         for end in (producer.commit_transaction, producer.abort_transaction, None):
             producer.begin_transaction()

@@ -18,7 +18,8 @@ public class Transactions {
         List<KafkaProducer<String, String>> pair = new ArrayList<>();
         for (String name : List.of("one", "two")) {
             pair.add(new KafkaProducer<>(
-                Map.of("bootstrap.servers", args[0], "transactional.id", args[2] + name, "linger.ms", "5"),
+                Map.of("bootstrap.servers", args[0], "transactional.id", args[2] + name,
+                    "transaction.timeout.ms", "600000", "linger.ms", "5"),
                 new StringSerializer(), new StringSerializer()));
             pair.get(pair.size() - 1).initTransactions();
         }
