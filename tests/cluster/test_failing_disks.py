@@ -1,0 +1,196 @@
+"""A broker whose disk is full, read-only, or goes away: what was acknowledged is kept, the rest goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from small_disk import SmallDisk
+
+from ottla.client.connection import BrokerConnection
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port, wait_until
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol import messages as m
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records import Record, build_batch, decode_records
+
+pytestmark = pytest.mark.timeout(240)
+
+WAIT_S = 60.0
+DISK_BYTES = 2 << 20
+RECORD_BYTES = 40_000
+SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "replica.high.watermark.checkpoint.interval.ms": "300",
+}
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    try:
+        yield server.connect
+    finally:
+        server.stop()
+
+
+class Client:
+    """Talks to one broker, a connection a request."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def _ask(self, talk: Callable[[BrokerConnection], Coroutine[Any, Any, T]]) -> T:
+        async def ask() -> T:
+            connection = await BrokerConnection.open("127.0.0.1", self.port)
+            try:
+                return await talk(connection)
+            finally:
+                connection.close()
+
+        return asyncio.run(ask())
+
+    def request(self, message: Any, version: int | None = None) -> Any:
+        return self._ask(lambda connection: connection.request(message, version=version))
+
+    def create(self, topic: str, partitions: int) -> None:
+        row = m.CreateTopicsRequest.CreatableTopic(
+            name=topic, num_partitions=partitions, replication_factor=1
+        )
+        request = m.CreateTopicsRequest(topics=[row], timeout_ms=30_000)
+
+        def created() -> bool:
+            """Not before the broker is elected controller."""
+            code = self.request(request, 5).topics[0].error_code
+            assert code in (ErrorCode.NONE, ErrorCode.NOT_CONTROLLER, ErrorCode.TOPIC_ALREADY_EXISTS), code
+            return bool(code != ErrorCode.NOT_CONTROLLER)
+
+        assert wait_until(created, timeout_s=WAIT_S)
+        assert wait_until(lambda: len(self.leaders(topic)) == partitions, timeout_s=WAIT_S)
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        asked = [m.MetadataRequest.MetadataRequestTopic(name=topic)]
+        rows = self.request(m.MetadataRequest(topics=asked)).topics[0].partitions
+        return {row.partition_index: row.leader_id for row in rows}
+
+    def place(self, topic: str, partition: int, log_dir: Path) -> None:
+        """Say where the partition's log is to be, before there is one."""
+        request = m.AlterReplicaLogDirsRequest
+        topics = [request.AlterReplicaLogDirTopic(name=topic, partitions=[partition])]
+        self.request(request(dirs=[request.AlterReplicaLogDir(path=str(log_dir), topics=topics)]))
+
+    def log_dirs(self) -> dict[Path, ErrorCode]:
+        answer = self.request(m.DescribeLogDirsRequest(topics=None))
+        return {Path(row.log_dir): ErrorCode.of(row.error_code) for row in answer.results}
+
+    def produce(self, topic: str, partition: int, value: bytes) -> ErrorCode:
+        part = m.ProduceRequest.PartitionProduceData(
+            index=partition, records=build_batch([Record(0, 1000, None, value)])
+        )
+        data = [m.ProduceRequest.TopicProduceData(name=topic, partition_data=[part])]
+        answer = self.request(m.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data), 9)
+        return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
+
+    def consume(self, topic: str, partition: int) -> list[bytes]:
+        values: list[bytes] = []
+        while True:
+            part = m.FetchRequest.FetchPartition(
+                partition=partition, fetch_offset=len(values), partition_max_bytes=1 << 20
+            )
+            topics = [m.FetchRequest.FetchTopic(topic=topic, partitions=[part])]
+            request = m.FetchRequest(max_wait_ms=0, min_bytes=0, session_epoch=-1, topics=topics)
+            (row,) = self.request(request, 11).responses[0].partitions
+            assert row.error_code == 0, row
+            found = decode_records(row.records or b"")
+            if not found:
+                return values
+            values += [record.value or b"" for record in found if record.offset >= len(values)]
+
+
+def broker_of(
+    directory: Path, zookeeper: str, log_dirs: list[Path], prefix: tuple[str, ...]
+) -> BrokerProcess:
+    port_file = directory / "port"
+    directory.mkdir(exist_ok=True)
+    if not port_file.exists():
+        port_file.write_text(str(free_port()))
+    broker = BrokerProcess(0, directory, int(port_file.read_text()), prefix=prefix)
+    settings = {**SETTINGS, "log.dirs": ",".join(str(path) for path in log_dirs)}
+    broker.write_properties(f"{zookeeper}/{directory.parent.name}-{directory.name}", settings)
+    broker.start_and_wait()
+    return broker
+
+
+def test_a_full_disk_costs_its_own_directory_and_nothing_that_was_acknowledged(
+    tmp_path: Path, zookeeper: str
+) -> None:
+    with SmallDisk(tmp_path / "small", DISK_BYTES) as disk:
+        dirs = [disk.mount_point / "logs", tmp_path / "large"]
+        broker = broker_of(tmp_path / "broker", zookeeper, dirs, disk.prefix())
+        client = Client(broker.port)
+        try:
+            for partition, log_dir in enumerate(dirs):
+                client.place("t", partition, log_dir)
+            client.create("t", 2)
+            kept: list[bytes] = []
+            refused = ErrorCode.NONE
+            while not refused:
+                value = b"%04d" % len(kept) + bytes(RECORD_BYTES)
+                refused = client.produce("t", 0, value)
+                if not refused:
+                    kept.append(value)
+                assert len(kept) * RECORD_BYTES < DISK_BYTES, "it cannot have kept that much"
+            assert refused is ErrorCode.KAFKA_STORAGE_ERROR
+            assert kept
+
+            assert client.produce("t", 1, b"the rest goes on") is ErrorCode.NONE
+            assert wait_until(lambda: client.leaders("t") == {0: -1, 1: 0}, timeout_s=WAIT_S)
+            assert client.produce("t", 0, b"still") is ErrorCode.KAFKA_STORAGE_ERROR
+            assert client.produce("t", 1, b"and on") is ErrorCode.NONE
+            assert client.log_dirs() == {dirs[0]: ErrorCode.KAFKA_STORAGE_ERROR, dirs[1]: ErrorCode.NONE}
+            assert broker.stop(timeout_s=WAIT_S)
+
+            if disk.is_mounted:
+                disk.enlarge(4 * DISK_BYTES)
+                disk.make_read_only(True)
+                broker.start_and_wait()
+                assert wait_until(lambda: client.leaders("t") == {0: -1, 1: 0}, timeout_s=WAIT_S)
+                assert client.produce("t", 1, b"beside a read-only disk") is ErrorCode.NONE
+                assert broker.stop(timeout_s=WAIT_S)
+                disk.make_read_only(False)
+
+            broker = broker_of(tmp_path / "broker", zookeeper, dirs, disk.prefix(limited=False))
+            assert wait_until(lambda: client.leaders("t") == {0: 0, 1: 0}, timeout_s=WAIT_S)
+            assert client.consume("t", 0) == kept
+            assert client.consume("t", 1)[:2] == [b"the rest goes on", b"and on"]
+            assert client.produce("t", 0, b"there is room") is ErrorCode.NONE
+        finally:
+            broker.stop()
+
+
+def test_a_broker_stops_when_its_last_directory_fails(tmp_path: Path, zookeeper: str) -> None:
+    dirs = [tmp_path / "a", tmp_path / "b"]
+    broker = broker_of(tmp_path / "broker", zookeeper, dirs, ())
+    client = Client(broker.port)
+    try:
+        client.create("t", 2)
+        for path in dirs:
+            assert broker.running
+            path.rename(path.with_name(f"{path.name}-away"))
+            path.write_text("no directory")
+            if path is not dirs[-1]:
+                assert wait_until(
+                    lambda: ErrorCode.KAFKA_STORAGE_ERROR in client.log_dirs().values(), timeout_s=WAIT_S
+                )
+        assert wait_until(lambda: not broker.running, timeout_s=WAIT_S)
+        assert broker.exit_code == 1
+        assert "no log directory is left" in broker.log_tail()
+    finally:
+        broker.stop()
