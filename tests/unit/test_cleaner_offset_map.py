@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
+from cleaner_logs import job_for, open_log, put
 
+from ottla.storage.cleaner import rewrite
 from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
+from ottla.storage.cleaner.worker import map_bytes
 
 
 def test_it_is_a_dict() -> None:
@@ -59,3 +63,19 @@ def test_its_memory_is_bounded() -> None:
     assert len(offsets._table) <= 1 << 20
     with pytest.raises(ValueError, match="hold no entry"):
         OffsetMap(ENTRY_BYTES - 1)
+
+
+def test_a_worker_takes_no_more_memory_than_its_job_needs(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for number in range(50):
+        put(log, (f"{number}", "v"))
+    job, _ = job_for(log, map_entries=1_000_000)
+    memory = map_bytes(job)
+    assert memory < 24 * 60
+    offsets = OffsetMap(memory)
+    indexed = rewrite.build_map(job, offsets, lambda size: None)
+    assert indexed.end_offset == job.upper_bound, "every key had room"
+    assert offsets.size == job.upper_bound
+    job.load_factor = 0.0
+    with pytest.raises(rewrite.Uncleanable, match="no room"):
+        rewrite.build_map(job, OffsetMap(map_bytes(job)), lambda size: None)

@@ -138,9 +138,11 @@ class TestOfALog:
 
 def test_a_throttle_waits_until_its_rate_is_met() -> None:
     throttle = Throttle(1000.0, 0.0)
-    assert throttle.delay_s(1_000_000, 0.1) == 0  # not looked at yet
-    assert throttle.delay_s(0, 0.5) == pytest.approx(999.5)
-    assert throttle.delay_s(0, 1000.0) == 0
-    assert throttle.delay_s(100, 1000.5) == 0
+    assert throttle.delay_s(100, 0.01) == 0  # so little is let through
+    assert throttle.delay_s(400, 0.02) == pytest.approx(0.48)
+    assert throttle.delay_s(0, 0.4) == pytest.approx(0.1)
+    assert throttle.delay_s(0, 0.5) == 0
+    assert throttle.delay_s(300, 0.6) == 0
+    assert throttle.delay_s(1, 0.6) == pytest.approx(0.201)
     throttle.bytes_per_s = float("inf")
-    assert throttle.delay_s(10**12, 2000.0) == 0
+    assert throttle.delay_s(10**12, 0.61) == 0

@@ -29,7 +29,6 @@ class OffsetMap:
     """See the module. `latest_offset` is that up to which records were seen; -1 for none."""
 
     def __init__(self, memory_bytes: int) -> None:
-        self.memory_bytes = memory_bytes
         self.slots = memory_bytes // ENTRY_BYTES
         if self.slots < 1:
             raise ValueError(f"{memory_bytes} bytes hold no entry of {ENTRY_BYTES}")

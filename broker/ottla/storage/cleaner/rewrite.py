@@ -67,6 +67,8 @@ def build_map(job: Job, offsets: OffsetMap, moved: Moved) -> Indexed:
     """Fill the map from the dirty segments, up to its load. Raises OSError, Uncleanable, KafkaError."""
     offsets.clear()
     entries_max = int(offsets.slots * job.load_factor)
+    if entries_max < 1:
+        raise Uncleanable(f"{offsets.slots} entries at a load of {job.load_factor} have no room for a key")
     transactions = CleanedTransactions(AbortedTransaction(*each) for each in job.aborted)
     bytes_read = 0
     sources = [Source(*each) for each in job.sources]

@@ -35,7 +35,7 @@ from ottla.storage.cleaner.job import (
     decode,
     encode,
 )
-from ottla.storage.cleaner.offset_map import OffsetMap
+from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
 from ottla.storage.cleaner.throttle import Throttle
 
 _NICENESS = 10
@@ -80,7 +80,6 @@ class Worker:
     def __init__(self, orders: Orders, answer: Callable[[Answer], None]) -> None:
         self._orders = orders
         self._answer = answer
-        self._offsets: OffsetMap | None = None
         self._throttle = Throttle(0.0, time.monotonic())
 
     def run(self) -> None:
@@ -106,26 +105,18 @@ class Worker:
     def _do(self, job: Job) -> Done:
         began = time.monotonic()
         self._throttle = Throttle(job.bytes_per_s, began)
-        offsets = self._map_of(job.map_bytes)
+        offsets = OffsetMap(map_bytes(job))
         indexed = rewrite.build_map(job, offsets, self._moved)
         mapped = time.monotonic()
         counts = rewrite.clean(job, offsets, indexed.end_offset, self._moved, self._finished)
-        utilization = offsets.utilization
-        offsets.clear()
         return Done(
             indexed.end_offset,
             counts,
             indexed.bytes_read,
-            utilization,
+            offsets.size * ENTRY_BYTES / job.map_bytes,
             elapsed_ms=int((time.monotonic() - began) * 1000),
             index_elapsed_ms=int((mapped - began) * 1000),
         )
-
-    def _map_of(self, memory_bytes: int) -> OffsetMap:
-        if self._offsets is None or self._offsets.memory_bytes != memory_bytes:
-            self._offsets = None
-            self._offsets = OffsetMap(memory_bytes)
-        return self._offsets
 
     def _finished(self, bases: list[int], size: int) -> None:
         """Wait until the broker has put the segment in place."""
@@ -148,6 +139,15 @@ class Worker:
         if isinstance(order, Rate):
             self._throttle.bytes_per_s = order.bytes_per_s
         return order
+
+
+def map_bytes(job: Job) -> int:
+    """What the map may take, and no more than it can need: entries lie all over it, and so each page of it is
+    soon in memory."""
+    if job.load_factor <= 0:
+        return job.map_bytes
+    records_max = job.upper_bound - job.first_dirty
+    return min(job.map_bytes, ENTRY_BYTES * (int(records_max / job.load_factor) + 2))
 
 
 def _die_with(parent: int) -> None:
