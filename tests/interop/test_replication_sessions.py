@@ -15,7 +15,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.protocol.records import Record, build_batch
 from ottla.replication.partition import Partition
-from ottla.server.broker import Broker, new_event_loop
+from ottla.server.broker import Broker, new_event_loop, steady_clock_ms, wall_clock_ms
 from ottla.server.fetch_sessions import FetchSession
 
 pytestmark = pytest.mark.timeout(60)
@@ -37,6 +37,8 @@ class Brokers:
         self._directory = directory
         self._tree = MemoryTree()
         self.running: dict[int, Broker] = {}
+        self.clock_ahead_ms = 0
+        """How far the brokers' wall clock is set ahead."""
 
     async def start(self, broker_id: int) -> None:
         settings = {
@@ -45,7 +47,11 @@ class Brokers:
             "log.dirs": str(self._directory / str(broker_id)),
             **SETTINGS,
         }
-        broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore(self._tree))
+        broker = Broker(
+            BrokerConfig.from_properties(settings),
+            store=MemoryStore(self._tree),
+            clock=lambda: wall_clock_ms() + self.clock_ahead_ms,
+        )
         await broker.start()
         self.running[broker_id] = broker
 
@@ -207,12 +213,13 @@ def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) 
         await until(brokers.idle, "nothing is left to look at")
         leader = brokers.leader("t", 0)
         assert leader is not None
-        clock = brokers.running[leader.broker_id]._clock
-        began_ms = clock()
-        await until(lambda: clock() > began_ms + 2 * int(SETTINGS["replica.lag.time.max.ms"]), "time passed")
+        began_ms = steady_clock_ms()
+        await until(
+            lambda: steady_clock_ms() > began_ms + 2 * int(SETTINGS["replica.lag.time.max.ms"]), "time passed"
+        )
         assert brokers.idle()
-        leader.append_as_leader(BATCH, required_acks=1, now_ms=clock())
-        leader.maybe_shrink_isr(clock())
+        brokers.append("t", 1)
+        leader.maybe_shrink_isr(steady_clock_ms())
         assert leader.isr_change is None
         assert len(leader.isr) == 3
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have that one too")
@@ -231,5 +238,31 @@ def test_a_follower_that_lost_its_session_begins_another(tmp_path: Path) -> None
         brokers.append("t", 3)
         await until(lambda: brokers.replicated("t", 3, replicas=3, end=1), "all have the records")
         await until(brokers.in_step, "there are sessions again")
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000], ids=["forth", "back"])
+def test_the_clock_is_set_by_an_hour(tmp_path: Path, step_ms: int) -> None:
+    """Nobody leaves the ISR for that; and who stops fetching afterwards does, as soon as ever."""
+
+    async def story(brokers: Brokers) -> None:
+        await make(brokers, "t", 1)
+        brokers.append("t", 1)
+        await until(lambda: brokers.replicated("t", 1, replicas=3, end=1), "all have the record")
+        leader = brokers.leader("t", 0)
+        assert leader is not None
+        epoch = leader.partition_epoch
+        brokers.clock_ahead_ms += step_ms
+        brokers.append("t", 1)
+        brokers.running[leader.broker_id].replicas.tick(steady_clock_ms())
+        await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have another")
+        assert leader.partition_epoch == epoch
+
+        away = next(broker for broker in leader.isr if broker != leader.broker_id)
+        for fetcher in list(brokers.running[away].replicas._fetchers.values()):
+            await fetcher.stop()
+        brokers.append("t", 1)
+        await until(lambda: away not in leader.isr, "the ISR is smaller")
 
     play(tmp_path, story)

@@ -552,9 +552,12 @@ def test_files_of_a_deleted_replica_go_when_their_delay_is_over(tmp_path: Path) 
         assert not broker.manager.apply_stop_replica(stop_replica(delete=True), 4).error_code
         [doomed] = (tmp_path / "1").glob("*-delete")
 
+        deleted_ms = brokers.now_ms
+
         def ticked(after_ms: int) -> bool:
-            broker.manager.tick(brokers.now_ms + after_ms)
-            return not broker.logs.has_chores(brokers.now_ms + after_ms)
+            brokers.now_ms = deleted_ms + after_ms
+            broker.manager.tick(brokers.now_ms)
+            return not broker.logs.has_chores(brokers.now_ms)
 
         await until(lambda: ticked(0))
         assert ticked(59_999)

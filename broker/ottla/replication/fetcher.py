@@ -80,10 +80,12 @@ class LeaderFetcher:
         endpoint: Callable[[int], Endpoint | None],
         connect: Connect,
         clock: Callable[[], int],
+        steady_clock: Callable[[], int],
         settings: FetchSettings,
         quota: Callable[[], ReplicationQuota],
     ) -> None:
-        """`endpoint` is asked again before each connection: brokers move. `quota` throttles what lags behind
+        """`endpoint` is asked again before each connection: brokers move. `clock` gives
+        wall time, for the logs; pauses are counted by the other. `quota` throttles what lags behind
         (KIP-73)."""
         self.leader_id = leader_id
         self._broker_id = broker_id
@@ -91,6 +93,7 @@ class LeaderFetcher:
         self._endpoint = endpoint
         self._connect = connect
         self._clock = clock
+        self._steady_clock = steady_clock
         self._settings = settings
         self._quota = quota
         self._followers: dict[PartitionKey, FollowerFetch] = {}
@@ -145,7 +148,7 @@ class LeaderFetcher:
 
     async def _run(self) -> None:
         while not self._stopping:
-            now_ms = self._clock()
+            now_ms = self._steady_clock()
             for key in [key for key, follower in self._later.items() if follower.due_ms <= now_ms]:
                 del self._later[key]
                 self._changed[key] = None
@@ -189,13 +192,13 @@ class LeaderFetcher:
             self._postpone(key, self._followers[key])
 
     def _postpone(self, key: PartitionKey, follower: FollowerFetch) -> None:
-        follower.postpone(self._clock(), self._settings.backoff_ms)
+        follower.postpone(self._steady_clock(), self._settings.backoff_ms)
         self._looked_at(key, follower)
 
     def _looked_at(self, key: PartitionKey, follower: FollowerFetch) -> None:
         """Something was decided about a partition: it is to be asked for anew, now or later."""
         self._changed[key] = None
-        if follower.due_ms > self._clock():
+        if follower.due_ms > self._steady_clock():
             self._later[key] = follower
 
     def _disconnect(self) -> None:
@@ -289,7 +292,7 @@ class LeaderFetcher:
 
     def _next_request(self, full: bool) -> FetchRequest | None:
         """What to ask the leader for now, with all partitions or those that changed; None if for nothing."""
-        session, now_ms = self._session, self._clock()
+        session, now_ms = self._session, self._steady_clock()
         quota = self._quota()
         throttled = quota.active and quota.is_exceeded(now_ms)
         # What lags behind may have to leave the session, though nothing about it has changed.
@@ -325,15 +328,19 @@ class LeaderFetcher:
     def _count(self, key: PartitionKey, size: int) -> None:
         quota = self._quota()
         if quota.active and quota.is_throttled(*key):
-            quota.record(size, self._clock())
+            quota.record(size, self._steady_clock())
 
     def _apply(self, key: PartitionKey, follower: FollowerFetch, step: Step) -> None:
         """One partition's trouble (a corrupt batch, a full disk) must not hold up the others."""
         if isinstance(step, Retry):
             _logger.info("broker %d refused %r: %s", self.leader_id, follower.partition, step.error.name)
-        now_ms = self._clock()
         try:
-            follower.apply(step, now_ms=now_ms, backoff_ms=self._settings.backoff_ms)
+            follower.apply(
+                step,
+                now_ms=self._clock(),
+                steady_ms=self._steady_clock(),
+                backoff_ms=self._settings.backoff_ms,
+            )
         except (OSError, KafkaError) as error:
             _logger.error("%r cannot follow: %s", follower.partition, error)
             self._postpone(key, follower)

@@ -139,9 +139,8 @@ class FollowerFetch:
             return min(own_end, log.log_end_offset)
         return min(own_end, leader_end, log.log_end_offset)
 
-    def apply(self, step: Step, *, now_ms: int, backoff_ms: int) -> None:
-        """Carry out a step on the replica. `backoff_ms` is replica.fetch.backoff.ms. Raises what the log
-        raises."""
+    def apply(self, step: Step, *, now_ms: int, steady_ms: int, backoff_ms: int) -> None:
+        """Carry out a step on the replica. `now_ms` is wall time, for the log. Raises what the log raises."""
         partition = self.partition
         match step:
             case Append(records, high_watermark, log_start_offset):
@@ -160,11 +159,12 @@ class FollowerFetch:
                 partition.start_over_at(offset)
                 self.refusals = 0
             case Retry():
-                self.postpone(now_ms, backoff_ms)
+                self.postpone(steady_ms, backoff_ms)
             case AskOffsets() | Ignore():
                 pass
 
-    def postpone(self, now_ms: int, backoff_ms: int) -> None:
-        """Fetch again after a pause that doubles with each refusal, `backoff_ms` at most."""
-        self.due_ms = now_ms + min(backoff_ms, FIRST_RETRY_MS << min(self.refusals, 16))
+    def postpone(self, steady_ms: int, backoff_ms: int) -> None:
+        """Fetch again after a pause that doubles with each refusal, at most `backoff_ms`
+        (replica.fetch.backoff.ms)."""
+        self.due_ms = steady_ms + min(backoff_ms, FIRST_RETRY_MS << min(self.refusals, 16))
         self.refusals += 1

@@ -63,12 +63,14 @@ class ReplicaManager:
         logs: LogManager,
         cache: MetadataCache,
         clock: Callable[[], int],
+        steady_clock: Callable[[], int],
         connect: Connect,
         alter_partition: AlterPartitionPort,
         listener: ReplicationListener,
     ) -> None:
-        """`clock` gives ms; `alter_partition` carries a request to the present controller; `listener` is who
-        waits for records and high watermarks."""
+        """`clock` gives wall time, which may step, for logs; `steady_clock` counts how long things take. Both
+        in ms. `alter_partition` carries a request to the present controller; `listener` is who waits for
+        records and high watermarks."""
         self.broker_id = broker_id
         self.broker_epoch = -1
         """Set by the server once the broker is registered, and again after each new session."""
@@ -77,6 +79,7 @@ class ReplicaManager:
         self._logs = logs
         self._cache = cache
         self._clock = clock
+        self._steady_clock = steady_clock
         self._connect = connect
         self._listener = listener
         self._partitions: dict[PartitionKey, Partition] = {}
@@ -91,7 +94,9 @@ class ReplicaManager:
         self.moves = LogDirMoves(logs, clock, self.partition, config.get_int("replica.fetch.max.bytes"))
         self._fetch_settings = FetchSettings.of(config)
         self._lag_ms_max = config.get_int("replica.lag.time.max.ms")
-        self._sender = AlterPartitionSender(broker_id, lambda: self.broker_epoch, alter_partition, clock)
+        self._sender = AlterPartitionSender(
+            broker_id, lambda: self.broker_epoch, alter_partition, steady_clock
+        )
         self._upkeep = Upkeep(self.partitions, config, logs, self._log_start_moved)
         self._alive = cache.alive()
         cache.on_update.append(self._look_who_left)
@@ -122,11 +127,11 @@ class ReplicaManager:
     def start(self) -> None:
         """To be called once the logs are loaded, before the controller's first order."""
         self.drop_failed_directories()
-        self._upkeep.start(self._clock())
+        self._upkeep.start(self._steady_clock())
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, steady_ms: int) -> None:
         """Do what is due: shrink ISRs, write checkpoints, delete old segments."""
-        self._upkeep.tick(now_ms)
+        self._upkeep.tick(steady_ms, self._clock())
 
     async def stop(self) -> None:
         """Stop fetching and asking, and write the high watermarks. The logs stay open."""
@@ -257,7 +262,7 @@ class ReplicaManager:
     def _carry_out(
         self, accepted: list[tuple[Partition, PartitionState]], errors: dict[PartitionKey, ErrorCode]
     ) -> None:
-        now_ms = self._clock()
+        now_ms = self._steady_clock()
         for partition, state in accepted:
             self._stop_fetching(partition)
             try:
@@ -338,7 +343,7 @@ class ReplicaManager:
         """The topic's overrides are now `props` (validated)."""
         self._topic_configs[topic] = dict(props)
         log_config = self.log_config(topic)
-        now_ms = self._clock()
+        now_ms = self._steady_clock()
         for partition in self._of_topic.get(topic, ()):
             partition.config_changed(log_config, now_ms)
 
@@ -354,6 +359,7 @@ class ReplicaManager:
                 endpoint=self._endpoint,
                 connect=self._connect,
                 clock=self._clock,
+                steady_clock=self._steady_clock,
                 settings=self._fetch_settings,
                 quota=lambda: self.follower_quota,
             )
@@ -388,7 +394,7 @@ class ReplicaManager:
         left, self._alive = self._alive - alive, alive
         for partition in self._partitions.values() if left else ():
             if any(partition.follower(broker_id) for broker_id in left):
-                partition.follower_left(self._clock())
+                partition.follower_left(self._steady_clock())
 
     def _is_eligible(self, broker_id: int) -> bool:
         return self._cache.is_alive(broker_id)

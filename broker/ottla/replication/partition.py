@@ -1,8 +1,9 @@
 """One partition's replica: what it may append, what it may show, and when a record is committed.
 
 Called by the produce, fetch and offset handlers (through `manager`), by the follower's fetcher, and by the
-coordinators' logs. Pure but for the log underneath: time is passed in (`now_ms`), a change of the in-sync set
-is handed to `propose_isr`, news goes to the listener.
+coordinators' logs. Pure but for the log underneath: time is passed in (`now_ms`, of a clock that does not
+step, but for what logs get: see `append_*`), a change of the in-sync set is handed to `propose_isr`, news
+goes to the listener.
 
 Invariants, asserted where they are cheap:
 - log_start_offset <= high_watermark <= log_end_offset, and a leader's high watermark never goes back;
@@ -69,6 +70,7 @@ class Partition:
         self.in_sync = InSyncReplicas(broker_id, lag_ms_max, is_eligible)
         """For this room alone: the leader's view of its followers."""
         self._propose_isr = propose_isr
+        self._looked_ms = 0  # when the followers were last looked at
         self._log_start_told = log.log_start_offset
 
     def __repr__(self) -> str:
@@ -215,8 +217,8 @@ class Partition:
     def append_as_leader(
         self, records: bytes | memoryview, *, required_acks: int, now_ms: int, client: bool = True
     ) -> AppendInfo:
-        """Append a producer's batches. Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below
-        min.insync.replicas), and what the log raises."""
+        """Append a producer's batches. `now_ms` is wall time, for the log. Raises NOT_LEADER_OR_FOLLOWER,
+        NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas), and what the log raises."""
         if not self.is_leader:
             raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
         if required_acks == ACKS_ALL and len(self.in_sync.committed) < self.min_in_sync:
@@ -230,7 +232,7 @@ class Partition:
         if info.duplicate:
             return info
         # A member of the ISR that is not us has not got these records, and holds the high watermark.
-        advanced = len(self.in_sync.maximal) == 1 and self._advance_high_watermark(now_ms)
+        advanced = len(self.in_sync.maximal) == 1 and self._advance_high_watermark(self._looked_ms)
         self.listener.log_appended(self)
         if advanced:
             self.listener.high_watermark_advanced(self)
@@ -370,6 +372,7 @@ class Partition:
         """
         if len(self.in_sync.committed) < self.min_in_sync:
             return False
+        self._looked_ms = now_ms
         committed = self.in_sync.common_end(self.log.log_end_offset, now_ms)
         if committed <= self.high_watermark:
             return False

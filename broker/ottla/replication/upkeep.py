@@ -1,8 +1,9 @@
 """What a replica manager does by the clock: shrink ISRs, write checkpoints, flush, delete old segments.
 
-Made and ticked by `manager`. What blocks runs in a thread, one batch of jobs at a time. Invariant: what the
-high watermark checkpoint says of a partition that the controller has not spoken of since the start is kept:
-a leader that forgot its high watermark would show consumers less than it did (KAFKA-1647).
+Made and ticked by `manager`. Intervals are counted by a clock that does not step; what records and files
+say is compared with wall time. What blocks runs in a thread, one batch of jobs at a time. Invariant: what the
+high watermark checkpoint says of a partition that the controller has not spoken of since the start is kept: a
+leader that forgot its high watermark would show consumers less than it did (KAFKA-1647).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Upkeep:
     def forget(self, key: PartitionKey) -> None:
         self._checkpointed.pop(key, None)
 
-    def start(self, now_ms: int) -> None:
+    def start(self, steady_ms: int) -> None:
         self._checkpointed = dict(self._logs.read_high_watermarks())
         for every in (
             self._shrink,
@@ -77,26 +78,27 @@ class Upkeep:
             self._start_offsets,
             self._retention,
         ):
-            every.start(now_ms)
+            every.start(steady_ms)
 
-    def tick(self, now_ms: int) -> None:
-        if self._shrink.is_due(now_ms):
+    def tick(self, steady_ms: int, now_ms: int) -> None:
+        """`now_ms` is wall time."""
+        if self._shrink.is_due(steady_ms):
             for partition in self._partitions():
-                partition.maybe_shrink_isr(now_ms)
+                partition.maybe_shrink_isr(steady_ms)
         if self._working is not None:
             return
         jobs: list[Callable[[], object]] = []
         if self._logs.has_chores(now_ms):
             jobs.append(partial(self._logs.tend, now_ms))
-        if self._high_watermarks.is_due(now_ms):
+        if self._high_watermarks.is_due(steady_ms):
             jobs.append(partial(self._logs.write_high_watermarks, self._snapshot()))
-        if self._flushes.is_due(now_ms):
+        if self._flushes.is_due(steady_ms):
             jobs.append(partial(self._logs.flush_due, now_ms))
-        if self._checkpoints.is_due(now_ms):
+        if self._checkpoints.is_due(steady_ms):
             jobs.append(self._logs.write_checkpoints)
-        if self._start_offsets.is_due(now_ms):
+        if self._start_offsets.is_due(steady_ms):
             jobs.append(self._logs.write_start_offsets)
-        if self._retention.is_due(now_ms):
+        if self._retention.is_due(steady_ms):
             jobs.append(partial(self._logs.cleanup, now_ms, self._snapshot()))
             self._retained = True
         if jobs:

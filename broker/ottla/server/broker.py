@@ -73,6 +73,14 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+_STARTED_NS = time.time_ns() - time.monotonic_ns()
+
+
+def steady_clock_ms() -> int:
+    """As the wall clock would be, had nobody set it since this process began: for how long things take."""
+    return (_STARTED_NS + time.monotonic_ns()) // 1_000_000
+
+
 class Broker:
     """See the module. `start` and `stop` belong to one event loop."""
 
@@ -181,6 +189,7 @@ class Broker:
             logs=logs,
             cache=self.cache,
             clock=clock,
+            steady_clock=steady_clock_ms,
             connect=self._connect,
             alter_partition=channel.alter_partition,
             listener=purgatory,
@@ -212,7 +221,7 @@ class Broker:
         )
         live_settings.follow(
             settings,
-            clock=clock,
+            steady_clock=steady_clock_ms,
             logs=logs,
             replicas=replicas,
             controller=controller,
@@ -255,6 +264,7 @@ class Broker:
         rooms = Rooms(
             config=config,
             clock=clock,
+            steady_clock=steady_clock_ms,
             broker_epoch=lambda: self.broker_epoch,
             store=store,
             cache=self.cache,
@@ -341,7 +351,7 @@ class Broker:
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         try:
             self.server.tick()
-            self.replicas.tick(self._clock())
+            self.replicas.tick(steady_clock_ms())
         except Exception:
             log.exception("upkeep failed")
 

@@ -44,7 +44,7 @@ async def load(settings: DynamicBrokerConfig, store: MetadataStore) -> None:
 def follow(
     settings: DynamicBrokerConfig,
     *,
-    clock: Callable[[], int],
+    steady_clock: Callable[[], int],
     logs: LogManager,
     replicas: ReplicaManager,
     controller: Controller,
@@ -56,7 +56,7 @@ def follow(
 
     def topic_defaults_changed() -> None:
         logs.defaults = topic_defaults(config)
-        now_ms = clock()
+        now_ms = steady_clock()
         for partition in replicas.partitions():
             partition.config_changed(replicas.log_config(partition.topic), now_ms)
 

@@ -55,6 +55,9 @@ class Rooms:
 
     config: BrokerConfig
     clock: Callable[[], int]
+    """Wall time, in ms, which may step."""
+    steady_clock: Callable[[], int]
+    """Ms of a clock that does not: as replication counts them."""
     """Wall time in ms."""
     broker_epoch: Callable[[], int]
     store: MetadataStore
@@ -88,7 +91,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             replicas,
             purgatory,
             cache,
-            clock,
+            rooms.steady_clock,
             throttle,
             cold_reads=rooms.cold_reads,
             fetch_max_bytes=fetch_max_bytes,
