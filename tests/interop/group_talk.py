@@ -27,6 +27,8 @@ from ottla.protocol.messages import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    MetadataRequest,
+    MetadataResponse,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
@@ -122,8 +124,18 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.02)
 
 
+async def ready(talk: Talk) -> None:
+    """Until the broker knows that it is the controller: Kafka's serves requests before."""
+
+    async def knows() -> bool:
+        answer: MetadataResponse = await talk.send("watcher", MetadataRequest(topics=[]), 5)
+        return answer.controller_id >= 0 and len(answer.brokers) == 1
+
+    await until(knows)
+
+
 def side_by_side(
-    ports: Mapping[str, int], story: Callable[[Talk], Coroutine[Any, Any, None]], timeout_s: float = 50
+    ports: Mapping[str, int], story: Callable[[Talk], Coroutine[Any, Any, None]], timeout_s: float = 150
 ) -> dict[str, dict[str, Any]]:
     """Tell the story to every broker at the same time: name -> label -> answer."""
 
@@ -155,8 +167,8 @@ def join(
     instance: str | None = None,
     protocols: tuple[str, ...] = ("range",),
     kind: str = "consumer",
-    session_ms: int = 20_000,
-    rebalance_ms: int = 20_000,
+    session_ms: int = 120_000,
+    rebalance_ms: int = 120_000,
     topic: str = "t",
 ) -> JoinGroupRequest:
     offered = [
@@ -252,6 +264,12 @@ def delete_offsets(group: str, *topics: str) -> OffsetDeleteRequest:
     return OffsetDeleteRequest(group_id=group, topics=[row(topic) for topic in topics])
 
 
+KEEP = {"log.retention.check.interval.ms": "86400000", "log.cleaner.backoff.ms": "86400000"}
+"""Records of long ago, which many tests write, stay until the end of a slow run; nothing is compacted."""
+KAFKA_KEEPS = {**KEEP, "log.initial.task.delay.ms": "86400000"}
+"""Its first look comes half a minute after its start, whatever the interval."""
+
+
 @contextmanager
 def kafka_and_ottla(directory: Path, settings: Mapping[str, str]) -> Iterator[dict[str, int]]:
     """One broker of each kind with the same settings, over one ZooKeeper; their ports by name."""
@@ -259,11 +277,14 @@ def kafka_and_ottla(directory: Path, settings: Mapping[str, str]) -> Iterator[di
         zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
         running.callback(zookeeper.stop)
         zookeeper.start()
-        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=settings)
+        kept = {**KAFKA_KEEPS, **settings}
+        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=kept)
         ours = BrokerProcess(0, directory / "ottla", free_port())
         running.callback(java.stop)
         running.callback(ours.stop)
-        ours.write_properties(f"{zookeeper.connect}/ottla", settings)
+        ours.write_properties(f"{zookeeper.connect}/ottla", {**KEEP, **settings})
         ours.start_and_wait()
         java.start()
-        yield {"Apache Kafka": java.port, "Ottla": ours.port}
+        ports = {"Apache Kafka": java.port, "Ottla": ours.port}
+        side_by_side(ports, ready)
+        yield ports

@@ -22,11 +22,11 @@ def one_broker(directory: Path) -> Iterator[str]:
     )
     broker.start()
     try:
-        assert wait_until(lambda: ready.exists() or not broker.running, timeout_s=30)
+        assert wait_until(lambda: ready.exists() or not broker.running, timeout_s=120)
         assert ready.exists(), log.read_text()
         yield f"127.0.0.1:{ready.read_text()}"
         assert "Traceback" not in log.read_text(), log.read_text()
-        assert broker.stop(timeout_s=20), "it must go on SIGTERM by itself"
+        assert broker.stop(timeout_s=60), "it must go on SIGTERM by itself"
         assert "stopped broker.id=0" in log.read_text()
     finally:
         broker.kill()

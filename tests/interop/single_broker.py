@@ -22,6 +22,7 @@ SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
+    "log.retention.check.interval.ms": "86400000",  # some tests write records of long ago
 }
 
 

@@ -29,16 +29,17 @@ SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "log.retention.check.interval.ms": "86400000",  # the records are of long ago
 }
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(420)
 
 
 def java(bootstrap: str) -> list[str]:
     arguments = ["--bootstrap-server", bootstrap, "--topic", "t", "--from-beginning"]
     ran = run_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        [*arguments, "--max-messages", str(COUNT), "--timeout-ms", "30000"],
-        timeout_s=60,
+        [*arguments, "--max-messages", str(COUNT), "--timeout-ms", "90000"],
+        timeout_s=150,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()
@@ -50,7 +51,7 @@ def kafka_python(bootstrap: str) -> list[str]:
         bootstrap_servers=bootstrap,
         group_id=None,
         auto_offset_reset="earliest",
-        consumer_timeout_ms=30_000,
+        consumer_timeout_ms=90_000,
         fetch_max_wait_ms=100,
     )
     values: list[str] = []
@@ -104,7 +105,7 @@ def test_a_consumer_reads_on_by_session_and_survives_its_loss(
         broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore())
         await broker.start()
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(200):
                 await story(broker)
         finally:
             await broker.stop()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from group_talk import Talk, side_by_side, until
+from group_talk import KAFKA_KEEPS, KEEP, Talk, ready, side_by_side, until
 from judges import needs_kafka_jars
 from kazoo.client import KazooClient
 
@@ -37,7 +37,7 @@ from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
 
 SETTINGS = {"offsets.topic.replication.factor": "1", "auto.create.topics.enable": "false"}
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(420)
 
 Entity = Mapping[str, str | None]
 Story = Callable[[Talk], Coroutine[Any, Any, None]]
@@ -97,17 +97,19 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
         zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
         running.callback(zookeeper.stop)
         zookeeper.start()
-        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=SETTINGS)
+        kept = {**KAFKA_KEEPS, **SETTINGS}
+        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=kept)
         ours = BrokerProcess(0, directory / "ottla", free_port())
         running.callback(java.stop)
         running.callback(ours.stop)
-        ours.write_properties(f"{zookeeper.connect}/ottla", SETTINGS)
+        ours.write_properties(f"{zookeeper.connect}/ottla", {**KEEP, **SETTINGS})
         ours.start_and_wait()
         java.start()
         tree = KazooClient(zookeeper.connect)
         running.callback(tree.close)
         running.callback(tree.stop)
         tree.start()
+        side_by_side({"Apache Kafka": java.port, "Ottla": ours.port}, ready)
         for port in (java.port, ours.port):
             run_admin([("127.0.0.1", port)], make_topic)
         yield Brokers(zookeeper.connect, java.port, ours.port, tree, directory)
@@ -469,7 +471,7 @@ def test_a_broker_of_ours_in_kafkas_cluster_keeps_its_quotas_and_is_heard(broker
         async def held() -> bool:
             return await waits(brokers.kafka, "of ours") > 0 and await waits(joined.port, "of Kafka") > 0
 
-        await asyncio.wait_for(until(held), 30)
+        await asyncio.wait_for(until(held), 120)
 
     asyncio.run(limit_clients(brokers.kafka, ["before"], producer_byte_rate=100.0))
     joined.start_and_wait()
