@@ -39,7 +39,7 @@ FIXED_HERE = ("advertised.listeners", "listener.security.protocol.map")
 """Dynamic in Kafka."""
 WORDS = ("error_message",)
 """Compared where it is worth it."""
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(420)
 
 Story = Callable[[Talk], Coroutine[Any, Any, None]]
 

@@ -37,7 +37,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
 }
 NOBODYS = UUID(int=0xABCDEF)
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(420)
 
 Where = tuple[str, int]
 
@@ -205,7 +205,7 @@ def same(ports: dict[str, int], tell: Callable[[Story], Coroutine[Any, Any, None
     async def told(port: int) -> dict[str, object]:
         story = Story(port)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(420):
                 await tell(story)
         finally:
             await story.close()
@@ -312,7 +312,7 @@ def test_errors_are_said_until_they_are_gone(ports: dict[str, int]) -> None:
             await story.fetch(f"{s} epoch right", s, 6, {("wrong", 0): 1}, leader_epoch=0, **v)
             await story.fetch(f"{s} nothing", s, 7, forget=[("none", 0), ("wrong", 7)], **v)
             await story.fetch(f"{s} end", s, -1, **v)
-            await story.fetch(f"{s} only the unknown", 0, -1, {("none", 0): 0}, wait_ms=5000, **v)
+            await story.fetch(f"{s} only the unknown", 0, -1, {("none", 0): 0}, wait_ms=25_000, **v)
 
     same(ports, tell)
 
@@ -353,8 +353,9 @@ def test_a_session_that_waits(ports: dict[str, int]) -> None:
         await story.produce("waits", 0, "z" * 20)
         await fetch
         begun = {("waits", 0): 2, ("waits", 2): 1}
-        fetch = asyncio.create_task(story.fetch("overtaken", "s", 5, begun, wait_ms=600, client="bert"))
-        await asyncio.sleep(0.2)
+        await story.fetch("as carl, who is connected then", 0, -1, {("waits", 0): 0}, client="carl")
+        fetch = asyncio.create_task(story.fetch("overtaken", "s", 5, begun, wait_ms=4000, client="bert"))
+        await asyncio.sleep(1)
         await story.fetch("overtakes", "s", 6, client="carl")
         await fetch
         await story.fetch("end", "s", -1)
@@ -368,11 +369,11 @@ def test_a_session_that_waits(ports: dict[str, int]) -> None:
 def test_who_asks_for_nothing_does_not_wait(ports: dict[str, int]) -> None:
     async def tell(story: Story) -> None:
         await story.make("quick", 1)
-        await story.fetch("nothing at all", 0, -1, wait_ms=1000)
+        await story.fetch("nothing at all", 0, -1, wait_ms=25_000)
         await story.fetch("begins", "s", 0, {("quick", 0): 0})
-        await story.fetch("all is forgotten", "s", 1, forget=[("quick", 0)], wait_ms=1000)
+        await story.fetch("all is forgotten", "s", 1, forget=[("quick", 0)], wait_ms=25_000)
         await story.fetch("begins anew", "t", 0, {("quick", 0): 0})
-        await story.fetch("ends", "t", -1, wait_ms=1000)
+        await story.fetch("ends", "t", -1, wait_ms=25_000)
 
     assert not any(answer["waited"] for answer in same(ports, tell).values())
 
@@ -436,7 +437,7 @@ def test_a_log_that_diverges_is_said_until_it_does_not(ports: dict[str, int]) ->
         await story.fetch("an epoch to come", "s", 2, {("parts", 0): 2}, last_epoch=4)
         await story.fetch("truncated", "s", 3, {("parts", 0): 2}, last_epoch=0)
         await story.fetch("nothing more", "s", 4)
-        await story.fetch("does not wait", 0, -1, ahead, last_epoch=0, wait_ms=5000)
+        await story.fetch("does not wait", 0, -1, ahead, last_epoch=0, wait_ms=25_000)
 
     told = same(ports, tell)
     assert told["full"]["partitions"][0][5] == ("diverging", 0, 2)

@@ -28,9 +28,9 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DeleteRecordsRequest, FetchRequest, FetchResponse, MetadataRequest
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(420)
 
-WAIT_S = 60.0
+WAIT_S = 90.0
 OURS, NEAR, THEIRS = 1, 2, 3
 RACKS = {OURS: "a", NEAR: "b", THEIRS: "a"}
 SETTINGS = {
@@ -75,7 +75,7 @@ class Racks:
             broker.start_and_wait()
         self.java.start()
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        assert wait_until(lambda: len(admin.list_topics(timeout=10).brokers) == 3, timeout_s=WAIT_S)
+        assert wait_until(lambda: len(admin.list_topics(timeout=60).brokers) == 3, timeout_s=WAIT_S)
         new = [
             NewTopic(name, num_partitions=1, replica_assignment=[replicas])
             for name, replicas in TOPICS.items()
@@ -84,13 +84,15 @@ class Racks:
             created.result(WAIT_S)
 
         def in_sync() -> bool:
-            topics = admin.list_topics(timeout=10).topics
+            topics = admin.list_topics(timeout=60).topics
             found = [p for name in TOPICS if name in topics for p in topics[name].partitions.values()]
             return len(found) == len(TOPICS) and all(len(p.isrs) == 2 for p in found)
 
         assert wait_until(in_sync, timeout_s=WAIT_S)
         failures: list[object] = []
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "batch.size": EACH_BYTES})
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "batch.size": EACH_BYTES}
+        )
         for topic in TOPICS:
             for _ in range(RECORDS):
                 producer.produce(
@@ -296,7 +298,7 @@ def test_kafkas_consumer_reads_in_its_rack(racks: Racks) -> None:
     topic = "ours"
     source = Path(__file__).with_name("java") / "NearestReplica.java"
     command = [java(), "-cp", kafka_classpath(), str(source), racks.bootstrap, topic, "b", str(RECORDS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     said = dict(line.split() for line in done.stdout.splitlines())
     assert int(said["records"]) == RECORDS, done.stdout + done.stderr

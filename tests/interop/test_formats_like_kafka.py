@@ -27,7 +27,7 @@ from ottla.protocol.legacy_records import encode_message_set
 from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
 from ottla.protocol.records import CODEC_MASK, Record, TimestampType, build_batch, decode_batch, iter_batches
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(420)
 
 Story = Callable[[Talk], Coroutine[Any, Any, None]]
 NOW_MS = time.time_ns() // 1_000_000

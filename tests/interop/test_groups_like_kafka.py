@@ -40,12 +40,12 @@ from ottla.protocol.messages import (
 SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "3",
-    "group.initial.rebalance.delay.ms": "1000",
+    "group.initial.rebalance.delay.ms": "3000",
     "auto.create.topics.enable": "false",
 }
 TIE = ("protocol_name",)
 """Of two protocols with as many votes each, either may win: it hangs on the order of a hash map."""
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(420)
 
 Story = Callable[[Talk], Coroutine[Any, Any, None]]
 
@@ -293,7 +293,7 @@ def test_a_member_that_does_not_rejoin_in_time_is_dropped(ports: dict[str, int])
     """With an old client's versions, of a group that is no consumer group."""
 
     async def story(talk: Talk) -> None:
-        slow = join("k", kind="connect", rebalance_ms=4000)
+        slow = join("k", kind="connect", rebalance_ms=8000)
         old = (await talk.ask("joined", "bert", slow, 3)).member_id
         await talk.ask("synced", "bert", sync("k", 1, old, {old: b"z"}), 3)
         await talk.ask("offsets are not its to delete", "anna", delete_offsets("k", "t"), 0)

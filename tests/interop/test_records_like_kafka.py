@@ -38,7 +38,7 @@ SETTINGS = {
 FREE = ("error_message", "topic_id", "cluster_id", "host", "port", "node_endpoints", "record_errors",
         "aborted_transactions")  # fmt: skip
 NOW_MS = 1_700_000_000_000
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(420)
 
 Story = Callable[[Talk], Coroutine[Any, Any, None]]
 
