@@ -5,6 +5,8 @@ throttle holds up, which is redirected and called off. Directories are compared 
 
 Then bits that flip in a log in use: both logs have the same batches in the same segments; for each case one
 byte is changed in an old segment of each, the same requests are sent, and the byte is put back.
+
+And where segments begin under which settings, and what ListOffsets finds across them.
 """
 
 from __future__ import annotations
@@ -312,12 +314,12 @@ async def fill_segments(here: LogDirTalk) -> None:
         assert await produce(talk, batch(n)) == 0
 
 
-async def produce(talk: Talk, records: bytes) -> int:
+async def produce(talk: Talk, records: bytes, topic: str = TOPIC) -> int:
     part = m.ProduceRequest.PartitionProduceData(index=0, records=records)
     request = m.ProduceRequest(
         acks=-1,
         timeout_ms=10_000,
-        topic_data=[m.ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[part])],
+        topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=[part])],
     )
     answer = await talk.send("anna", request, 9)
     return int(answer.responses[0].partition_responses[0].error_code)
@@ -408,3 +410,80 @@ def flip(folder: Path, base: int, position: int, mask: int) -> None:
         (byte,) = file.read(1)
         file.seek(position)
         file.write(bytes([byte ^ mask]))
+
+
+# --- segments -----------------------------------------------------------------------------------------
+
+SEGMENTED: Mapping[str, Mapping[str, str]] = {
+    "by-size": {"segment.bytes": str(3 * BATCH_BYTES + 10)},
+    "by-index": {"segment.index.bytes": "24", "index.interval.bytes": "1"},
+    "by-time-index": {"segment.index.bytes": "36", "index.interval.bytes": "1"},
+    "by-time": {"segment.ms": "2000"},
+    "by-time-exactly": {"segment.ms": "1000"},
+    "compacted-by-lag": {
+        "segment.ms": "100000",
+        "cleanup.policy": "compact",
+        "max.compaction.lag.ms": "2500",
+    },
+    "preallocated": {"segment.bytes": str(4 * BATCH_BYTES), "preallocate": "true"},
+    "bounded": {"message.timestamp.difference.max.ms": "100000"},
+    "bounded-before": {
+        "message.timestamp.difference.max.ms": "100000",
+        "message.timestamp.before.max.ms": "9000000000000",
+    },
+}
+
+
+def test_segments_begin_at_the_same_offsets(pair: Pair) -> None:
+    async def story(talk: LogDirTalk) -> None:
+        setting, row = m.CreateTopicsRequest.CreatableTopicConfig, m.CreateTopicsRequest.CreatableTopic
+        topics = []
+        for name, settings in SEGMENTED.items():
+            await talk.talk.send("anna", talk.altering({"a": {name: [0]}}), 2)
+            configs = {"retention.ms": "-1", **settings}
+            topics.append(
+                row(
+                    name=name,
+                    num_partitions=1,
+                    replication_factor=1,
+                    configs=[setting(name=n, value=v) for n, v in configs.items()],
+                )
+            )
+        await talk.talk.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
+        for name in SEGMENTED:
+            await talk.until_in("a", name, 0)
+            for n in range(14):
+                record = Record(0, FIRST_TIMESTAMP + 1000 * n, b"k%02d" % n, b"v" * 100)
+                error = await produce(talk.talk, build_batch([record]), name)
+                talk.talk.answers[f"{name}: error of {n}"] = error
+            begin = sorted(path.name for path in (talk.root / "a" / f"{name}-0").glob("*.log"))
+            talk.talk.answers[f"{name}: segments"] = begin
+
+    same(pair, story)
+
+
+def test_offsets_are_found_across_segments(pair: Pair) -> None:
+    async def story(talk: LogDirTalk) -> None:
+        row, topic = m.ListOffsetsRequest.ListOffsetsPartition, m.ListOffsetsRequest.ListOffsetsTopic
+
+        async def ask_all(when: str, places: range, records: range) -> None:
+            for version in range(1, 10):
+                for timestamp in places:
+                    part = row(partition_index=0, timestamp=timestamp)
+                    request = m.ListOffsetsRequest(topics=[topic(name=TOPIC, partitions=[part])])
+                    await talk.talk.ask(f"{when}: {timestamp}, v{version}", "anna", request, version)
+            for n in records:
+                part = row(partition_index=0, timestamp=FIRST_TIMESTAMP + n)
+                request = m.ListOffsetsRequest(topics=[topic(name=TOPIC, partitions=[part])])
+                await talk.talk.ask(f"{when}: record {n}", "anna", request, 7)
+
+        await ask_all("whole", range(-6, 1), range(-1, BATCHES + 1))
+        rows = [m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=13)]
+        deleting = m.DeleteRecordsRequest.DeleteRecordsTopic(name=TOPIC, partitions=rows)
+        request = m.DeleteRecordsRequest(topics=[deleting], timeout_ms=20_000)
+        await talk.talk.ask("deleted", "anna", request, 2)
+        # Not before what is in the segment that the log begins in: there Kafka finds nothing for as long as
+        # an earlier segment waits for its deletion, and we find the log's first record.
+        await ask_all("beginning later", range(-6, 0), range(10, BATCHES + 1))
+
+    same(pair, story)

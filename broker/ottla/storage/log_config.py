@@ -56,6 +56,12 @@ class LogConfig:
             text = merged.get(field.name.replace("_", "."))
             if text is not None:
                 values[field.name] = _parse(str(field.type), text)
+        # Deprecated (KIP-937), and in force where neither of its successors says otherwise.
+        difference = merged.get("message.timestamp.difference.max.ms")
+        if difference is not None:
+            for name in ("message_timestamp_before_max_ms", "message_timestamp_after_max_ms"):
+                if values.get(name, INT64_MAX) == INT64_MAX:
+                    values[name] = int(difference)
         return cls(**values)  # type: ignore[arg-type]
 
     @property
