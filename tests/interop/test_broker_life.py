@@ -31,12 +31,12 @@ from ottla.protocol.records import Record, build_batch, decode_records
 from ottla.replication.fetcher import LeaderFetcher
 from ottla.server.broker import Broker, StartupError, new_event_loop
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(200)
 
 
 def run(story: Awaitable[None]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(45):
+        async with asyncio.timeout(150):
             await story
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -107,7 +107,7 @@ async def produce(connection: BrokerConnection, topic: str, *values: bytes, acks
     batch = build_batch([Record(i, 1_700_000_000_000, None, v, []) for i, v in enumerate(values)])
     part = ProduceRequest.PartitionProduceData(index=0, records=batch)
     row = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
-    response = await connection.request(ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[row]))
+    response = await connection.request(ProduceRequest(acks=acks, timeout_ms=60_000, topic_data=[row]))
     return int(response.responses[0].partition_responses[0].error_code)
 
 
@@ -301,7 +301,9 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
             part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
             row = FetchRequest.FetchTopic(topic="t", partitions=[part])
             poll = asyncio.ensure_future(
-                connection.request(FetchRequest(max_wait_ms=25_000, min_bytes=100, topics=[row]), version=12)
+                connection.request(
+                    FetchRequest(max_wait_ms=120_000, min_bytes=100, topics=[row]), version=12, timeout_s=150
+                )
             )
 
             async def waits() -> bool:
@@ -309,7 +311,7 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
 
             await until(waits)
             gate.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 response = await poll
             assert response.responses[0].partitions[0].high_watermark == 1
             assert response.responses[0].partitions[0].records
@@ -355,7 +357,7 @@ def test_groups_stay_where_they_are_when_the_number_of_their_partitions_is_set_a
                 await until(accepted)
         async with running(make(tree, tmp_path, **settings, **{count: "7"})) as connection:
             for group in groups:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     await coordinated(connection, group)
 
                 async def loaded(group: str = group) -> bool:

@@ -99,7 +99,7 @@ async def produce(client: BrokerConnection, count: int, partition: int = 0) -> N
         ]
         data = ProduceRequest.PartitionProduceData(index=partition, records=build_batch(records))
         topic = ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])
-        answer = await client.request(ProduceRequest(acks=1, timeout_ms=5000, topic_data=[topic]))
+        answer = await client.request(ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[topic]))
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 
@@ -146,7 +146,7 @@ def test_a_cold_log_is_served_and_the_loop_never_waits_for_the_disk(
     async def write() -> None:
         broker, client = await start()
         topic = CreateTopicsRequest.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
-        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
         await produce(client, BATCHES)
         client.close()
         await broker.stop()
@@ -200,7 +200,7 @@ def test_offsets_of_many_cold_partitions_are_looked_up_together(
         topic = CreateTopicsRequest.CreatableTopic(
             name=TOPIC, num_partitions=partitions, replication_factor=1
         )
-        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
         for partition in range(partitions):
             await produce(client, 20, partition)
         waits = Waits(monkeypatch)

@@ -31,7 +31,7 @@ from ottla.protocol.messages import (
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(420)
 MIB = 1 << 20
 PAGE = resource.getpagesize()
 CONNECTIONS = 10_000
@@ -49,7 +49,7 @@ class Subject:
         return (int(resident) - int(shared)) * PAGE
 
     def connect(self) -> socket.socket:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=90)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
@@ -66,12 +66,12 @@ def broker(directory: Path, **settings: str) -> Iterator[Subject]:
     process = ChildProcess("broker", command, log=log)
     process.start()
     try:
-        assert wait_until(lambda: ready.exists() or not process.running, timeout_s=30)
+        assert wait_until(lambda: ready.exists() or not process.running, timeout_s=120)
         assert ready.exists(), log.read_text()
         assert process.pid is not None
         yield Subject(process.pid, int(ready.read_text()))
         assert "Traceback" not in log.read_text(), log.read_text()
-        assert process.stop(timeout_s=20), "it must go on SIGTERM by itself"
+        assert process.stop(timeout_s=60), "it must go on SIGTERM by itself"
     finally:
         process.kill()
 
@@ -149,7 +149,7 @@ def bystander(subject: Subject) -> Iterator[list[float]]:
     try:
         yield waits
         asked = len(waits)
-        assert wait_until(lambda: len(waits) >= asked + 5 or bool(problems), timeout_s=20)
+        assert wait_until(lambda: len(waits) >= asked + 5 or bool(problems), timeout_s=90)
     finally:
         stop.set()
         thread.join()
@@ -209,9 +209,9 @@ def test_a_large_request_takes_memory_as_it_comes_and_gives_it_back(subject: Sub
         for sent in (30, 60, 90):
             sock.sendall(bytes(30 * MIB))
             expected = (sent - 5) * MIB
-            assert wait_until(lambda least=expected: subject.memory() - before > least, timeout_s=20)
+            assert wait_until(lambda least=expected: subject.memory() - before > least, timeout_s=90)
             assert subject.memory() - before < (sent + 20) * MIB
-    assert wait_until(lambda: subject.memory() - before < 20 * MIB, timeout_s=20)
+    assert wait_until(lambda: subject.memory() - before < 20 * MIB, timeout_s=90)
 
 
 def test_requests_that_come_byte_by_byte_take_no_more_than_their_bytes(subject: Subject) -> None:
@@ -230,6 +230,8 @@ def test_ten_thousand_quiet_connections_cost_little_memory_and_no_time(subject: 
     before = subject.memory()
     count = min(CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1000)
     with closing([]) as sockets, bystander(subject) as waits:
+        assert wait_until(lambda: len(waits) >= 300, timeout_s=90)
+        alone = sorted(waits)[len(waits) // 2]
         for start in range(0, count, 100):
             batch = [subject.connect() for _ in range(min(100, count - start))]
             sockets += batch
@@ -240,12 +242,13 @@ def test_ten_thousand_quiet_connections_cost_little_memory_and_no_time(subject: 
         each = (subject.memory() - before) / count
         del waits[:]
         cpu, started = subject.cpu_s(), time.monotonic()
-        assert wait_until(lambda: len(waits) >= 500, timeout_s=30)
+        assert wait_until(lambda: len(waits) >= 500, timeout_s=90)
         share = (subject.cpu_s() - cpu) / (time.monotonic() - started)
         print(f"\n{count} quiet connections: {each:.0f} bytes each, longest wait {max(waits) * 1e3:.1f} ms, "
-              f"median {sorted(waits)[len(waits) // 2] * 1e3:.2f} ms, {share:.1%} of a core")  # fmt: skip
+              f"median {sorted(waits)[len(waits) // 2] * 1e3:.2f} ms, {alone * 1e3:.2f} ms before, "
+              f"{share:.1%} of a core")  # fmt: skip
         assert each < 8192
-        assert sorted(waits)[len(waits) // 2] < 0.05
+        assert sorted(waits)[len(waits) // 2] < max(0.05, 3 * alone)
 
 
 def test_who_never_reads_is_not_answered_for_ever_and_loses_nothing(subject: Subject) -> None:
@@ -363,15 +366,15 @@ def test_requests_that_wait_and_requests_that_do_not_are_answered_in_order(subje
 
 def test_idle_connections_are_closed_and_those_that_wait_for_us_are_not(tmp_path: Path) -> None:
     with (
-        broker(tmp_path, connections_max_idle_ms="1000") as subject,
+        broker(tmp_path, connections_max_idle_ms="1500") as subject,
         subject.connect() as waiting,
-        subject.connect() as idle,
     ):
         create(waiting)
-        waiting.sendall(fetch(1, 3500))
-        idle.sendall(HELLO)
-        correlation_id(idle)
-        started = time.monotonic()
-        assert is_closed(idle)
-        assert time.monotonic() - started >= 0.9
+        waiting.sendall(fetch(1, 5000))
+        with subject.connect() as idle:
+            started = time.monotonic()
+            idle.sendall(HELLO)
+            correlation_id(idle)
+            assert is_closed(idle)
+            assert time.monotonic() - started >= 1.4
         assert correlation_id(waiting) == 1

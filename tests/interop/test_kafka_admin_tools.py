@@ -16,8 +16,8 @@ from ottla.client.admin_types import TopicPartition
 from ottla.local.cluster import LocalCluster
 from ottla.local.ports import wait_until
 
-pytestmark = pytest.mark.timeout(180)
-WAIT_S = 30.0
+pytestmark = pytest.mark.timeout(420)
+WAIT_S = 90.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,7 +26,7 @@ def kafka_jars() -> None:
 
 
 def tool(cluster: LocalCluster, main_class: str, *arguments: str) -> str:
-    ran = run_tool(main_class, ["--bootstrap-server", cluster.bootstrap, *arguments], timeout_s=60)
+    ran = run_tool(main_class, ["--bootstrap-server", cluster.bootstrap, *arguments], timeout_s=200)
     assert ran.returncode == 0, f"{main_class} {arguments}:\n{ran.stdout}\n{ran.stderr}"
     return ran.stdout
 
@@ -39,10 +39,10 @@ def configs(cluster: LocalCluster, action: str, *arguments: str) -> str:
 def topic(cluster: LocalCluster) -> Iterator[str]:
     """Of two partitions with three replicas, and 50 records in each."""
     cluster.create_topic("operated", partitions=2, replicas=3)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
     for n in range(100):
         producer.produce("operated", b"record %d" % n, partition=n % 2)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
     yield "operated"
     cluster.admin(lambda client: client.delete_topic("operated"))
 
@@ -54,7 +54,7 @@ def send(cluster: LocalCluster, topic: str, size: int) -> int | None:
     producer.produce(
         topic, b"x" * size, partition=0, on_delivery=lambda e, _: errors.append(e.code() if e else None)
     )
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
     return errors[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,9 @@ from judges import needs_kafka_jars
 
 from bench.apache_kafka import run_tool
 from ottla.local.cluster import LocalCluster
+from ottla.local.ports import wait_until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,7 +23,7 @@ def kafka_jars() -> None:
 
 
 def tool(main_class: str, *arguments: str, stdin: str | None = None) -> str:
-    ran = run_tool(main_class, arguments, timeout_s=60, stdin=stdin)
+    ran = run_tool(main_class, arguments, timeout_s=200, stdin=stdin)
     assert ran.returncode == 0, f"{main_class} {arguments}:\n{ran.stdout}\n{ran.stderr}"
     return ran.stdout
 
@@ -34,7 +35,7 @@ def topics(cluster: LocalCluster, *arguments: str) -> str:
 def groups(cluster: LocalCluster, *arguments: str) -> str:
     command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
     # Five seconds, the tool's own limit, is short for a JVM that starts on a busy machine.
-    return tool(command, "--bootstrap-server", cluster.bootstrap, "--timeout", "30000", *arguments)
+    return tool(command, "--bootstrap-server", cluster.bootstrap, "--timeout", "90000", *arguments)
 
 
 def configs(cluster: LocalCluster, *arguments: str) -> str:
@@ -53,9 +54,22 @@ def consume(cluster: LocalCluster, topic: str, count: int, *arguments: str) -> l
     printed = tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--from-beginning"),
-        *("--max-messages", str(count), "--timeout-ms", "20000", *arguments),
+        *("--max-messages", str(count), "--timeout-ms", "90000", *arguments),
     )
     return printed.splitlines()
+
+
+def until_told(tell: Callable[[], str], holds: Callable[[str], bool]) -> str:
+    """What a tool tells in the end: the broker that it asks need not have heard of all at once."""
+    told = ""
+
+    def fits() -> bool:
+        nonlocal told
+        told = tell()
+        return holds(told)
+
+    assert wait_until(fits, timeout_s=90), told
+    return told
 
 
 @pytest.fixture
@@ -73,13 +87,15 @@ def test_topics_are_created_described_altered_and_deleted(cluster: LocalCluster)
         *("--config", "retention.ms=1234567"),
     )
     assert "Created topic by-tool." in created
+    cluster.wait_until(lambda: cluster.fully_replicated("by-tool"), "all brokers to know it")
     assert "by-tool" in topics(cluster, "--list").split()
     described = topics(cluster, "--describe", "--topic", "by-tool")
     assert "PartitionCount: 2\tReplicationFactor: 3\tConfigs: retention.ms=1234567" in described
     topics(cluster, "--alter", "--topic", "by-tool", "--partitions", "5")
+    cluster.wait_until(lambda: cluster.fully_replicated("by-tool", 5), "all brokers to know of five")
     assert "PartitionCount: 5" in topics(cluster, "--describe", "--topic", "by-tool")
     topics(cluster, "--delete", "--topic", "by-tool")
-    cluster.wait_until(lambda: cluster.topic("by-tool") is None, "the topic to be gone")
+    cluster.wait_until(lambda: cluster.gone("by-tool"), "the topic to be gone")
     assert "by-tool" not in topics(cluster, "--list").split()
 
 
@@ -156,7 +172,10 @@ def test_replicas_are_moved_by_the_reassignment_tool(
         )
 
     cluster.wait_until(moved, "the replicas to have moved")
-    assert tool(command, *arguments, "--verify", "--preserve-throttles").count("is completed") >= 3
+    until_told(
+        lambda: tool(command, *arguments, "--verify", "--preserve-throttles"),
+        lambda told: told.count("is completed") >= 3,
+    )
     assert len(consume(cluster, topic, 100)) == 100
 
 
@@ -170,9 +189,12 @@ def test_preferred_leaders_are_elected(cluster: LocalCluster, topic: str) -> Non
         "--all-topic-partitions",
     )
     tool(command, *arguments)
-    described = cluster.topic(topic)
-    assert described is not None
-    assert all(p.leader == p.replicas[0] for p in described.partitions)
+
+    def led_by_the_first() -> bool:
+        described = cluster.topic(topic)
+        return described is not None and all(p.leader == p.replicas[0] for p in described.partitions)
+
+    cluster.wait_until(led_by_the_first, "the first replica of each to lead")
 
 
 def test_api_versions_are_those_of_the_table(cluster: LocalCluster) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.local.cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,7 +25,7 @@ def kcat(cluster: LocalCluster, *arguments: str, stdin: str | None = None) -> st
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert ran.returncode == 0, f"kcat {arguments}:\n{ran.stdout}\n{ran.stderr}"
@@ -45,12 +45,24 @@ def test_what_is_produced_is_consumed(cluster: LocalCluster, codec: str) -> None
     topic = f"kcat-{codec}"
     cluster.create_topic(topic, partitions=1)
     lines = [f"key{n}:value {n} {'x' * 50}" for n in range(500)]
-    kcat(cluster, "-P", "-t", topic, "-K:", "-z", codec, "-X", "acks=all", stdin="\n".join(lines) + "\n")
+    kcat(
+        cluster,
+        "-P",
+        "-t",
+        topic,
+        "-K:",
+        "-z",
+        codec,
+        "-X",
+        "enable.idempotence=true",
+        stdin="\n".join(lines) + "\n",
+    )
     assert kcat(cluster, "-C", "-t", topic, "-e", "-q", "-K:").splitlines() == lines
 
 
 def test_a_topic_is_made_when_it_is_first_written_to(cluster: LocalCluster) -> None:
     kcat(cluster, "-P", "-t", "kcat-first", stdin="one\n")
+    cluster.wait_until(lambda: cluster.fully_replicated("kcat-first"), "all brokers to know it")
     assert kcat(cluster, "-C", "-t", "kcat-first", "-e", "-q").splitlines() == ["one"]
 
 

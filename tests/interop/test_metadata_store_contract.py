@@ -34,7 +34,8 @@ from ottla.metadata.store import (
 )
 from ottla.metadata.zookeeper import ZooKeeperStore
 
-WAIT_S = 20.0
+pytestmark = pytest.mark.timeout(420)
+WAIT_S = 90.0
 
 OpenStore = Callable[[], Awaitable[MetadataStore]]
 Scenario = Callable[[OpenStore], Awaitable[None]]
@@ -87,7 +88,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
                 for store in opened:
                     await store.close()
 
-        asyncio.run(asyncio.wait_for(main(), 60))
+        asyncio.run(asyncio.wait_for(main(), 200))
 
     return runner
 
@@ -369,7 +370,7 @@ async def _expire(store: MetadataStore) -> None:
     thief = KazooClient(hosts=store._connect_string.partition("/")[0], client_id=client.client_id)
 
     def steal() -> None:
-        thief.start()
+        thief.start(timeout=60)
         thief.stop()
         thief.close()
 

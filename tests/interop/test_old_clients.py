@@ -28,7 +28,7 @@ OF_KAFKA_PYTHON = [None, "gzip"]
 VERSIONS = [(0, 8, 2), (0, 9), (0, 10, 0), (0, 10, 1)]
 FALLBACKS = ["0.8.2", "0.9.0", "0.10.0"]
 VALUES = [b"value %d " % n + b"x" * 100 for n in range(COUNT)]
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def make_topic(bootstrap: str, **configs: str) -> str:
     name = f"t-{uuid.uuid4().hex[:12]}"
     client = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(name, num_partitions=1, replication_factor=1, config=configs)
-    client.create_topics([topic])[name].result(20)
+    client.create_topics([topic])[name].result(90)
     return name
 
 
@@ -65,7 +65,7 @@ def write(bootstrap: str, topic: str, headers: bool = True, **settings: Any) -> 
     for at, value in enumerate(VALUES):
         more = {"headers": [("h", b"x")]} if headers else {}
         producer.produce(topic, value, b"k%d" % at, on_delivery=delivered, **more)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
     assert failures == []
 
 
@@ -74,7 +74,7 @@ def read_today(bootstrap: str, topic: str, **settings: Any) -> list[tuple[int, b
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", **settings})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[tuple[int, bytes, bytes]] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     try:
         while len(found) < COUNT:
             assert time.monotonic() < deadline, f"{len(found)} of {COUNT} came"
@@ -107,7 +107,7 @@ def read_with_kafka_python(
                 found.extend(messages)
             return len(found) >= COUNT - start
 
-        assert wait_until(got_all, timeout_s=30), f"{len(found)} of {COUNT - start} came"
+        assert wait_until(got_all, timeout_s=90), f"{len(found)} of {COUNT - start} came"
         return found
 
 
@@ -151,7 +151,7 @@ def test_kafka_python_writes_for_clients_of_today_and_of_then(
     )
     with closing(producer):
         pending = [producer.send(topic, value, b"k%d" % at) for at, value in enumerate(VALUES)]
-        assert [future.get(30).offset for future in pending] == list(range(COUNT))
+        assert [future.get(90).offset for future in pending] == list(range(COUNT))
     assert read_today(bootstrap, topic) == EXPECTED
     found = read_with_kafka_python(bootstrap, topic, version)
     assert [(m.offset, m.key, m.value) for m in found] == EXPECTED
@@ -237,5 +237,5 @@ def test_an_old_client_is_told_of_zstd_and_of_topics_that_refuse(bootstrap: str)
                     told.append(type(error).__name__)
                 return bool(told)
 
-            assert wait_until(is_told, timeout_s=20)
+            assert wait_until(is_told, timeout_s=90)
             assert reason in told[0]

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -21,12 +21,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
+from ottla.local.cluster import run_admin
+from ottla.local.ports import wait_until
 from ottla_pipeline import held, split
 from ottla_pipeline.commits import CommitLog
 from ottla_pipeline.jobs import audit, lake
 from ottla_pipeline.schema import EventSchema, SchemaError
 from ottla_pipeline.spark import JavaMissing, build_session, check_java
 
+pytestmark = pytest.mark.timeout(600)
 SCHEMA = EventSchema("id STRING, event_time TIMESTAMP, n INT, tags ARRAY<STRING>")
 NUMBERS = count()
 
@@ -75,7 +78,7 @@ class Line:
         producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True})
         for value in values:
             producer.produce(topic, value, b"key")
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
 
     def produce(self, identities: range, *, day: int = 1) -> None:
         """Good events, alternating between the topics, one an hour."""
@@ -109,13 +112,22 @@ class Line:
         )
 
 
+def known_to(address: str, topics: Sequence[str]) -> bool:
+    """Whether this very broker says who leads the topics' partitions."""
+    host, _, port = address.rpartition(":")
+    found = run_admin([(host, int(port))], lambda client: client.describe_topics(topics))
+    return found.keys() == set(topics) and all(p.leader >= 0 for t in found.values() for p in t.partitions)
+
+
 @pytest.fixture
 def line(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Line:
     number = next(NUMBERS)
     topics = (f"{tmp_path.parent.name}-{number}.a", f"{tmp_path.parent.name}-{number}.b")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, 2, 1) for topic in topics]).values():
-        future.result(30)
+        future.result(90)
+    for address in bootstrap.split(","):  # who reads may ask any of them
+        assert wait_until(lambda one=address: known_to(one, topics), timeout_s=90), f"{address} knows of them"
     return Line(spark, bootstrap, topics, tmp_path, [])
 
 
@@ -309,7 +321,7 @@ def test_the_audit_command_fails_on_a_difference_and_writes_it_down(line: Line) 
     report = line.folder / "report.json"
     command = [sys.executable, "-m", "ottla_pipeline.jobs.audit", "--bootstrap", told.bootstrap]
     command += ["--manifest", told.manifest, "--lake", told.lake, "--report", str(report)]
-    found = subprocess.run(command, check=False, timeout=240, capture_output=True, text=True)
+    found = subprocess.run(command, check=False, timeout=500, capture_output=True, text=True)
     assert found.returncode == 1, found.stderr
     assert "DIFFERENCES" in found.stdout
     assert json.loads(report.read_text())["total"]["lake"]["missing"] == 2

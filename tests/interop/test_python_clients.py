@@ -41,7 +41,7 @@ from ottla.local.ports import wait_until
 PARTITIONS = 6
 COUNT = 1200
 VALUES = [b"%d " % n + b"x" * 100 for n in range(COUNT)]
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def produce(cluster: LocalCluster, topic: str, values: list[bytes]) -> None:
     producer = Producer(settings)
     for n, value in enumerate(values):
         producer.produce(topic, value, partition=n % PARTITIONS, on_delivery=delivered)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
     assert errors == []
 
 
@@ -95,13 +95,14 @@ def consumer_of(cluster: LocalCluster, topic: str, group: str) -> Consumer:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "heartbeat.interval.ms": 300,
+            "session.timeout.ms": 120_000,
         }
     )
     consumer.subscribe([topic])
     return consumer
 
 
-def take(consumers: list[Consumer], count: int, timeout_s: float = 40) -> list[bytes]:
+def take(consumers: list[Consumer], count: int, timeout_s: float = 120) -> list[bytes]:
     """So many values, polled from all consumers in turn."""
     got: list[bytes] = []
 
@@ -131,13 +132,15 @@ def test_a_group_of_two_of_confluent_kafka(cluster: LocalCluster, topic: str, gr
             assert two.poll(0.1) is None
             return len(one.assignment()) == len(two.assignment()) == PARTITIONS // 2
 
-        assert wait_until(shared, timeout_s=30)
+        assert wait_until(shared, timeout_s=120)
         produce(cluster, topic, VALUES[:600])
         got = take([one, two], 600)
         one.commit(asynchronous=False)
         two.commit(asynchronous=False)
         two.close()
-        assert wait_until(lambda: one.poll(0.1) is None and len(one.assignment()) == PARTITIONS, timeout_s=30)
+        assert wait_until(
+            lambda: one.poll(0.1) is None and len(one.assignment()) == PARTITIONS, timeout_s=120
+        )
         produce(cluster, topic, VALUES[600:])
         got += take([one], 300)
         one.commit(asynchronous=False)
@@ -153,11 +156,11 @@ def test_confluent_kafka_administers(cluster: LocalCluster) -> None:
 
     def done(futures: dict[Any, Any]) -> None:
         for future in futures.values():
-            future.result(30)
+            future.result(90)
 
     done(client.create_topics([NewTopic(name, 3, 3, config={"retention.ms": "1234567"})]))
     done(client.create_partitions([NewPartitions(name, PARTITIONS)]))
-    cluster.wait_until(lambda: cluster.fully_replicated(name), "the new partitions to be in sync")
+    cluster.wait_until(lambda: cluster.fully_replicated(name, PARTITIONS), "the new partitions to be in sync")
     resource = ConfigResource(
         ResourceType.TOPIC,
         name,
@@ -171,16 +174,16 @@ def test_confluent_kafka_administers(cluster: LocalCluster) -> None:
 
         def known(port: int = broker.port) -> bool:
             one = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
-            described = one.describe_configs([resource])[resource].result(20)
+            described = one.describe_configs([resource])[resource].result(60)
             return (described["segment.bytes"].value, described["retention.ms"].value) == (
                 "65536",
                 "604800000",
             )
 
-        assert wait_until(known, timeout_s=20)
+        assert wait_until(known, timeout_s=90)
     produce(cluster, name, VALUES[:60])
     done(client.delete_topics([name]))
-    cluster.wait_until(lambda: cluster.topic(name) is None, "the topic to be gone")
+    cluster.wait_until(lambda: cluster.gone(name), "the topic to be gone")
 
 
 # --- kafka-python ------------------------------------------------------------------------------------
@@ -192,7 +195,7 @@ def produce_with_kafka_python(cluster: LocalCluster, topic: str, values: list[by
     ) as producer:
         sent = [producer.send(topic, value, partition=n % PARTITIONS) for n, value in enumerate(values)]
         for future in sent:
-            future.get(30)
+            future.get(90)
 
 
 def kafka_python_consumer(cluster: LocalCluster, topic: str, group: str) -> kafka.KafkaConsumer:
@@ -203,11 +206,12 @@ def kafka_python_consumer(cluster: LocalCluster, topic: str, group: str) -> kafk
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         heartbeat_interval_ms=300,
+        session_timeout_ms=120_000,
     )
 
 
 def poll_until(
-    consumers: list[kafka.KafkaConsumer], done: Callable[[list[bytes]], bool], timeout_s: float = 40
+    consumers: list[kafka.KafkaConsumer], done: Callable[[list[bytes]], bool], timeout_s: float = 120
 ) -> list[bytes]:
     """Poll each consumer in a thread of its own: a poll that ends while it waits to join joins anew."""
     got: list[bytes] = []
@@ -259,7 +263,9 @@ def test_kafka_python_administers(cluster: LocalCluster) -> None:
     with closing(kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)) as client:
         client.create_topics([kafka.admin.NewTopic(name, 3, 3)])
         client.create_partitions({name: kafka.admin.NewPartitions(PARTITIONS)})
-        cluster.wait_until(lambda: cluster.fully_replicated(name), "the new partitions to be in sync")
+        cluster.wait_until(
+            lambda: cluster.fully_replicated(name, PARTITIONS), "the new partitions to be in sync"
+        )
         resource = kafka.admin.ConfigResource(
             kafka.admin.ConfigResourceType.TOPIC, name, configs={"max.message.bytes": "70000"}
         )
@@ -269,9 +275,9 @@ def test_kafka_python_administers(cluster: LocalCluster) -> None:
             configs = cluster.admin(lambda admin: admin.describe_topic_configs([name]))
             return configs[name]["max.message.bytes"].value
 
-        assert wait_until(lambda: limit() == "70000", timeout_s=20)
+        assert wait_until(lambda: limit() == "70000", timeout_s=90)
         client.delete_topics([name])
-    cluster.wait_until(lambda: cluster.topic(name) is None, "the topic to be gone")
+    cluster.wait_until(lambda: cluster.gone(name), "the topic to be gone")
 
 
 # --- aiokafka ----------------------------------------------------------------------------------------
@@ -293,12 +299,13 @@ def aiokafka_consumer(cluster: LocalCluster, topic: str, group: str) -> AIOKafka
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         heartbeat_interval_ms=300,
+        session_timeout_ms=120_000,
     )
 
 
 async def take_with_aiokafka(consumers: list[AIOKafkaConsumer], count: int) -> list[bytes]:
     got: list[bytes] = []
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(120):
         while len(got) < count:
             for consumer in consumers:
                 for records in (await consumer.getmany(timeout_ms=100)).values():
@@ -308,7 +315,7 @@ async def take_with_aiokafka(consumers: list[AIOKafkaConsumer], count: int) -> l
 
 def test_a_group_of_two_of_aiokafka(cluster: LocalCluster, topic: str, group: str) -> None:
     async def until_shared(consumers: list[AIOKafkaConsumer]) -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             while any(len(c.assignment()) != PARTITIONS // len(consumers) for c in consumers):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -343,12 +350,16 @@ def test_aiokafka_administers(cluster: LocalCluster) -> None:
 
     config = {"max.message.bytes": "70000"}
 
+    def until_replicated() -> None:
+        cluster.wait_until(lambda: cluster.fully_replicated(name, PARTITIONS), "all brokers to know it")
+
     async def change() -> None:
         client = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         await client.start()
         try:
             await client.create_topics([AIOKafkaNewTopic(name, 3, 3, topic_configs=config)])
             await client.create_partitions({name: AIOKafkaNewPartitions(PARTITIONS)})
+            await asyncio.to_thread(until_replicated)
             resource = AIOKafkaConfigResource(AIOKafkaConfigResourceType.TOPIC, name)
             (described,) = await client.describe_configs([resource])
             settings = {row[0]: row[1] for row in described.resources[0][4]}
@@ -369,12 +380,11 @@ def test_aiokafka_administers(cluster: LocalCluster) -> None:
             await client.close()
 
     asyncio.run(change())
-    cluster.wait_until(lambda: cluster.fully_replicated(name), "the new partitions to be in sync")
 
     def settings() -> tuple[str | None, str | None]:
         found = cluster.admin(lambda admin: admin.describe_topic_configs([name]))[name]
         return found["max.message.bytes"].value, found["retention.ms"].value
 
-    assert wait_until(lambda: settings() == ("1048588", "123456"), timeout_s=20)
+    assert wait_until(lambda: settings() == ("1048588", "123456"), timeout_s=90)
     asyncio.run(delete())
-    cluster.wait_until(lambda: cluster.topic(name) is None, "the topic to be gone")
+    cluster.wait_until(lambda: cluster.gone(name), "the topic to be gone")

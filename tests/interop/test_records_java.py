@@ -37,7 +37,7 @@ def kafka(*arguments: str) -> str:
     needs_kafka_jars()
     source = Path(__file__).with_name("java") / "RecordBatches.java"
     command = [java(), "-cp", kafka_classpath(), str(source), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -37,7 +37,7 @@ from ottla.storage.snapshots import decode, encode
 
 STAYS_OPEN_MS = 600_000
 """Kafka aborts a transaction that is open for longer; its default, a minute, is little on a busy machine."""
-WAIT_S = 60.0
+WAIT_S = 120.0
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
@@ -60,6 +60,7 @@ TOPICS = {
 }
 OFFSETS = "__consumer_offsets"
 Found = list[tuple[int, bytes | None, bytes | None]]
+pytestmark = pytest.mark.timeout(900)
 
 
 class Facts(NamedTuple):
@@ -105,7 +106,7 @@ class Folder:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
 
         def leads() -> bool:
-            listed = admin.list_topics(timeout=20)
+            listed = admin.list_topics(timeout=60)
             wanted = TOPICS.keys() & listed.topics.keys()
             leaders = {listed.topics[topic].partitions[0].leader for topic in wanted}
             return list(listed.brokers) == [0] and leaders <= {0}
@@ -173,7 +174,7 @@ class Folder:
             prefix,
             str(count),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
         assert done.returncode == 0, done.stderr
 
     def transactions(self, name: str) -> None:
