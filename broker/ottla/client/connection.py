@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
@@ -176,18 +176,27 @@ class BrokerConnection:
         self._client_id = client_id
         self._next_correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
+        self._limits: Mapping[int, int] = {}
         self.host = host
         self.port = port
 
     @classmethod
     async def open(
-        cls, host: str, port: int, *, client_id: str = "ottla", timeout_s: float = 10
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "ottla",
+        timeout_s: float = 10,
+        limits: Mapping[int, int] | None = None,
     ) -> BrokerConnection:
-        """Connect and negotiate. Raises OSError, ConnectionLost or asyncio.TimeoutError."""
+        """Connect and negotiate; `limits` are the highest versions that may be used, by API key. Raises
+        OSError, ConnectionLost or asyncio.TimeoutError."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
             _, channel = await loop.create_connection(partial(_Channel, loop), host, port)
             connection = cls(channel, host, port, client_id)
+            connection._limits = limits or {}
             try:
                 await connection._negotiate(timeout_s)
             except BaseException:
@@ -209,11 +218,11 @@ class BrokerConnection:
         return self._channel.lost is not None
 
     def version_of(self, api_key: int) -> int:
-        """The highest version of an API that both sides speak; raises UnsupportedApi."""
+        """The highest version of an API that both sides speak, and may; raises UnsupportedApi."""
         ours = frames.REQUESTS[api_key]
         theirs = self._versions.get(api_key)
         if theirs is not None:
-            version = min(ours.max_version, theirs[1])
+            version = min(ours.max_version, theirs[1], self._limits.get(api_key, ours.max_version))
             if version >= max(ours.min_version, theirs[0]):
                 return version
         raise UnsupportedApi(

@@ -249,6 +249,7 @@ class Controller:
             unclean_by_default=lambda: self.config.get_bool("unclean.leader.election.enable"),
             make_channels=lambda on_response: Channels(self._connect, listener, on_response, timeout_s),
             wake=self._wake,
+            spoken=self.config.inter_broker_version,
         )
         try:
             async with term.lock:

@@ -120,8 +120,7 @@ def settle(state: ClusterState, effects: Effects, tp: TopicPartition) -> None:
     elected = _elect_offline(state, tp, assignment, current, unclean=tp.topic in state.unclean_topics)
     if elected is not None:
         leader, isr = elected
-        recovery = RECOVERED if leader in current.isr else RECOVERING
-        change(state, effects, tp, leader, isr, recovery=recovery)
+        change(state, effects, tp, leader, isr, recovery=_recovery_of(state, leader, current))
     elif current.leader != NO_LEADER:
         # Nobody may lead. The ISR stays as it is: each of its members has every committed record, and the
         # first to come back leads.
@@ -178,8 +177,14 @@ def elect_unclean(state: ClusterState, effects: Effects, tp: TopicPartition) -> 
     if elected is None:
         return False
     leader, isr = elected
-    change(state, effects, tp, leader, isr, recovery=RECOVERED if leader in current.isr else RECOVERING)
+    change(state, effects, tp, leader, isr, recovery=_recovery_of(state, leader, current))
     return True
+
+
+def _recovery_of(state: ClusterState, elected: int, before: LeaderAndIsr) -> int:
+    """Of an election: whether the leader has to recover, and its replicas are to know (KIP-704)."""
+    unclean = elected not in before.isr
+    return RECOVERING if unclean and state.has_leader_recovery else RECOVERED
 
 
 def imbalanced(state: ClusterState, percentage_max: int) -> list[TopicPartition]:

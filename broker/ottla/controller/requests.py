@@ -1,8 +1,8 @@
 """From effects to messages: one LeaderAndIsr and one StopReplica per broker and decision, and UpdateMetadata.
 
-Called by the shell after a decision's writes are done. Pure. The messages are those of the versions that all
-Kafka 3.x brokers speak (LeaderAndIsr 5-7, UpdateMetadata 7-8, StopReplica 3-4); the connection picks the
-highest that the broker has.
+Called by the shell after a decision's writes are done. Pure. The messages are those of the versions that
+inter.broker.protocol.version allows (LeaderAndIsr 4-7, UpdateMetadata 6-8, StopReplica 3-4); the connection
+picks the highest of them that the broker has.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import TypeVar
 from ottla.controller.effects import Effects
 from ottla.controller.state import ClusterState
 from ottla.metadata.cache import LEADER_DURING_DELETE
+from ottla.metadata.inter_broker import LATEST, InterBrokerVersion
 from ottla.metadata.znodes import TopicPartition
 from ottla.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from ottla.protocol.types import Message
 
+TYPE_UNKNOWN = 0
 TYPE_INCREMENTAL = 1
 TYPE_FULL = 2
 """LeaderAndIsr's Type: the request names every replica of the broker."""
@@ -24,11 +26,15 @@ TYPE_FULL = 2
 _SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
-def build(state: ClusterState, effects: Effects, listener: str) -> dict[int, list[Message]]:
+def build(
+    state: ClusterState, effects: Effects, listener: str, spoken: InterBrokerVersion = LATEST
+) -> dict[int, list[Message]]:
     """The requests for each broker, in the order in which it must get them.
 
-    `listener` is the inter-broker listener, by which replicas reach their leaders.
+    `listener` is the inter-broker listener, by which replicas reach their leaders; `spoken` is
+    inter.broker.protocol.version.
     """
+    says_type = spoken.is_at_least("2.8-IV1")
     requests: dict[int, list[Message]] = {}
     partitions = _metadata_states(state, effects.metadata)
     everything = _metadata_states(state, state.partitions()) if effects.full_metadata else []
@@ -41,8 +47,11 @@ def build(state: ClusterState, effects: Effects, listener: str) -> dict[int, lis
             messages.append(_update_metadata(state, broker, everything if full else []))
         states = effects.leader_and_isr.get(broker)
         if states:
-            whole = broker in effects.full_leader_and_isr
-            messages.append(_leader_and_isr(state, broker, states, listener, full=whole))
+            whole = says_type and broker in effects.full_leader_and_isr
+            request = _leader_and_isr(state, broker, states, listener, full=whole)
+            if not says_type:
+                request.type = TYPE_UNKNOWN
+            messages.append(request)
         # Otherwise a leader knows that it leads before clients are sent to it.
         if partitions and not full:
             messages.append(_update_metadata(state, broker, partitions))

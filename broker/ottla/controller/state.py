@@ -124,6 +124,8 @@ class ClusterState:
         self.damaged: set[TopicPartition] = set()
         # Which parents of state nodes exist, so that creating a state knows what goes with it.
         self.existing_paths: set[str] = set()
+        # Whether inter.broker.protocol.version has the leader recovery state (KIP-704).
+        self.has_leader_recovery = True
         # Topics that may elect a leader from outside the ISR; looked up when it is about to matter.
         self.unclean_topics: set[str] = set()
 

@@ -19,6 +19,7 @@ from ottla.controller.channels import Channels
 from ottla.controller.effects import Effects
 from ottla.controller.state import ClusterState
 from ottla.metadata import znodes
+from ottla.metadata.inter_broker import LATEST, InterBrokerVersion
 from ottla.metadata.store import (
     Check,
     Create,
@@ -58,13 +59,17 @@ class Term:
         unclean_by_default: Callable[[], bool],
         make_channels: Callable[[Callable[[BrokerInfo, Message, Any], None]], Channels],
         wake: Callable[[str], None],
+        spoken: InterBrokerVersion = LATEST,
     ) -> None:
+        """`spoken` is inter.broker.protocol.version."""
         self.state = state
         self.store = store
         self.lock = asyncio.Lock()
         self.closed = False
         self._epoch_version = epoch_version
         self._listener = listener
+        self._spoken = spoken
+        state.has_leader_recovery = spoken.has_leader_recovery
         self._unclean_by_default = unclean_by_default
         self._channels = make_channels(self._on_response)
         self._wake = wake
@@ -104,7 +109,7 @@ class Term:
         acknowledged: dict[int, asyncio.Future[Any]] = {}
         if self.closed:
             return acknowledged
-        for broker, messages in requests.build(self.state, effects, self._listener).items():
+        for broker, messages in requests.build(self.state, effects, self._listener, self._spoken).items():
             for message in messages:
                 answer = self._channels.send(broker, message)
                 if answer is not None and isinstance(message, UpdateMetadataRequest):
@@ -155,8 +160,14 @@ class Term:
         await pipelined(lambda group: asyncio.ensure_future(self.fenced(group)), writes)
 
     async def ensure_feature_node(self) -> None:
-        if await self.store.exists(znodes.FEATURE) is None:
-            await self.fenced([Create(znodes.FEATURE, znodes.encode_feature())])
+        """As Kafka: the node's layout is that of inter.broker.protocol.version; features that somebody has
+        finalized stay as they are."""
+        version = self._spoken.feature_node
+        found = await self.store.get(znodes.FEATURE)
+        if found is None:
+            await self.fenced([Create(znodes.FEATURE, znodes.encode_feature(version))])
+        elif znodes.empty_feature_version(found[0]) not in (None, version):
+            await self.fenced([SetData(znodes.FEATURE, znodes.encode_feature(version))])
 
     async def drop_nodes(self, paths: Iterable[str]) -> None:
         """Delete what has been read; who else deleted it does not matter."""
@@ -214,18 +225,21 @@ class Term:
             log.warning("broker %d refused LeaderAndIsr: %r", broker.id, ErrorCode.of(response.error_code))
             return
         failed: list[TopicPartition] = []
+        # By name before version 5 of the request.
+        answers = [(error.topic_name, error) for error in response.partition_errors]
         for entry in response.topics:
             topic = self.state.topic_by_id(entry.topic_id)
-            for error in entry.partition_errors:
-                if topic is not None and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-                    failed.append(TopicPartition(topic.name, error.partition_index))
-                elif error.error_code:
-                    code = ErrorCode.of(error.error_code)
-                    name = topic.name if topic is not None else str(entry.topic_id)
-                    # What a new controller repeats is refused by whoever knows it already: no news.
-                    known = code is ErrorCode.STALE_CONTROLLER_EPOCH
-                    level = logging.DEBUG if known else logging.WARNING
-                    log.log(level, "broker %d, %s-%d: %r", broker.id, name, error.partition_index, code)
+            name = topic.name if topic is not None else str(entry.topic_id)
+            answers += [(name, error) for error in entry.partition_errors]
+        for name, error in answers:
+            if name in self.state.topics and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                failed.append(TopicPartition(name, error.partition_index))
+            elif error.error_code:
+                code = ErrorCode.of(error.error_code)
+                # What a new controller repeats is refused by whoever knows it already: no news.
+                known = code is ErrorCode.STALE_CONTROLLER_EPOCH
+                level = logging.DEBUG if known else logging.WARNING
+                log.log(level, "broker %d, %s-%d: %r", broker.id, name, error.partition_index, code)
         if failed:
             log.error("broker %d cannot serve %s: its disk failed", broker.id, failed)
             self.failed.append((broker.id, failed))

@@ -18,6 +18,7 @@ from ottla.metadata.address_limits import parse_address_limits
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, QUOTA_CONFIGS, WITHOUT_EFFECT
 from ottla.metadata.config_def import ConfigDef, ConfigError, ConfigKey, ConfigType, Value
 from ottla.metadata.config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
+from ottla.metadata.inter_broker import InterBrokerVersion
 from ottla.metadata.listeners import Listener, is_connect_string, parse_listeners, parse_protocol_map
 
 __all__ = [
@@ -124,6 +125,7 @@ class BrokerConfig:
         self.advertised_listeners: list[Listener] = (
             parse_listeners(advertised, protocols) if advertised else self.listeners
         )
+        self.inter_broker_version = InterBrokerVersion.of(self.get_str("inter.broker.protocol.version"))
         self.inter_broker_listener: str = self.get_optional_str("inter.broker.listener.name") or self.get_str(
             "security.inter.broker.protocol"
         )
@@ -409,8 +411,10 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
         problems.append(f"replica.fetch.wait.max.ms={wait}: must be at most replica.lag.time.max.ms={lag}")
     problems += _time_problems(values)
     version = str(values["inter.broker.protocol.version"])
-    if not version.startswith("3.9"):
-        problems.append(f"inter.broker.protocol.version={version}: only 3.9 is served yet")
+    try:
+        InterBrokerVersion.of(version)
+    except ValueError as problem:
+        problems.append(f"inter.broker.protocol.version={version}: {problem}")
     return problems
 
 

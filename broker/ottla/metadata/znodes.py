@@ -371,6 +371,18 @@ def decode_producer_id_block(data: bytes) -> tuple[int, int, int]:
         raise InvalidNode(f"{PRODUCER_ID_BLOCK} is not a block of ids: {data[:200]!r}") from error
 
 
-def encode_feature() -> bytes:
-    """Version 2 of the feature node, with no finalized feature, as every 3.x controller leaves it."""
-    return _dump({"features": {}, "version": 2, "status": 1})
+def encode_feature(version: int = 2) -> bytes:
+    """The feature node, enabled and with no finalized feature. Version 1 is that of before 3.3."""
+    return _dump({"features": {}, "version": version, "status": 1})
+
+
+def empty_feature_version(data: bytes) -> int | None:
+    """The version of a feature node; None if somebody has finalized features there, or it makes no sense.
+    0 if it is disabled, as Kafka leaves it below 2.7."""
+    try:
+        node = json.loads(data)
+        if node["features"]:
+            return None
+        return int(node["version"]) if node["status"] == 1 else 0
+    except (ValueError, KeyError, TypeError):
+        return None

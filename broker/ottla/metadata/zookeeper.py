@@ -301,8 +301,9 @@ class ZooKeeperStore:
     ) -> str:
         created = await self._write(
             path,
+            # Kafka's folders have null data, and its code takes empty data of some for a value.
             lambda client: client.create_async(
-                path, data, ephemeral=ephemeral, sequence=sequential, makepath=make_parents
+                path, data or None, ephemeral=ephemeral, sequence=sequential, makepath=make_parents
             ),
         )
         return str(created)

@@ -342,7 +342,12 @@ class Broker:
         ]
 
     async def _connect(self, host: str, port: int) -> BrokerConnection:
-        return await BrokerConnection.open(host, port, client_id=f"broker-{self.broker_id}")
+        return await BrokerConnection.open(
+            host,
+            port,
+            client_id=f"broker-{self.broker_id}",
+            limits=self.config.inter_broker_version.limits(),
+        )
 
     # --- while it runs ------------------------------------------------------------------------------
 

@@ -1,0 +1,105 @@
+"""inter.broker.protocol.version: which versions of the requests among brokers a cluster uses (2.8 to 3.9).
+
+Called by the config's validation, the connections to other brokers, and the controller. A cluster is upgraded
+in two rolls: new brokers first, that speak the old version, then the version. What a version changes is on
+the wire alone (and the layout of the /feature node), so that each of the two rolls can be taken back.
+
+| from    | what changes |
+|---------|---|
+| 2.8-IV0 | the oldest here: Fetch 12 (truncation on fetch), ListOffsets 6, LeaderAndIsr 4, UpdateMetadata 6 |
+| 2.8-IV1 | topic ids in LeaderAndIsr 5 and UpdateMetadata 7 |
+| 3.0-IV1 | ListOffsets 7 |
+| 3.1-IV0 | Fetch 13, by topic ids |
+| 3.2-IV0 | LeaderAndIsr 6: leader recovery state after an unclean election (KIP-704) |
+| 3.3-IV0 | /feature in its version 2 |
+| 3.4-IV0 | LeaderAndIsr 7, UpdateMetadata 8, StopReplica 4 |
+| 3.5-IV0 | Fetch 14, ListOffsets 8 |
+| 3.5-IV1 | Fetch 15: the follower's broker epoch (KIP-903) |
+| 3.7-IV4 | Fetch 16 |
+| 3.9-IV0 | Fetch 17, ListOffsets 9 |
+
+AlterPartition, ControlledShutdown and OffsetForLeaderEpoch are the same in all of them. Kafka's other use of
+the setting, message.format.version below 3.0, has no counterpart here: records are stored in format 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.protocol.messages import (
+    FetchRequest,
+    LeaderAndIsrRequest,
+    ListOffsetsRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+
+VERSIONS: Final = (
+    *("2.8-IV0", "2.8-IV1", "3.0-IV0", "3.0-IV1", "3.1-IV0", "3.2-IV0"),
+    *("3.3-IV0", "3.3-IV1", "3.3-IV2", "3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2"),
+    *("3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1", "3.7-IV2", "3.7-IV3", "3.7-IV4"),
+    *("3.8-IV0", "3.9-IV0"),
+)
+
+_HIGHEST: Final[dict[int, tuple[tuple[str, int], ...]]] = {
+    FetchRequest.api_key: (
+        *(("2.8-IV0", 12), ("3.1-IV0", 13), ("3.5-IV0", 14), ("3.5-IV1", 15), ("3.7-IV4", 16)),
+        ("3.9-IV0", 17),
+    ),
+    ListOffsetsRequest.api_key: (*(("2.8-IV0", 6), ("3.0-IV1", 7), ("3.5-IV0", 8), ("3.9-IV0", 9)),),
+    LeaderAndIsrRequest.api_key: (("2.8-IV0", 4), ("2.8-IV1", 5), ("3.2-IV0", 6), ("3.4-IV0", 7)),
+    UpdateMetadataRequest.api_key: (("2.8-IV0", 6), ("2.8-IV1", 7), ("3.4-IV0", 8)),
+    StopReplicaRequest.api_key: (("2.8-IV0", 3), ("3.4-IV0", 4)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InterBrokerVersion:
+    """One of VERSIONS; `of` finds it."""
+
+    name: str
+
+    @classmethod
+    def of(cls, text: str) -> InterBrokerVersion:
+        """ "3.5-IV1", or "3.5" or "3.5.2" for the last of 3.5. Raises ValueError, with a message."""
+        wanted = ".".join(text.split(".")[:2])
+        if wanted in VERSIONS:
+            return cls(wanted)
+        of_release = [name for name in VERSIONS if name.partition("-")[0] == wanted]
+        if not of_release:
+            raise ValueError(f"Version {text} is not a valid version (2.8 to 3.9 are served)")
+        return cls(of_release[-1])
+
+    def is_at_least(self, name: str) -> bool:
+        return VERSIONS.index(self.name) >= VERSIONS.index(name)
+
+    def highest_of(self, api_key: int) -> int | None:
+        """The version of a request to use at most; None: whatever both sides speak."""
+        highest = None
+        for since, version in _HIGHEST.get(api_key, ()):
+            if self.is_at_least(since):
+                highest = version
+        return highest
+
+    def limits(self) -> dict[int, int]:
+        """API key to the highest version, of all that this setting limits."""
+        limits = {}
+        for api_key in _HIGHEST:
+            highest = self.highest_of(api_key)
+            assert highest is not None, "2.8-IV0 is the lowest, and has one of each"
+            limits[api_key] = highest
+        return limits
+
+    @property
+    def has_leader_recovery(self) -> bool:
+        """Whether replicas hear that a leader was elected uncleanly (KIP-704)."""
+        return self.is_at_least("3.2-IV0")
+
+    @property
+    def feature_node(self) -> int:
+        """The version of /feature that a controller writes."""
+        return 2 if self.is_at_least("3.3-IV0") else 1
+
+
+LATEST: Final = InterBrokerVersion("3.9-IV0")

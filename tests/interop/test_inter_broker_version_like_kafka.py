@@ -1,0 +1,183 @@
+"""inter.broker.protocol.version: what the versions mean is asked of Kafka's own table, and clusters of both
+kinds of broker work with the oldest one, with both kinds of controller, through both rolls of an upgrade."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from judges import java, needs_kafka_jars
+from kazoo.client import KazooClient
+
+from bench.apache_kafka import KafkaBroker, kafka_classpath
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port, wait_until
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.metadata import znodes
+from ottla.metadata.inter_broker import VERSIONS, InterBrokerVersion
+from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
+
+pytestmark = pytest.mark.timeout(240)
+
+WAIT_S = 60.0
+OURS, JAVA = 1, 2
+TEXTS = ("2.8", "2.8.1", "3.0", "3.5", "3.6.2", "3.7-IV2", "3.9", "3.9.1")
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "controlled.shutdown.retry.backoff.ms": "200",
+    "zookeeper.session.timeout.ms": "6000",
+    "inter.broker.protocol.version": "2.8-IV0",
+}
+
+
+def test_the_versions_are_those_of_kafkas_table() -> None:
+    needs_kafka_jars()
+    source = Path(__file__).with_name("java") / "ProtocolVersions.java"
+    command = [java(), "-cp", kafka_classpath(), str(source), *TEXTS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    ours = [InterBrokerVersion(name) for name in VERSIONS]
+    assert lines[: len(VERSIONS)] == [
+        [
+            version.name,
+            str(version.highest_of(FetchRequest.api_key)),
+            str(version.highest_of(ListOffsetsRequest.api_key)),
+            str(version.has_leader_recovery).lower(),
+        ]
+        for version in ours
+    ]
+    assert lines[len(VERSIONS) :] == [[text, InterBrokerVersion.of(text).name] for text in TEXTS]
+
+
+class Pair:
+    """One broker of each kind."""
+
+    def __init__(self, directory: Path) -> None:
+        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        self.zookeeper.start()
+        self.ours = BrokerProcess(OURS, directory / "ours", free_port())
+        self.java = KafkaBroker(directory / "java", self.zookeeper.connect, broker_id=JAVA, settings=SETTINGS)
+        self.tree = KazooClient(self.zookeeper.connect)
+
+    def start(self) -> None:
+        self.tree.start()
+        self.start_ours(SETTINGS["inter.broker.protocol.version"])
+        self.java.start()
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        until(lambda: len(admin.list_topics(timeout=10).brokers) == 2, "both are in the metadata")
+        new = NewTopic("t", num_partitions=2, replica_assignment=[[OURS, JAVA], [JAVA, OURS]])
+        admin.create_topics([new])["t"].result(WAIT_S)
+
+    def start_ours(self, version: str) -> None:
+        settings = {**SETTINGS, "inter.broker.protocol.version": version}
+        self.ours.write_properties(self.zookeeper.connect, settings)
+        self.ours.start_and_wait()
+
+    def stop(self) -> None:
+        self.java.stop()
+        self.ours.stop()
+        self.tree.stop()
+        self.tree.close()
+        self.zookeeper.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.ours.port},127.0.0.1:{self.java.port}"
+
+    def controller(self) -> int | None:
+        if not self.tree.exists(znodes.CONTROLLER):
+            return None
+        return znodes.decode_controller(self.tree.get(znodes.CONTROLLER)[0])
+
+    def in_sync(self) -> bool:
+        for partition in (0, 1):
+            path = znodes.state_path("t", partition)
+            if not self.tree.exists(path):
+                return False
+            state = znodes.decode_partition_state("t", partition, self.tree.get(path)[0])
+            if set(state.isr) != {OURS, JAVA} or state.leader < 0:
+                return False
+        return True
+
+    def feature_version(self) -> int:
+        return int(json.loads(self.tree.get(znodes.FEATURE)[0])["version"])
+
+    def write(self, value: str) -> None:
+        """To both partitions, as one whose records both brokers have got."""
+        failures: list[object] = []
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "acks": "all", "message.timeout.ms": int(WAIT_S * 1000)}
+        )
+        for partition in (0, 1):
+            producer.produce(
+                "t",
+                value.encode(),
+                partition=partition,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+        assert producer.flush(WAIT_S + 10) == 0
+        assert failures == []
+
+    def read(self, partition: int, count: int) -> list[str]:
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none"})
+        consumer.assign([TopicPartition("t", partition, 0)])
+        values: list[str] = []
+        deadline = time.monotonic() + WAIT_S
+        try:
+            while len(values) < count:
+                assert time.monotonic() < deadline, values
+                message = consumer.poll(0.5)
+                if message is not None and message.error() is None:
+                    values.append(message.value().decode())
+        finally:
+            consumer.close()
+        return values
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    assert wait_until(lambda: bool(condition()), timeout_s=WAIT_S), f"never came true: {what}"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    needs_kafka_jars()
+    both = Pair(tmp_path_factory.mktemp("pair"))
+    try:
+        both.start()
+        yield both
+    finally:
+        both.stop()
+
+
+def test_a_cluster_of_both_kinds_speaks_an_old_version_and_is_upgraded(pair: Pair) -> None:
+    assert pair.controller() == OURS
+    assert pair.feature_version() == 1
+    until(pair.in_sync, "our controller has both follow each other in the old version")
+    pair.write("old, ours")
+    # The second roll begins with us: Kafka's broker is the controller meanwhile, and speaks the old version.
+    pair.ours.stop()
+    until(lambda: pair.controller() == JAVA, "Kafka's broker is elected")
+    pair.start_ours("3.9")
+    until(pair.in_sync, "Kafka's controller has both follow each other")
+    pair.write("old, Kafka's")
+    assert pair.feature_version() == 1
+    # And back to our controller, which speaks the new one by now.
+    pair.tree.delete(znodes.CONTROLLER)
+    until(lambda: pair.controller() is not None, "somebody is elected")
+    if pair.controller() != OURS:
+        pair.java.stop()
+        until(lambda: pair.controller() == OURS, "our broker is elected")
+        pair.java.start()
+    until(lambda: pair.feature_version() == 2, "our controller writes the new layout")
+    until(pair.in_sync, "our controller has both follow each other in the new version")
+    pair.write("new, ours")
+    for partition in (0, 1):
+        assert pair.read(partition, 3) == ["old, ours", "old, Kafka's", "new, ours"]

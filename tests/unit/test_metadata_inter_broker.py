@@ -1,0 +1,122 @@
+"""inter.broker.protocol.version: its names, and what a controller and its connections make of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from controller_harness import Cluster, run
+
+from ottla.client.connection import BrokerConnection
+from ottla.metadata import znodes
+from ottla.metadata.config import BrokerConfig, ConfigError
+from ottla.metadata.inter_broker import LATEST, VERSIONS, InterBrokerVersion
+from ottla.protocol import codec
+from ottla.protocol.messages import (
+    ApiVersionsRequest,
+    FetchRequest,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from ottla.protocol.types import ZERO_UUID
+
+OLDEST = InterBrokerVersion("2.8-IV0")
+PLACE = {"broker.id": "1", "zookeeper.connect": "localhost:1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("2.8", "2.8-IV1"), ("3.5.2", "3.5-IV2"), ("3.6-IV1", "3.6-IV1"), ("3.9", "3.9-IV0")],
+)
+def test_a_release_means_its_last_version(text: str, name: str) -> None:
+    config = BrokerConfig.from_properties({**PLACE, "inter.broker.protocol.version": text})
+    assert config.inter_broker_version.name == name
+
+
+@pytest.mark.parametrize("text", ["2.7", "2.9", "4.0", "3.9-IV1", "3", "latest"])
+def test_what_is_not_served_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"inter.broker.protocol.version"):
+        BrokerConfig.from_properties({**PLACE, "inter.broker.protocol.version": text})
+
+
+def test_the_latest_limits_nothing_and_older_ones_allow_less() -> None:
+    assert VERSIONS[-1] == LATEST.name == BrokerConfig.from_properties(PLACE).inter_broker_version.name
+    for api_key, version in LATEST.limits().items():
+        request = {r.api_key: r for r in (FetchRequest, LeaderAndIsrRequest, UpdateMetadataRequest)}.get(
+            api_key
+        )
+        assert request is None or version == request.max_version
+    before = OLDEST.limits()
+    for name in VERSIONS:
+        limits = InterBrokerVersion(name).limits()
+        assert all(limits[api_key] >= before[api_key] for api_key in before)
+        before = limits
+    assert OLDEST.highest_of(ApiVersionsRequest.api_key) is None
+
+
+def test_a_connection_uses_no_version_beyond_its_limit() -> None:
+    connection = BrokerConnection.__new__(BrokerConnection)
+    connection._versions = {FetchRequest.api_key: (0, 16), StopReplicaRequest.api_key: (0, 4)}
+    connection._limits = {FetchRequest.api_key: 12}
+    assert connection.version_of(FetchRequest.api_key) == 12
+    assert connection.version_of(StopReplicaRequest.api_key) == 4
+    connection._limits = {FetchRequest.api_key: 17}
+    assert connection.version_of(FetchRequest.api_key) == 16
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_what_a_controller_sends_can_be_said_in_every_version(name: str) -> None:
+    version = InterBrokerVersion(name)
+
+    async def scenario() -> None:
+        async with Cluster(3, inter_broker_protocol_version=name) as cluster:
+            await cluster.create(
+                "t", assignments={0: [1, 2]}, configs={"unclean.leader.election.enable": "true"}
+            )
+            await cluster.crash(2)
+            await cluster.until(lambda: (s := cluster.state("t")) is not None and s.isr == (1,))
+            await cluster.start(2)
+            await cluster.settled()
+            await cluster.crash(1)
+            await cluster.until(lambda: cluster.leader("t") == 2, "an unclean election")
+            elected = cluster.state("t")
+            assert elected is not None
+            assert elected.leader_recovery_state == (1 if version.has_leader_recovery else 0)
+            said = cluster.nodes[2].fake
+            await said.until(lambda broker: any(s.leader == 2 for s in broker.partition_states("t")))
+            for message in said.received:
+                codec.encode(message, version.highest_of(message.api_key) or 0)
+            feature = cluster.data(znodes.FEATURE)
+            assert feature is not None
+            assert json.loads(feature)["version"] == version.feature_node
+
+    run(scenario)
+
+
+def test_a_disk_that_fails_is_heard_of_by_topic_names_too() -> None:
+    async def scenario() -> None:
+        async with Cluster(2, inter_broker_protocol_version="2.8-IV0") as cluster:
+            await cluster.create("t", assignments={0: [0, 1]})
+            term = cluster.controller._term
+            assert term is not None
+            failed = LeaderAndIsrResponse.LeaderAndIsrPartitionError(
+                topic_name="t", partition_index=0, error_code=56
+            )
+            broker = term.state.brokers[0]
+            request = LeaderAndIsrRequest(
+                topic_states=[LeaderAndIsrRequest.LeaderAndIsrTopicState(topic_name="t", topic_id=ZERO_UUID)]
+            )
+            term._on_response(broker, request, LeaderAndIsrResponse(partition_errors=[failed]))
+            await cluster.until(lambda: cluster.leader("t") == 1, "the other replica leads")
+
+    run(scenario)
+
+
+def test_the_feature_node_follows_the_version_unless_somebody_has_finalized_features() -> None:
+    assert znodes.empty_feature_version(znodes.encode_feature(1)) == 1
+    assert znodes.empty_feature_version(znodes.encode_feature()) == 2
+    assert znodes.empty_feature_version(b'{"version":1,"status":0,"features":{}}') == 0
+    assert znodes.empty_feature_version(b'{"version":2,"status":1,"features":{"x":3}}') is None
+    assert znodes.empty_feature_version(b"no json") is None
