@@ -86,6 +86,10 @@ class Side(ABC):
     @abstractmethod
     def _stop(self) -> None: ...
 
+    @abstractmethod
+    def _start_again(self) -> None:
+        """Start brokers that were stopped, where they were."""
+
     @property
     @abstractmethod
     def ports(self) -> list[int]: ...
@@ -93,6 +97,23 @@ class Side(ABC):
     @property
     @abstractmethod
     def pids(self) -> list[int]: ...
+
+    def stop_brokers(self) -> None:
+        """In order, one after the other."""
+        self._stop()
+
+    def start_brokers(self) -> None:
+        """Start them again; returns when they accept connections."""
+        with on_core(BROKER_CORE):
+            self._start_again()
+
+    @abstractmethod
+    def pid(self, broker: int) -> int:
+        """That of a broker which runs."""
+
+    @property
+    def zookeeper_connect(self) -> str:
+        return self._zookeeper.connect
 
     @property
     def bootstrap(self) -> str:
@@ -151,6 +172,10 @@ class OttlaSide(Side):
             broker.write_properties(zookeeper_connect, self.settings)
             broker.start_and_wait()
 
+    def _start_again(self) -> None:
+        for broker in self._brokers:
+            broker.start_and_wait(READY_TIMEOUT_S)
+
     def _stop(self) -> None:
         brokers = getattr(self, "_brokers", [])
         for broker in brokers:
@@ -165,6 +190,11 @@ class OttlaSide(Side):
     @property
     def pids(self) -> list[int]:
         return [broker.pid for broker in self._brokers if broker.pid is not None]
+
+    def pid(self, broker: int) -> int:
+        pid = self._brokers[broker].pid
+        assert pid is not None, f"broker {broker} does not run"
+        return pid
 
 
 class KafkaSide(Side):
@@ -184,6 +214,10 @@ class KafkaSide(Side):
         for broker in self._brokers:
             broker.start()
 
+    def _start_again(self) -> None:
+        for broker in self._brokers:
+            broker.start(timeout_s=READY_TIMEOUT_S)
+
     def _stop(self) -> None:
         for broker in getattr(self, "_brokers", []):
             broker.stop()
@@ -195,3 +229,8 @@ class KafkaSide(Side):
     @property
     def pids(self) -> list[int]:
         return [broker.pid for broker in self._brokers if broker.pid is not None]
+
+    def pid(self, broker: int) -> int:
+        pid = self._brokers[broker].pid
+        assert pid is not None, f"broker {broker} does not run"
+        return pid

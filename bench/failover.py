@@ -1,0 +1,192 @@
+"""`python -m bench.failover`: how long partitions are without a leader when the controller's broker dies.
+
+A cluster of each side in turns, with topics of three replicas. The broker that is the controller, and leads
+its share of the partitions, is killed (SIGKILL). What counts begins when ZooKeeper expires its session: then
+/controller is gone, another broker is elected, reads the cluster and gives every partition that the dead
+broker led a new leader. When the last one was written is ZooKeeper's own time stamp (mtime of the partitions'
+nodes); how many transactions that took is the difference of transaction numbers; what clients see is asked of
+a broker that lives, by Metadata of all topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+from kazoo.client import KazooClient
+from rich.console import Console
+from rich.table import Table
+
+from bench.sides import KafkaSide, OttlaSide, Side
+from ottla.client.connection import BrokerConnection
+from ottla.metadata import znodes
+from ottla.protocol.messages import MetadataRequest, MetadataResponse
+
+SESSION_TIMEOUT_MS = 6000
+WAIT_S = 120.0
+BROKERS = 3
+SETTINGS = {
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "auto.leader.rebalance.enable": "false",
+    "default.replication.factor": str(BROKERS),
+}
+
+
+class Failover(NamedTuple):
+    """Times in ms since the session's end."""
+
+    elected: float
+    last_leader: float
+    metadata: float
+    moved: int
+    transactions: int
+
+
+def topics_of(partitions: int) -> list[str]:
+    return [f"load-{number}" for number in range(max(1, partitions // 100))]
+
+
+def state_paths(partitions: int) -> Iterator[tuple[str, int, str]]:
+    topics = topics_of(partitions)
+    for topic in topics:
+        for partition in range(partitions // len(topics)):
+            yield topic, partition, znodes.state_path(topic, partition)
+
+
+class Observer:
+    """What ZooKeeper knows of the cluster."""
+
+    def __init__(self, connect: str, partitions: int) -> None:
+        self._tree = KazooClient(connect)
+        self._tree.start()
+        self._paths = list(state_paths(partitions))
+
+    def close(self) -> None:
+        self._tree.stop()
+        self._tree.close()
+
+    def controller(self) -> tuple[int, float, int] | None:
+        """(broker, when it was elected in ms, by which transaction)"""
+        try:
+            data, stat = self._tree.get(znodes.CONTROLLER)
+        except Exception:
+            return None
+        return znodes.decode_controller(data), stat.ctime, stat.czxid
+
+    def states(self) -> list[tuple[znodes.PartitionState, float, int]]:
+        """(state, when it was written, by which transaction) of each partition that has one."""
+        asked = [(t, p, self._tree.get_async(path)) for t, p, path in self._paths]
+        found = []
+        for topic, partition, answer in asked:
+            try:
+                data, stat = answer.get()
+            except Exception:
+                continue
+            found.append((znodes.decode_partition_state(topic, partition, data), stat.mtime, stat.mzxid))
+        return found
+
+    def until(self, what: str, replicas: int) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            states = self.states()
+            good = [s for s, _, _ in states if len(s.isr) == replicas]
+            if len(good) == len(self._paths):
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what}: {len(good)} of {len(self._paths)}")
+            time.sleep(0.5)
+
+    def until_gone(self) -> float:
+        """When /controller went, in ms."""
+        while self._tree.exists(znodes.CONTROLLER) is not None:
+            time.sleep(0.002)
+        return time.time() * 1000
+
+
+async def leaderless(port: int, victim: int) -> float:
+    """When a broker's metadata had no partition left that the victim leads, in ms."""
+    connection = await BrokerConnection.open("127.0.0.1", port, client_id="bench")
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        answer: MetadataResponse = await connection.request(MetadataRequest(topics=None), version=12)
+        leaders = {p.leader_id for topic in answer.topics for p in topic.partitions}
+        if victim not in leaders and -1 not in leaders:
+            connection.close()
+            return time.time() * 1000
+        await asyncio.sleep(0.02)
+    raise TimeoutError("some partitions were never led by anybody else")
+
+
+def fail_over(side: Side, partitions: int) -> Failover:
+    observer = Observer(side.zookeeper_connect, partitions)
+    try:
+        for topic in topics_of(partitions):
+            count = partitions // len(topics_of(partitions))
+            side.admin(
+                lambda c, topic=topic, count=count: c.create_topic(
+                    topic, partitions=count, replication_factor=BROKERS
+                )
+            )  # type: ignore[misc]
+        observer.until("in sync", BROKERS)
+        found = observer.controller()
+        assert found is not None
+        victim = found[0]
+        led = sum(state.leader == victim for state, _, _ in observer.states())
+        living = next(port for number, port in enumerate(side.ports) if number != victim)
+        time.sleep(3)
+        os.kill(side.pid(victim), signal.SIGKILL)
+        gone_ms = observer.until_gone()
+        seen_ms = asyncio.run(leaderless(living, victim))
+        time.sleep(1)
+        elected = observer.controller()
+        assert elected is not None
+        states = observer.states()
+        assert all(state.leader not in (victim, -1) for state, _, _ in states)
+        return Failover(
+            elected[1] - gone_ms,
+            max(written for _, written, _ in states) - gone_ms,
+            seen_ms - gone_ms,
+            led,
+            max(zxid for _, _, zxid in states) - elected[2],
+        )
+    finally:
+        observer.close()
+
+
+@click.command()
+@click.option("--partitions", default="200,2000", show_default=True, help="How many, comma-separated.")
+@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+@click.option("--rounds", default=1, show_default=True)
+def main(partitions: str, only: str | None, rounds: int) -> None:
+    """The time from the end of the dead controller's session to the last partition's new leader."""
+    table = Table(
+        "partitions", "side", "elected ms", "last leader ms", "metadata ms", "moved", "transactions"
+    )
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for count in [int(text) for text in partitions.split(",")]:
+        for kind in (OttlaSide, KafkaSide):
+            if only not in (None, kind.name.lower()):
+                continue
+            taken: list[Failover] = []
+            for _ in range(rounds):
+                with (
+                    tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory,
+                    kind(Path(directory), BROKERS, SETTINGS) as side,
+                ):
+                    taken.append(fail_over(side, count))
+            medians = [statistics.median(column) for column in zip(*taken, strict=True)]
+            table.add_row(f"{count:,}", kind.name, *(f"{value:,.0f}" for value in medians))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
