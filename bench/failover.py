@@ -125,16 +125,15 @@ async def leaderless(port: int, victim: int) -> float:
     raise TimeoutError("some partitions were never led by anybody else")
 
 
+def create(side: Side, topic: str, partitions: int) -> None:
+    side.admin(lambda c: c.create_topic(topic, partitions=partitions, replication_factor=BROKERS))
+
+
 def fail_over(side: Side, partitions: int) -> Failover:
     observer = Observer(side.zookeeper_connect, partitions)
     try:
         for topic in topics_of(partitions):
-            count = partitions // len(topics_of(partitions))
-            side.admin(
-                lambda c, topic=topic, count=count: c.create_topic(
-                    topic, partitions=count, replication_factor=BROKERS
-                )
-            )  # type: ignore[misc]
+            create(side, topic, partitions // len(topics_of(partitions)))
         observer.until("in sync", BROKERS)
         found = observer.controller()
         assert found is not None
