@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from group_talk import Talk, side_by_side, until
+from group_talk import Talk, ready, side_by_side, until
 from judges import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
@@ -28,7 +28,7 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import messages as m
 from ottla.protocol.records import LOG_OVERHEAD, Record, build_batch
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(420)
 
 DIRECTORIES = ("a", "b", "c")
 SETTINGS = {
@@ -95,6 +95,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     needs_kafka_jars()
     with ExitStack() as running:
         brokers = Pair(tmp_path_factory.mktemp("log-dirs"), running)
+        side_by_side(brokers.ports, ready)
         side_by_side(brokers.ports, lambda talk: make_topics(LogDirTalk(talk, brokers)))
         side_by_side(brokers.ports, lambda talk: fill_segments(LogDirTalk(talk, brokers)))
         for port in brokers.ports.values():
@@ -202,7 +203,7 @@ def fill(port: int) -> None:
         producer.produce("small", b"v%d" % n, partition=n % PARTITIONS)
     for _ in range(LARGE_RECORDS):
         producer.produce("large", b"x" * LARGE_RECORD_BYTES, partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(90) == 0
 
 
 def same(pair: Pair, story: Callable[[LogDirTalk], Coroutine[Any, Any, None]]) -> None:
