@@ -21,7 +21,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from ottla.storage.page_cache import read_file
 from ottla.storage.places import Placed
@@ -101,6 +101,17 @@ class _Index(Placed):
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def like(self) -> Self:
+        """An empty one, for the same file."""
+        return type(self)(self.path, self.base_offset, self.max_entries * self.ENTRY.size)
+
+    def replace_file(self) -> None:
+        """Write the entries, which are all in memory, in the place of whatever the file holds."""
+        assert not self._unloaded
+        self.path.write_bytes(b"")
+        self._written = 0
+        self.write()
 
     def reset(self) -> None:
         """Forget all entries, in memory and in the file."""

@@ -22,6 +22,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -30,6 +31,7 @@ from ottla.storage.chores import Chores
 from ottla.storage.directories import DELETE_SUFFIX, read_topic_id, write_topic_id
 from ottla.storage.durable import sync_directory, sync_file_if_any
 from ottla.storage.epochs import LeaderEpochCheckpoint
+from ottla.storage.index_rebuilding import rebuild
 from ottla.storage.loading import new_segment
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dirs import LogDir
@@ -161,6 +163,8 @@ class LogState:
                     length = min(first_size, limit - position) if min_one else 0
         except OSError as problem:
             raise self._storage_error("read", problem) from problem
+        if segment.index_is_suspect:
+            self._chores.work_soon(self.mend_indexes)
         if length <= 0:
             return LogRead(offset, [], 0)
         return LogRead(offset, [segment.slice(position, length)], length)
@@ -342,19 +346,13 @@ class LogState:
 
     def delete_old_segments(self, *, now_ms: int, high_watermark: int) -> int:
         """Apply retention; how many segments went. Their files follow after file.delete.delay.ms."""
+        with self._io("delete segments of"):
+            # What may have to come from the disk, before others wait for the lock.
+            for segment in self._segments[: self._deletable(now_ms, high_watermark)]:
+                segment.load_indexes()
         with self._lock, self._io("delete segments of"):
-            if self.closed:
-                return 0
             segments = self._segments
-            facts = [SegmentFacts(s.base_offset, s.size, s.largest_timestamp()) for s in segments]
-            count = deletable_segments(
-                facts,
-                self._config,
-                now_ms=now_ms,
-                high_watermark=high_watermark,
-                log_start_offset=self.log_start_offset,
-                log_end_offset=self.log_end_offset,
-            )
+            count = self._deletable(now_ms, high_watermark)
             if count == 0:
                 return 0
             if count == len(segments):
@@ -366,6 +364,29 @@ class LogState:
             for segment in segments[:count]:
                 self._bury([segment])
         return count
+
+    def _deletable(self, now_ms: int, high_watermark: int) -> int:
+        """How many of the first segments retention lets go."""
+        if self.closed:
+            return 0
+        return deletable_segments(
+            [SegmentFacts(s.base_offset, s.size, s.largest_timestamp()) for s in self._segments],
+            self._config,
+            now_ms=now_ms,
+            high_watermark=high_watermark,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+        )
+
+    def mend_indexes(self) -> None:
+        """Make the indexes anew that readers found to point nowhere. Blocking."""
+        for segment in self._segments[:-1]:
+            if segment.index_is_suspect and not self.closed:
+                with self._io("rebuild an index of"):
+                    rebuild(segment, self._lock, partial(self._has, segment))
+
+    def _has(self, segment: Segment) -> bool:
+        return segment in self._segments[:-1]
 
     # --- durability and end ----------------------------------------------------------------------
 

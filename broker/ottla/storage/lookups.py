@@ -26,7 +26,7 @@ def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, log_start_
         if segment.max_timestamp < timestamp_ms or (next_base is not None and next_base <= log_start_offset):
             continue
         _, index_offset = segment.time_index.lookup(timestamp_ms)
-        end = segment.offset_index.lookup(max(index_offset, log_start_offset))
+        end = segment.start_of_scan(max(index_offset, log_start_offset))
         for position, header in segment.headers(end):
             end = position + header.size
             if header.max_timestamp < timestamp_ms:
@@ -59,7 +59,7 @@ def highest(segments: Sequence[Segment]) -> Found | None:
     segment = max(segments, key=lambda candidate: candidate.max_timestamp)
     if segment.max_timestamp < 0:
         return None
-    end = segment.offset_index.lookup(segment.max_timestamp_offset)
+    end = segment.start_of_scan(segment.max_timestamp_offset)
     for position, header in segment.headers(end):
         end = position + header.size
         if header.max_timestamp == segment.max_timestamp:

@@ -46,6 +46,7 @@ _BATCH_LENGTH_MIN = 14
 _RECENT_BATCHES_MAX = 256
 # Base offset, batch length and last offset delta: what finding an offset needs of a header.
 _LOCATE = struct.Struct(">qi11xi")
+_MAGIC_POSITION = 16
 # The first bytes of a batch: base offset, batch length, and the leader epoch that the leader gives it.
 HEAD = struct.Struct(">qii")
 assert HEAD.size == HEAD_BYTES
@@ -105,7 +106,6 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index",
-        "_index_interval_bytes",
         "_older",
         "_preallocated",
         "_recent",
@@ -115,6 +115,8 @@ class Segment:
         "file",
         "first_timestamp",
         "index_full",
+        "index_interval_bytes",
+        "index_is_suspect",
         "max_timestamp",
         "max_timestamp_offset",
         "offset_index",
@@ -161,7 +163,9 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.index_full = False
         """No room for another index entry: time to roll."""
-        self._index_interval_bytes = index_interval_bytes
+        self.index_is_suspect = False
+        """An entry pointed to what is no batch: see `index_rebuilding`."""
+        self.index_interval_bytes = index_interval_bytes
         self._bytes_since_index = 0
         # Where recently appended batches begin, in two generations: readers at the tail and the
         # high watermark ask for just these, and need no scan.
@@ -206,7 +210,7 @@ class Segment:
             self.max_timestamp_offset = last_offset
         if position == 0:
             self.first_timestamp = max_timestamp
-        if self._bytes_since_index > self._index_interval_bytes:
+        if self._bytes_since_index > self.index_interval_bytes:
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
             self._bytes_since_index = 0
@@ -237,11 +241,39 @@ class Segment:
                 position = self._scan_for(offset)
         return position
 
+    def start_of_scan(self, offset: int) -> int:
+        """The position of a batch at or before the one that holds `offset`: by the index, unless that points
+        to what is no such batch."""
+        position = self.offset_index.lookup(offset)
+        if position and not self._may_begin(pread(self.fd, _LOCATE.size, position), offset):
+            return 0
+        return position
+
+    def _may_begin(self, head: bytes | bytearray, offset: int) -> bool:
+        """Whether a batch at or before `offset` may begin like this; if not, the index has misled us."""
+        if len(head) >= _LOCATE.size:
+            base_offset, length, delta = _LOCATE.unpack_from(head)
+            if (
+                self.base_offset <= base_offset <= offset
+                and length >= RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
+                and head[_MAGIC_POSITION] == MAGIC_V2
+                and delta >= 0
+            ):
+                return True
+        self.index_is_suspect = True
+        return False
+
     def _scan_for(self, offset: int) -> int:
         position = self.offset_index.lookup(offset)
+        is_told = position > 0
         end = self.size
-        while position < end:
-            window = pread(self.fd, min(_SCAN_WINDOW_BYTES, end - position), position)
+        while position < end or is_told:
+            window = pread(self.fd, max(min(_SCAN_WINDOW_BYTES, end - position), 0), position)
+            if is_told:
+                is_told = False
+                if not self._may_begin(window, offset):
+                    position = 0
+                    continue
             at = 0
             last = len(window) - _LOCATE.size
             while at <= last:
