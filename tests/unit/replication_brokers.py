@@ -27,11 +27,13 @@ from ottla.protocol.messages import (
     LeaderAndIsrResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
     UpdateMetadataRequest,
 )
 from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
-from ottla.replication.offsets import offset_for_time
+from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.reads import read as read_replica
 from ottla.storage.manager import LogManager
 
@@ -46,7 +48,11 @@ class Broker:
         self.id = broker_id
         self.brokers = brokers
         self.up = True
-        self.versions = {FetchRequest.api_key: 17, ListOffsetsRequest.api_key: 9}
+        self.versions = {
+            FetchRequest.api_key: 17,
+            ListOffsetsRequest.api_key: 9,
+            OffsetForLeaderEpochRequest.api_key: 4,
+        }
         self.requests: list[tuple[Any, int]] = []
         self.news = asyncio.Event()
         config = BrokerConfig.from_properties(
@@ -86,6 +92,8 @@ class Broker:
                 return await self._answer_fetch(message)
             case ListOffsetsRequest():
                 return self._answer_list_offsets(message)
+            case OffsetForLeaderEpochRequest():
+                return self._answer_epochs(message)
             case _:
                 raise AssertionError(message)
 
@@ -130,6 +138,25 @@ class Broker:
                 )
             )
         return FetchResponse(responses=topics)
+
+    def _answer_epochs(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        response = OffsetForLeaderEpochResponse()
+        for topic in request.topics:
+            rows = []
+            for asked in topic.partitions:
+                partition = self.manager.partition(topic.topic, asked.partition)
+                error, epoch, end = offset_for_leader_epoch(
+                    partition, asked.current_leader_epoch, asked.leader_epoch
+                )
+                rows.append(
+                    OffsetForLeaderEpochResponse.EpochEndOffset(
+                        partition=asked.partition, error_code=error, leader_epoch=epoch, end_offset=end
+                    )
+                )
+            response.topics.append(
+                OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows)
+            )
+        return response
 
     def _answer_list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         [topic] = request.topics

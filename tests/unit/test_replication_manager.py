@@ -17,7 +17,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
+    FetchRequest,
     LeaderAndIsrRequest,
+    OffsetForLeaderEpochRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
@@ -161,6 +163,62 @@ def test_without_topic_ids_topics_go_by_name(tmp_path: Path) -> None:
         await until(lambda: brokers[1].manager.partition(TOPIC, 0).high_watermark == 1)
         request, version = brokers[1].requests[0]
         assert (version, request.topics[0].topic) == (12, TOPIC)
+
+    play(tmp_path, story)
+
+
+def epochs_asked(brokers: Brokers, leader: int) -> int:
+    return sum(isinstance(request, OffsetForLeaderEpochRequest) for request, _ in brokers[leader].requests)
+
+
+@pytest.mark.parametrize("fetch_version", [17, 12, 11])
+def test_a_former_leader_truncates_to_where_the_new_leaders_log_diverges(
+    tmp_path: Path, fetch_version: int
+) -> None:
+    """By the answer to its fetch (Fetch 12 and later), else by OffsetForLeaderEpoch, to the same end."""
+
+    async def story(brokers: Brokers) -> None:
+        for broker in (1, 2):
+            brokers[broker].versions[FetchRequest.api_key] = fetch_version
+        brokers.tell(leader=1, epoch=0)
+        brokers[1].produce("both")
+        follower = brokers[2].manager.partition(TOPIC, 0)
+        await until(lambda: follower.log.log_end_offset == 1, brokers)
+        # Cut off from each other, both are leaders in turn, three times: no end of an epoch is the other's.
+        for epoch in range(1, 7):
+            leader = 1 if epoch % 2 else 2
+            order = brokers.order(leader=leader, epoch=epoch, isr=[leader])
+            assert not error_of(brokers[leader].manager.apply_leader_and_isr(order, 7))
+            for value in range(epoch):
+                brokers[leader].produce(f"{epoch}: {value}", acks=1)
+        first, second = (brokers[broker].manager.partition(TOPIC, 0) for broker in (1, 2))
+        assert values_of(first)[1] != values_of(second)[1]
+        asked = epochs_asked(brokers, 2)
+        brokers.tell(leader=2, epoch=7, isr=[2])
+        await until(lambda: first.log.log_end_offset == second.log.log_end_offset, brokers)
+        await until(lambda: values_of(first) == values_of(second), brokers)
+        assert values_of(second)[:2] == ["both", "2: 0"]
+        assert [e for e in first.log.epochs() if e[0] < 7] == [e for e in second.log.epochs() if e[0] < 7]
+        brokers[2].produce("and on", acks=1)
+        await until(lambda: values_of(first)[-1] == "and on", brokers)
+        assert (epochs_asked(brokers, 2) > asked) == (fetch_version < 12)
+
+    play(tmp_path, story)
+
+
+def test_a_leader_of_old_that_refuses_is_asked_again(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers[1].versions[FetchRequest.api_key] = 11
+        brokers.tell(leader=1, epoch=0)
+        brokers[1].produce("a")
+        follower = brokers[2].manager.partition(TOPIC, 0)
+        await until(lambda: follower.log.log_end_offset == 1, brokers)
+        # The follower hears of the next epoch first: UNKNOWN_LEADER_EPOCH until the leader does, too.
+        brokers.tell(2, leader=1, epoch=1)
+        await until(lambda: epochs_asked(brokers, 1) > 2, brokers)
+        brokers.tell(1, leader=1, epoch=1)
+        brokers[1].produce("b")
+        await until(lambda: values_of(follower) == ["a", "b"], brokers)
 
     play(tmp_path, story)
 

@@ -26,8 +26,9 @@ from typing import Final
 from ottla.client.connection import Answered, BrokerConnection, UnsupportedApi
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
-from ottla.protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.quotas.replication import ReplicationQuota
+from ottla.replication.asking import epoch_ends, leader_offset
 from ottla.replication.fetch_session import SESSION_ERRORS, FetchSession
 from ottla.replication.follower import AskOffsets, FollowerFetch, Ignore, Retry, Step
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -39,6 +40,7 @@ _logger = logging.getLogger(__name__)
 Connect = Callable[[str, int], Awaitable[BrokerConnection]]
 Endpoint = tuple[str, int]
 
+_TRUNCATION_FROM: Final = 12
 _TOPIC_IDS_FROM: Final = 13
 _REPLICA_STATE_FROM: Final = 15
 _CLOSE_WAIT_S: Final = 0.5
@@ -100,6 +102,10 @@ class LeaderFetcher:
         self._changed: dict[PartitionKey, None] = {}
         self._later: dict[PartitionKey, FollowerFetch] = {}
         self._without_topic_id: set[PartitionKey] = set()
+        self._unplaced: dict[PartitionKey, FollowerFetch] = {}
+        self._asks_epochs = False
+        """The leader is too old to answer a fetch with where we diverge: what is `_unplaced` asks for that
+        before it fetches."""
         self._session = FetchSession(leader_id)
         self._connection: BrokerConnection | None = None
         self._task: asyncio.Task[None] | None = None
@@ -113,7 +119,7 @@ class LeaderFetcher:
         """Fetch `partition` from now on. Needs a running loop."""
         assert partition.leader_id == self.leader_id
         self.remove(partition.key)
-        self._followers[partition.key] = FollowerFetch(partition)
+        self._followers[partition.key] = self._unplaced[partition.key] = FollowerFetch(partition)
         if partition.topic_id is None:
             self._without_topic_id.add(partition.key)
         self._woken.set()
@@ -126,6 +132,7 @@ class LeaderFetcher:
         """Stop fetching; an answer under way is ignored."""
         self._followers.pop(key, None)
         self._later.pop(key, None)
+        self._unplaced.pop(key, None)
         self._without_topic_id.discard(key)
         self._changed[key] = None
 
@@ -188,6 +195,8 @@ class LeaderFetcher:
     def _give_up(self) -> None:
         self._disconnect()
         self._session.restart()
+        # The leader may be back as another program.
+        self._unplaced.update(self._followers)
         for key in self._followers.keys() - self._later.keys():
             self._postpone(key, self._followers[key])
 
@@ -221,6 +230,9 @@ class LeaderFetcher:
         Each answer's callback sends the next request; the task wakes only when it is needed.
         """
         connection = await self._connected()
+        self._asks_epochs = connection.version_of(FetchRequest.api_key) < _TRUNCATION_FROM
+        if self._asks_epochs:
+            await self._find_divergence(connection)
         needed: asyncio.Future[list[FollowerFetch]] = asyncio.get_running_loop().create_future()
         self._ask(connection, needed)
         for follower in await needed:
@@ -248,7 +260,7 @@ class LeaderFetcher:
             if isinstance(response, BaseException):
                 raise response
             out_of_range = self._take(response, full)
-            if out_of_range or self._later or self._stopping:
+            if out_of_range or self._later or self._stopping or (self._asks_epochs and self._unplaced):
                 needed.set_result(out_of_range)
             else:
                 self._ask(connection, needed)
@@ -295,16 +307,20 @@ class LeaderFetcher:
         session, now_ms = self._session, self._steady_clock()
         quota = self._quota()
         throttled = quota.active and quota.is_exceeded(now_ms)
+        if not self._asks_epochs:
+            self._unplaced.clear()
         # What lags behind may have to leave the session, though nothing about it has changed.
         for key in list(self._followers) if full or throttled else self._changed:
             follower = self._followers.get(key)
             if follower is not None and throttled and not follower.caught_up and quota.is_throttled(*key):
                 follower.due_ms = max(follower.due_ms, now_ms + self._settings.wait_ms_max)
                 self._later[key] = follower
-            if follower is None or key in self._later:
+            if follower is None or key in self._later or key in self._unplaced:
                 session.forget(key)
             else:
-                request = follower.request(self._settings.partition_bytes_max)
+                request = follower.request(
+                    self._settings.partition_bytes_max, names_epoch=not self._asks_epochs
+                )
                 session.want(key, follower.partition.topic_id, request)
         self._changed.clear()
         return session.request()
@@ -371,28 +387,28 @@ class LeaderFetcher:
     async def _leader_offset(
         self, connection: BrokerConnection, follower: FollowerFetch, timestamp: int
     ) -> int | Retry:
-        partition = follower.partition
-        request = ListOffsetsRequest(
-            replica_id=self._broker_id,
-            topics=[
-                ListOffsetsRequest.ListOffsetsTopic(
-                    name=partition.topic,
-                    partitions=[
-                        ListOffsetsRequest.ListOffsetsPartition(
-                            partition_index=partition.partition,
-                            current_leader_epoch=follower.leader_epoch,
-                            timestamp=timestamp,
-                        )
-                    ],
-                )
-            ],
-        )
-        version = min(connection.version_of(ListOffsetsRequest.api_key), 7)
         timeout_s = self._settings.request_timeout_ms / 1000
-        response: ListOffsetsResponse = await connection.request(
-            request, version=version, timeout_s=timeout_s
+        return await leader_offset(
+            connection, follower, timestamp, replica_id=self._broker_id, timeout_s=timeout_s
         )
-        answer = response.topics[0].partitions[0]
-        if answer.error_code != ErrorCode.NONE:
-            return Retry(ErrorCode.of(answer.error_code))
-        return answer.offset
+
+    async def _find_divergence(self, connection: BrokerConnection) -> None:
+        """Truncate by OffsetForLeaderEpoch what the answers to fetches would else have truncated, of a leader
+        that speaks no Fetch 12 (KIP-101, KIP-279). What is refused is asked for again with its next turn.
+        """
+        while asked := [f for key, f in self._unplaced.items() if key not in self._later]:
+            ends = await epoch_ends(
+                connection,
+                [f for f in asked if f.is_current and f.partition.log.latest_epoch is not None],
+                replica_id=self._broker_id,
+                timeout_s=self._settings.request_timeout_ms / 1000,
+            )
+            for follower in asked:
+                key = follower.partition.key
+                if self._unplaced.get(key) is not follower:
+                    continue
+                step, is_placed = follower.decide_on_epoch(ends.get(key))
+                if is_placed:
+                    del self._unplaced[key]
+                self._apply(key, follower, step)
+                self._looked_at(key, follower)

@@ -7,8 +7,9 @@ The rules (KIP-101, KIP-279, KIP-595's truncation on fetch): a follower fetches 
 latest epoch and the leader epoch it was told. If the leader's log does not hold that epoch up to that offset,
 the leader says what is the largest epoch they may share and where it ends, and the follower truncates to the
 end of what they share of it; if it does not know that epoch either it truncates to the next lower one it
-knows, and asks again. High watermarks have no say in it. If the offset lies outside the leader's log,
-the leader's end is looked up, and its start.
+knows, and asks again. High watermarks have no say in it. A leader from before Fetch 12 cannot say so; it is
+asked by OffsetForLeaderEpoch before the first fetch, and the rules are the same. If the offset lies outside
+the leader's log, the leader's end is looked up, and its start.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import FetchRequest, FetchResponse
+from ottla.protocol.messages import FetchRequest, FetchResponse, OffsetForLeaderEpochResponse
 from ottla.replication.offsets import NO_EPOCH
 from ottla.replication.partition import Partition
 
@@ -84,10 +85,11 @@ class FollowerFetch:
         self.due_ms = 0
         self.refusals = 0
 
-    def request(self, max_bytes: int) -> FetchRequest.FetchPartition:
-        """The fetch of this partition from where its log ends."""
+    def request(self, max_bytes: int, *, names_epoch: bool = True) -> FetchRequest.FetchPartition:
+        """The fetch of this partition from where its log ends; `names_epoch` if the leader is to say where we
+        diverge (Fetch 12 and later)."""
         log = self.partition.log
-        latest = log.latest_epoch
+        latest = log.latest_epoch if names_epoch else None
         self.asked_offset = log.log_end_offset
         return FetchRequest.FetchPartition(
             partition=self.partition.partition,
@@ -121,6 +123,28 @@ class FollowerFetch:
         """Out of range: if the leader's log ends before ours, that is where we go on (an unclean election
         took back the rest). None: its start has to be looked up."""
         return TruncateTo(leader_end) if leader_end < self.partition.log.log_end_offset else None
+
+    def decide_on_epoch(self, end: OffsetForLeaderEpochResponse.EpochEndOffset | None) -> tuple[Step, bool]:
+        """What to do before the first fetch, with a leader that said where our latest epoch ended (`end`;
+        None where we have no epoch). Also whether that is all; else it is to be asked again.
+
+        As with a fetch that diverges; without epochs, a high watermark is the best there is (KIP-101).
+        """
+        partition = self.partition
+        log = partition.log
+        if not self.is_current:
+            return Ignore(), True
+        if end is None and log.latest_epoch is not None:
+            return Retry(ErrorCode.UNKNOWN_SERVER_ERROR), False
+        if end is not None and end.error_code != ErrorCode.NONE:
+            return Retry(ErrorCode.of(end.error_code)), False
+        if end is None or end.end_offset < 0:
+            return TruncateTo(min(partition.high_watermark, log.log_end_offset)), True
+        if end.leader_epoch < 0:
+            return TruncateTo(min(end.end_offset, log.log_end_offset)), True
+        own_epoch, _ = log.end_offset_for_epoch(end.leader_epoch)
+        is_all = own_epoch < 0 or own_epoch == end.leader_epoch
+        return TruncateTo(self._common_end(end.leader_epoch, end.end_offset)), is_all
 
     def decide_on_start(self, leader_start: int) -> StartOverAt | Retry:
         """Out of range, and not beyond the leader's end: start over if it has deleted what comes next."""
