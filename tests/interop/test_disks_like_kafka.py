@@ -207,7 +207,7 @@ def fill(port: int) -> None:
 
 
 def same(pair: Pair, story: Callable[[LogDirTalk], Coroutine[Any, Any, None]]) -> None:
-    told = side_by_side(pair.ports, lambda talk: story(LogDirTalk(talk, pair)), timeout_s=120)
+    told = side_by_side(pair.ports, lambda talk: story(LogDirTalk(talk, pair)), timeout_s=200)
     kafka, ours = told["Apache Kafka"], told["Ottla"]
     assert kafka, "nothing was asked"
     differing = [label for label in kafka if ours.get(label) != kafka[label]]
