@@ -146,6 +146,7 @@ def batches(log: Log) -> list[bytes]:
             break
         for position, header in iter_batches(data):
             found.append(data[position : position + header.size])
+            assert header.next_offset > offset
             offset = header.next_offset
     return found
 

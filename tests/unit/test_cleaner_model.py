@@ -20,9 +20,9 @@ from ottla.storage.log_config import LogConfig
 RETENTION_MS = 1000
 PRODUCERS = (3, 4)
 
-keys = st.sampled_from([f"key-{number}" for number in range(6)])
-contents = st.one_of(st.none(), st.text("abc", max_size=30))
-pairs = st.lists(st.tuples(keys, contents), min_size=1, max_size=4)
+keys = st.sampled_from([f"key-{number}" for number in range(3)])
+contents = st.one_of(st.none(), st.text("abc", max_size=12))
+pairs = st.lists(st.tuples(keys, contents), min_size=1, max_size=3)
 
 
 def committed(log: Log) -> list[tuple[int, str, str | None]]:
@@ -98,11 +98,19 @@ class Compaction(RuleBasedStateMachine):
     def roll(self) -> None:
         self.log.roll(self.now_ms)
 
+    @rule()
+    def roll_and_clean(self) -> None:
+        self.log.roll(self.now_ms)
+        self.clean(100)
+
     @rule(ms=st.sampled_from([1, RETENTION_MS // 2, RETENTION_MS]))
     def wait(self, ms: int) -> None:
         self.now_ms += ms
 
-    @rule(map_entries=st.sampled_from([3, 5, 100]))
+    @rule(map_entries=st.sampled_from([3, 5]))
+    def clean_with_little_memory(self, map_entries: int) -> None:
+        self.clean(map_entries)
+
     def clean(self, map_entries: int) -> None:
         log = self.log
         dirt = dirt_of(log, log.last_stable_offset(log.log_end_offset), self.now_ms)
@@ -164,7 +172,7 @@ class Compaction(RuleBasedStateMachine):
 
 TestCompaction = Compaction.TestCase
 TestCompaction.settings = settings(
-    max_examples=60,
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

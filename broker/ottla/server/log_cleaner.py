@@ -220,7 +220,7 @@ class LogCleaner:
     # --- choosing -----------------------------------------------------------------------------------
 
     async def _clean_filthiest(self, thread: CleanerThread) -> bool:
-        """Clean the log that needs it most; whether there was one."""
+        """Clean the log that needs it most; whether to look for another at once."""
         async with self._choosing:
             now_ms = self._clock()
             chosen = await thread.call(partial(self._choose, self._candidates(now_ms), now_ms))
@@ -236,7 +236,8 @@ class LogCleaner:
             _report(chosen, outcome)
         elif isinstance(outcome, Failed) and not chosen.log.closed:
             self._failed(chosen, outcome)
-        return True
+        # A log that has changed meanwhile had better come to rest first.
+        return not isinstance(outcome, Aborted)
 
     def _candidates(self, now_ms: int) -> list[Candidate]:
         self._last_run_ms = now_ms
@@ -295,6 +296,8 @@ class LogCleaner:
             job, segments = prepare(task.log, task.dirt, self.limits, now_ms)
         except Exception as problem:
             return _failure(problem)
+        if not segments or not _is_wanted(task):
+            return Aborted()
         try:
             outcome = self._converse(thread.process, task, job, segments)
         except ProcessDied as problem:
@@ -340,7 +343,7 @@ class LogCleaner:
             return
         log.warning("cleaning %s-%d failed, and it is left alone from now on: %s", *key, outcome.message)
         self.uncleanable[key] = task.log
-        if outcome.errno is not None:
+        if outcome.errno not in (None, errno.ENOENT):
             task.log.log_dir.failed(
                 f"clean {task.log.directory.name}", OSError(outcome.errno, outcome.message)
             )

@@ -64,7 +64,7 @@ def prepare(log: CleanableLog, dirt: policy.Dirt, limits: Limits, now_ms: int) -
     """The job of cleaning up to the end of the dirt, and the segments that it is about."""
     config = log.config
     segments = [each for each in log.segments if each.base_offset < dirt.first_uncleanable]
-    first = segments[0].base_offset
+    first = segments[0].base_offset if segments else dirt.first_dirty
     return Job(
         directory=str(log.directory),
         sources=[
