@@ -16,7 +16,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from ottla.controller import membership, partition_requests, producer_ids, reactions, topic_requests
+from ottla.controller import (
+    admin_nodes,
+    membership,
+    partition_requests,
+    producer_ids,
+    reactions,
+    topic_requests,
+)
 from ottla.controller.channels import Channels, Connect
 from ottla.controller.effects import Effects
 from ottla.controller.office import NotController
@@ -86,6 +93,8 @@ class Controller:
             "stopped": partial(self._decide, reactions.replicas_stopped),
             "failed": partial(self._decide, reactions.replicas_failed),
             "log dirs": partial(self._decide, reactions.log_dirs_failed),
+            "moves": partial(self._decide, admin_nodes.reassignments_requested),
+            "preferred": partial(self._decide, admin_nodes.preferred_leaders_requested),
             "rebalance": partial(self._decide, reactions.rebalance),
             "housekeeping": partial(self._decide, reactions.housekeeping),
         }
@@ -118,6 +127,8 @@ class Controller:
                 (self._store.watch_children, znodes.DELETE_TOPICS, "deletions"),
                 (self._store.watch_children, znodes.CONFIG_CHANGES, "configs"),
                 (self._store.watch_children, znodes.LOG_DIR_EVENTS, "log dirs"),
+                (self._store.watch_data, znodes.REASSIGN_PARTITIONS, "moves"),
+                (self._store.watch_data, znodes.PREFERRED_ELECTION, "preferred"),
             ]
             for watch, path, reason in watches:
                 self._cancels.append(await watch(path, partial(self._wake, reason)))
@@ -280,7 +291,7 @@ class Controller:
             term.close()
             raise
         # What came between the reading and the first watch event that finds us in office.
-        for reason in ("brokers", "topics", "deletions", "log dirs"):
+        for reason in ("brokers", "topics", "deletions", "log dirs", "moves", "preferred"):
             self._wake(reason)
 
     # Decisions.

@@ -77,6 +77,8 @@ class Term:
         """Answers to StopReplica(delete) that wait to be taken in."""
         self.failed: list[tuple[int, list[TopicPartition]]] = []
         """Replicas whose disk failed, by the answers to LeaderAndIsr."""
+        self.moves_of_node: dict[TopicPartition, tuple[int, ...]] = {}
+        """The moves that /admin/reassign_partitions asks for, and that have begun."""
         self._to_retry: list[tuple[int, list[TopicPartition]]] = []
         self._progress: asyncio.Future[None] | None = None
         self._told_here: asyncio.Future[Any] | None = None
@@ -116,7 +118,13 @@ class Term:
                     acknowledged[broker] = answer
         self._told_here = acknowledged.get(self.state.controller_id, self._told_here)
         self._note_progress()
+        if self.moves_of_node and any(not self._is_moving(*move) for move in self.moves_of_node.items()):
+            self._wake("moves")
         return acknowledged
+
+    def _is_moving(self, tp: TopicPartition, target: tuple[int, ...]) -> bool:
+        assignment = self.state.assignment(tp)
+        return assignment is not None and assignment.moving and assignment.target == target
 
     async def _remove_topic(self, topic: str) -> None:
         """Remove the nodes of a topic whose replicas are all gone; the request for it goes last."""

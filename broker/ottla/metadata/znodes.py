@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -27,6 +27,8 @@ CONFIG_BROKERS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = CONFIG_CHANGES + "/config_change_"
 DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
@@ -369,6 +371,35 @@ def decode_producer_id_block(data: bytes) -> tuple[int, int, int]:
         return int(value["broker"]), int(value["block_start"]), int(value["block_end"])
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidNode(f"{PRODUCER_ID_BLOCK} is not a block of ids: {data[:200]!r}") from error
+
+
+def encode_reassignment(moves: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """/admin/reassign_partitions, as tools from before KIP-455 write it."""
+    rows = [
+        {"topic": tp.topic, "partition": tp.partition, "replicas": list(replicas)}
+        for tp, replicas in moves.items()
+    ]
+    return _dump({"version": 1, "partitions": rows})
+
+
+def decode_reassignment(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    value = _load(data, REASSIGN_PARTITIONS)
+    try:
+        return {
+            TopicPartition(str(row["topic"]), int(row["partition"])): tuple(int(r) for r in row["replicas"])
+            for row in value["partitions"]
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidNode(f"{REASSIGN_PARTITIONS} makes no sense: {data[:200]!r}") from error
+
+
+def decode_preferred_election(data: bytes) -> list[TopicPartition]:
+    """/admin/preferred_replica_election, as tools from before KIP-460 write it."""
+    value = _load(data, PREFERRED_ELECTION)
+    try:
+        return [TopicPartition(str(row["topic"]), int(row["partition"])) for row in value["partitions"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidNode(f"{PREFERRED_ELECTION} makes no sense: {data[:200]!r}") from error
 
 
 def encode_feature(version: int = 2) -> bytes:
