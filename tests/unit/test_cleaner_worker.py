@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import subprocess
 import sys
@@ -195,6 +196,21 @@ def test_one_that_was_killed_is_told_of_and_another_takes_its_place(
     do(process, log)
 
 
+def test_a_process_with_many_open_files_hears_answers_too(place: Path, process: CleanerProcess) -> None:
+    log, _ = filled(place)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(4096, limits[1])), limits[1]))
+    held: list[int] = []
+    try:
+        while not held or held[-1] < 1030:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        do(process, log)
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_none_is_started_after_the_end(place: Path, process: CleanerProcess) -> None:
     log, _ = filled(place)
     job, _ = job_for(log)
@@ -232,5 +248,7 @@ def test_it_goes_with_the_broker_however_that_ends() -> None:
         finally:
             parent.kill()
             parent.communicate()
-        assert select.select([reading], [], [], WAIT_S)[0], "the worker outlives the broker"
+        poll = select.poll()
+        poll.register(reading, select.POLLIN)
+        assert poll.poll(WAIT_S * 1000), "the worker outlives the broker"
         assert os.read(reading, 1) == b""

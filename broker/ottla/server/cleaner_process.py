@@ -50,8 +50,10 @@ class CleanerProcess:
         assert self._process is not None
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
+        poll = select.poll()  # select.select knows no descriptors beyond 1023
+        poll.register(fd, select.POLLIN)
         while b"\n" not in self._rest:
-            if not select.select([fd], [], [], timeout_s)[0]:
+            if not poll.poll(timeout_s * 1000):
                 return None
             data = os.read(fd, 1 << 16)
             if not data:

@@ -326,7 +326,8 @@ class LogCleaner:
             if isinstance(answer, Done | Failed | Aborted):
                 return answer
             if isinstance(answer, Cleaned) and not given_up:
-                given_up = not _swap(task, job.directory, segments, answer)
+                is_moving = self._logs.future(*task.key) is not None
+                given_up = is_moving or not _swap(task, job.directory, segments, answer)
                 process.send(Abort() if given_up else Continue())
             elif not given_up and not _is_wanted(task):
                 given_up = True

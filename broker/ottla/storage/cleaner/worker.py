@@ -55,6 +55,8 @@ class Orders:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
         self._rest = b""
         self._lines: deque[bytes] = deque()
 
@@ -63,7 +65,7 @@ class Orders:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._lines:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._fd], [], [], left_s)[0]:
+            if not self._poll.poll(None if left_s is None else left_s * 1000):
                 return None
             data = os.read(self._fd, 1 << 16)
             if not data:
