@@ -170,19 +170,20 @@ def produce(mixed: Mixed, topic: str, values: Mapping[int, list[str]]) -> None:
     assert failures == []
 
 
-def consume(mixed: Mixed, topic: str, partition: int, count: int) -> list[str]:
+def consume(mixed: Mixed, topic: str, counts: Mapping[int, int]) -> dict[int, list[str]]:
+    """So many values of each partition, from its start on."""
     consumer = Consumer(
         {"bootstrap.servers": mixed.bootstrap, "group.id": "none", "enable.auto.commit": False}
     )
-    consumer.assign([TopicPartition(topic, partition, 0)])
-    values: list[str] = []
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in counts])
+    values: dict[int, list[str]] = {partition: [] for partition in counts}
     deadline = time.monotonic() + WAIT_S
     try:
-        while len(values) < count:
-            assert time.monotonic() < deadline, f"got {len(values)} of {count} records"
+        while any(len(values[partition]) < count for partition, count in counts.items()):
+            assert time.monotonic() < deadline, f"got {values} and not {counts} records"
             message = consumer.poll(1.0)
             if message is not None and message.error() is None:
-                values.append(message.value().decode())
+                values[message.partition()].append(message.value().decode())
     finally:
         consumer.close()
     return values
@@ -245,8 +246,8 @@ def test_kafkas_tool_moves_replicas_of_both_kinds_between_directories(mixed: Mix
 
     until(tool_agrees, "Kafka's tool finds everything done")
     produce(mixed, "moves", {0: ["after"], 1: ["after"], 2: ["after"]})
-    for partition in range(3):
-        assert consume(mixed, "moves", partition, 201) == [*values[partition], "after"]
+    found = consume(mixed, "moves", dict.fromkeys(range(3), 201))
+    assert found == {partition: [*several, "after"] for partition, several in values.items()}
 
 
 @pytest.mark.parametrize(
@@ -323,11 +324,10 @@ def test_a_directory_fails(mixed: Mixed, failing: int, controller: int) -> None:
         )
 
     until(back, "a new start has brought everything back")
-    for partition in range(8):
-        assert consume(mixed, topic, partition, 2) == ["before", "meanwhile"]
-    for partition in range(4):
-        expected = ["before"] if (alone, partition) in lost else ["before", "meanwhile"]
-        assert consume(mixed, alone, partition, len(expected)) == expected
+    found = consume(mixed, topic, dict.fromkeys(range(8), 2))
+    assert found == {partition: ["before", "meanwhile"] for partition in range(8)}
+    expected = {p: ["before"] if (alone, p) in lost else ["before", "meanwhile"] for p in range(4)}
+    assert consume(mixed, alone, {p: len(several) for p, several in expected.items()}) == expected
 
 
 def unavailable(mixed: Mixed, topic: str) -> set[int]:
