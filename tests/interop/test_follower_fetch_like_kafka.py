@@ -23,6 +23,7 @@ from judges import java, needs_kafka_jars
 from bench.apache_kafka import KafkaBroker, kafka_classpath
 from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
+from ottla.local.cluster import run_admin
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.errors import ErrorCode
@@ -84,9 +85,15 @@ class Racks:
             created.result(WAIT_S)
 
         def in_sync() -> bool:
-            topics = admin.list_topics(timeout=60).topics
-            found = [p for name in TOPICS if name in topics for p in topics[name].partitions.values()]
-            return len(found) == len(TOPICS) and all(len(p.isrs) == 2 for p in found)
+            """As every broker says: it hears of what it leads before. One that does not lead yet would refuse
+            a producer's first records, and take the next."""
+            for number in RACKS:
+                at = [("127.0.0.1", self.port(number))]
+                topics = run_admin(at, lambda client: client.describe_topics(TOPICS))
+                found = [p for name in TOPICS if name in topics for p in topics[name].partitions]
+                if len(found) != len(TOPICS) or any(len(p.isr) != 2 for p in found):
+                    return False
+            return True
 
         assert wait_until(in_sync, timeout_s=WAIT_S)
         failures: list[object] = []
