@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import needs_kafka_jars
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 from mixed import Kind, Seat
 from network import Host, Network, needs_namespaces
 
@@ -89,9 +90,10 @@ class Divided:
 
     def state(self, topic: str) -> PartitionState | None:
         path = znodes.state_path(topic, 0)
-        if self._tree.exists(path) is None:
+        try:
+            return znodes.decode_partition_state(topic, 0, self._tree.get(path)[0])
+        except NoNodeError:
             return None
-        return znodes.decode_partition_state(topic, 0, self._tree.get(path)[0])
 
     def await_state(self, topic: str, *, leader: int, isr: Sequence[int]) -> None:
         def there() -> bool:

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client.connection import BrokerConnection
@@ -76,9 +77,10 @@ class Mixed:
         self.zookeeper.stop()
 
     def node(self, path: str) -> bytes | None:
-        if not self.tree.exists(path):
+        try:
+            data: bytes = self.tree.get(path)[0]
+        except NoNodeError:
             return None
-        data: bytes = self.tree.get(path)[0]
         return data
 
     def state(self, topic: str, partition: int) -> PartitionState | None:
