@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import java, needs_kafka_jars
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from bench.apache_kafka import KafkaBroker, kafka_classpath
 from ottla.local.brokers import BrokerProcess
@@ -93,16 +94,18 @@ class Pair:
         return f"127.0.0.1:{self.ours.port},127.0.0.1:{self.java.port}"
 
     def controller(self) -> int | None:
-        if not self.tree.exists(znodes.CONTROLLER):
+        try:
+            return znodes.decode_controller(self.tree.get(znodes.CONTROLLER)[0])
+        except NoNodeError:
             return None
-        return znodes.decode_controller(self.tree.get(znodes.CONTROLLER)[0])
 
     def in_sync(self) -> bool:
         for partition in (0, 1):
-            path = znodes.state_path("t", partition)
-            if not self.tree.exists(path):
+            try:
+                data = self.tree.get(znodes.state_path("t", partition))[0]
+            except NoNodeError:
                 return False
-            state = znodes.decode_partition_state("t", partition, self.tree.get(path)[0])
+            state = znodes.decode_partition_state("t", partition, data)
             if set(state.isr) != {OURS, JAVA} or state.leader < 0:
                 return False
         return True

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import needs_kafka_jars
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.client.connection import BrokerConnection
@@ -99,11 +100,12 @@ class Mixed:
         """Depose the controller until it is this one's turn, and all know it."""
 
         def elected() -> bool:
-            if not self.tree.exists(znodes.CONTROLLER):
+            try:
+                controller = znodes.decode_controller(self.tree.get(znodes.CONTROLLER)[0])
+                if controller != broker:
+                    self.tree.delete(znodes.CONTROLLER)
+            except NoNodeError:
                 return False
-            controller = znodes.decode_controller(self.tree.get(znodes.CONTROLLER)[0])
-            if controller != broker:
-                self.tree.delete(znodes.CONTROLLER)
             return controller == broker
 
         until(elected, f"broker {broker} is elected")
