@@ -17,8 +17,13 @@ from bench.maven import JarsUnavailable as JarsUnavailable
 from ottla.local.java import find_java
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import ChildProcess, StartFailed
+from ottla.protocol.codec import decode
+from ottla.protocol.frames import encode_request, response_body_offset
+from ottla.protocol.messages import MetadataRequest, MetadataResponse
 
 KAFKA_VERSION: Final = "3.9.1"
+_METADATA: Final = 5
+"""The version of Metadata in which we ask."""
 _ARTIFACTS: Final = (
     Artifact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
@@ -123,23 +128,32 @@ class KafkaBroker:
         return self._process.pid if self._process else None
 
     def start(self, prefix: Sequence[str] = (), timeout_s: float = 120) -> None:
-        """Start and wait until it listens; `prefix` is put before the command (taskset, say)."""
+        """Start and wait until it knows the controller and itself: it listens before, and a client that then
+        hears of no controller may wait for a minute. `prefix` is put before the command (taskset, say)."""
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
         command = [*prefix, *java_command("kafka.Kafka", str(properties), jvm=self._jvm)]
         self._process = process = ChildProcess("Apache Kafka", command, log=self.directory / "kafka.log")
         process.start()
-        listens = wait_until(lambda: not process.running or self._listens(), timeout_s=timeout_s)
-        if not listens or not process.running:
+        serves = wait_until(lambda: not process.running or self._is_a_member(), timeout_s=timeout_s)
+        if not serves or not process.running:
             raise StartFailed(f"Apache Kafka did not come up:\n{process.log_tail()}")
 
-    def _listens(self) -> bool:
+    def _is_a_member(self) -> bool:
         try:
-            with socket.create_connection((self.host, self.port), timeout=1):
-                return True
+            with socket.create_connection((self.host, self.port), timeout=10) as connection:
+                connection.sendall(encode_request(MetadataRequest(topics=[]), _METADATA, 0, "bench"))
+                with connection.makefile("rb") as answers:
+                    answer = answers.read(int.from_bytes(answers.read(4), "big"))
         except OSError:
             return False
+        if not answer:
+            return False
+        body = response_body_offset(MetadataRequest.api_key, _METADATA, answer)
+        found = decode(MetadataResponse, _METADATA, answer, body)
+        own_id = int(self._settings["broker.id"])
+        return found.controller_id >= 0 and own_id in [broker.node_id for broker in found.brokers]
 
     def stop(self) -> None:
         if self._process is not None:
