@@ -17,7 +17,7 @@ from ottla_operator.planning.placement import Racks
 from ottla_operator.planning.quotas import plan_defaults
 from ottla_operator.planning.rebalance import Changes
 from ottla_operator.planning.replacing import Replacing, plan_replacement
-from ottla_operator.planning.requests import emptied_by, plan_request, request_of
+from ottla_operator.planning.requests import Request, emptied_by, plan_request, request_of
 from ottla_operator.planning.revision import Revision, restart_reasons
 from ottla_operator.planning.rolling import Roll, plan_roll
 from ottla_operator.planning.scaling import (
@@ -121,14 +121,14 @@ def plan_cluster(
         steps += _starts(observed, members, target, roll)
         steps += replacing.steps
         steps += [*settings, *defaults.steps]
-        scaling, asked = _scaling(cluster, observed, members, roll)
+        scaling, asked = _scaling(cluster, observed, members, roll, request)
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
         if elect:
             steps.append(ElectPreferredLeaders(elect))
         steps += _bounces(observed, target, roll)
         steps += scaling.steps
     altered = [*settings, *defaults.due]
-    decided = Decisions(members, target, roll, scaling, replacing, altered, upgrade or Upgrade())
+    decided = Decisions(members, target, roll, scaling, replacing, altered, upgrade or Upgrade(), request)
     more = {"default_quotas": defaults.record, "reassign_request": asked}
     return ClusterPlan(
         steps=tuple(steps),
@@ -221,11 +221,10 @@ def _bounces(observed: Observed, target: Revision, roll: Roll) -> list[ClusterSt
 
 
 def _scaling(
-    cluster: BrokerCluster, observed: Observed, members: Members, roll: Roll
+    cluster: BrokerCluster, observed: Observed, members: Members, roll: Roll, request: Request | None
 ) -> tuple[Scaling, ReassignRequestStatus | None]:
     """A drain or a rebalance, and what became of a person's request for one. It waits for a roll, so that no
     two things unsettle replicas at once."""
-    request = request_of(cluster.metadata.annotations, cluster.spec.replicas)
     busy = "the roll" if not roll.done else "the brokers that leave" if members.surplus else ""
     asked: ReassignRequestStatus | None = None
     moving = Scaling()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.observed import Observed
 from ottla_operator.planning.replacing import Replacing
-from ottla_operator.planning.requests import request_of
+from ottla_operator.planning.requests import Request
 from ottla_operator.planning.revision import Revision, restart_reasons
 from ottla_operator.planning.rolling import Roll
 from ottla_operator.planning.scaling import SCALE_UP, Members, Scaling
@@ -33,6 +33,8 @@ class Decisions:
     settings: Sequence[ClusterStep]
     """What is altered while brokers run."""
     upgrade: Upgrade
+    request: Request | None = None
+    """What a person asks to be moved."""
 
 
 def _under_min_isr(observed: Observed) -> int:
@@ -71,7 +73,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
         )
     elif (
         before.reassignment is not None
-        and (before.reassignment.reason == SCALE_UP or _is_asked(cluster, before.reassignment))
+        and (before.reassignment.reason == SCALE_UP or _is_asked(decided.request, before.reassignment))
         and (not kafka.settled or not roll.done or len(ready) < len(members.desired))
     ):
         # It cannot go on now; forgotten, it would not be taken up again.
@@ -94,8 +96,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
     )
 
 
-def _is_asked(cluster: BrokerCluster, moving: ReassignmentStatus) -> bool:
-    request = request_of(cluster.metadata.annotations, cluster.spec.replicas)
+def _is_asked(request: Request | None, moving: ReassignmentStatus) -> bool:
     return request is not None and not request.problem and request.reason == moving.reason
 
 
