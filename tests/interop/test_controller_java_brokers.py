@@ -15,16 +15,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from pairs import JAVA, OURS, Pair
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client.connection import BrokerConnection
-from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port
-from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
-from ottla.metadata.znodes import PartitionState
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     InitProducerIdRequest,
@@ -36,7 +31,6 @@ from tests.judges import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 
-OURS, JAVA = 1, 2
 WAIT_S = 90.0
 SETTINGS = {
     "offsets.topic.replication.factor": "1",
@@ -48,18 +42,12 @@ SETTINGS = {
 }
 
 
-class Mixed:
+class Mixed(Pair):
     """One broker of ours, which is the controller, and one of Apache Kafka's."""
 
     def __init__(self, directory: Path) -> None:
-        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-        self.zookeeper.start()
-        self.ours = BrokerProcess(OURS, directory / "ours", free_port())
-        self.ours.write_properties(
-            self.zookeeper.connect, {k: v for k, v in SETTINGS.items() if not k.startswith("file.")}
-        )
-        self.java = KafkaBroker(directory / "java", self.zookeeper.connect, broker_id=JAVA, settings=SETTINGS)
-        self.tree = KazooClient(self.zookeeper.connect)
+        ours = {k: v for k, v in SETTINGS.items() if not k.startswith("file.")}
+        super().__init__(directory, our_settings=ours, java_settings=SETTINGS)
 
     def start(self) -> None:
         self.ours.start_and_wait()
@@ -68,24 +56,6 @@ class Mixed:
         self.java.start()
         until(lambda: self.node(znodes.broker_path(JAVA)) is not None, "Kafka's broker is registered")
         until(lambda: len(self.admin().list_topics(timeout=60).brokers) == 2, "both are in the metadata")
-
-    def stop(self) -> None:
-        self.java.stop()
-        self.ours.stop()
-        self.tree.stop()
-        self.tree.close()
-        self.zookeeper.stop()
-
-    def node(self, path: str) -> bytes | None:
-        try:
-            data: bytes = self.tree.get(path)[0]
-        except NoNodeError:
-            return None
-        return data
-
-    def state(self, topic: str, partition: int) -> PartitionState | None:
-        data = self.node(znodes.state_path(topic, partition))
-        return znodes.decode_partition_state(topic, partition, data) if data else None
 
     def isr(self, topic: str, partition: int) -> tuple[int, ...]:
         state = self.state(topic, partition)

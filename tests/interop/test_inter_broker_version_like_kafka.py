@@ -13,13 +13,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import java, needs_kafka_jars
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from pairs import JAVA, OURS, Pair
 
-from bench.apache_kafka import KafkaBroker, kafka_classpath
-from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port, wait_until
-from ottla.local.zookeeper import EmbeddedZooKeeper
+from bench.apache_kafka import kafka_classpath
+from ottla.local.ports import wait_until
 from ottla.metadata import znodes
 from ottla.metadata.inter_broker import VERSIONS, InterBrokerVersion
 from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
@@ -27,7 +24,6 @@ from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
 pytestmark = pytest.mark.timeout(240)
 
 WAIT_S = 60.0
-OURS, JAVA = 1, 2
 TEXTS = ("2.8", "2.8.1", "3.0", "3.5", "3.6.2", "3.7-IV2", "3.9", "3.9.1")
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
@@ -58,15 +54,11 @@ def test_the_versions_are_those_of_kafkas_table() -> None:
     assert lines[len(VERSIONS) :] == [[text, InterBrokerVersion.of(text).name] for text in TEXTS]
 
 
-class Pair:
-    """One broker of each kind."""
+class Versions(Pair):
+    """One broker of each kind, and what they agree on."""
 
     def __init__(self, directory: Path) -> None:
-        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-        self.zookeeper.start()
-        self.ours = BrokerProcess(OURS, directory / "ours", free_port())
-        self.java = KafkaBroker(directory / "java", self.zookeeper.connect, broker_id=JAVA, settings=SETTINGS)
-        self.tree = KazooClient(self.zookeeper.connect)
+        super().__init__(directory, our_settings=SETTINGS, java_settings=SETTINGS)
 
     def start(self) -> None:
         self.tree.start()
@@ -82,31 +74,14 @@ class Pair:
         self.ours.write_properties(self.zookeeper.connect, settings)
         self.ours.start_and_wait()
 
-    def stop(self) -> None:
-        self.java.stop()
-        self.ours.stop()
-        self.tree.stop()
-        self.tree.close()
-        self.zookeeper.stop()
-
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.ours.port},127.0.0.1:{self.java.port}"
 
-    def controller(self) -> int | None:
-        try:
-            return znodes.decode_controller(self.tree.get(znodes.CONTROLLER)[0])
-        except NoNodeError:
-            return None
-
     def in_sync(self) -> bool:
         for partition in (0, 1):
-            try:
-                data = self.tree.get(znodes.state_path("t", partition))[0]
-            except NoNodeError:
-                return False
-            state = znodes.decode_partition_state("t", partition, data)
-            if set(state.isr) != {OURS, JAVA} or state.leader < 0:
+            state = self.state("t", partition)
+            if state is None or set(state.isr) != {OURS, JAVA} or state.leader < 0:
                 return False
         return True
 
@@ -150,9 +125,9 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versions]:
     needs_kafka_jars()
-    both = Pair(tmp_path_factory.mktemp("pair"))
+    both = Versions(tmp_path_factory.mktemp("pair"))
     try:
         both.start()
         yield both
@@ -160,7 +135,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         both.stop()
 
 
-def test_a_cluster_of_both_kinds_speaks_an_old_version_and_is_upgraded(pair: Pair) -> None:
+def test_a_cluster_of_both_kinds_speaks_an_old_version_and_is_upgraded(pair: Versions) -> None:
     assert pair.controller() == OURS
     assert pair.feature_version() == 1
     until(pair.in_sync, "our controller has both follow each other in the old version")

@@ -18,21 +18,17 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import needs_kafka_jars
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+from pairs import JAVA, OURS, Pair
 
-from bench.apache_kafka import KafkaBroker, run_tool
+from bench.apache_kafka import run_tool
 from ottla.client.connection import BrokerConnection
-from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port
-from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DescribeLogDirsRequest, MetadataRequest, MetadataResponse
 
 pytestmark = pytest.mark.timeout(420)
 
-OURS, JAVA = 1, 2
 WAIT_S = 90.0
 SETTINGS = {
     "offsets.topic.replication.factor": "1",
@@ -44,20 +40,13 @@ SETTINGS = {
 }
 
 
-class Mixed:
+class Mixed(Pair):
     """The two brokers; `roots` are the folders of their log directories `a` and `b`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.roots = {OURS: directory / "ours", JAVA: directory / "java"}
-        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-        self.zookeeper.start()
-        self.ours = BrokerProcess(OURS, directory / "ours", free_port())
-        self.ours.write_properties(self.zookeeper.connect, self._settings(OURS))
-        self.java = KafkaBroker(
-            directory / "java", self.zookeeper.connect, broker_id=JAVA, settings=self._settings(JAVA)
-        )
-        self.tree = KazooClient(self.zookeeper.connect)
+        super().__init__(directory, our_settings=self._settings(OURS), java_settings=self._settings(JAVA))
         self.ports = {OURS: self.ours.port, JAVA: self.java.port}
 
     def _settings(self, broker: int) -> dict[str, str]:
@@ -69,13 +58,6 @@ class Mixed:
         self.java.start()
         for port in self.ports.values():
             until(lambda port=port: len(metadata(port).brokers) == 2, "both are in the metadata")  # type: ignore[misc]
-
-    def stop(self) -> None:
-        self.java.stop()
-        self.ours.stop()
-        self.tree.stop()
-        self.tree.close()
-        self.zookeeper.stop()
 
     @property
     def bootstrap(self) -> str:
