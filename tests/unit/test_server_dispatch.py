@@ -17,6 +17,7 @@ from ottla.protocol.messages import (
     HeartbeatResponse,
 )
 from ottla.protocol.types import Message
+from ottla.security.principals import ANONYMOUS
 from ottla.server.connection import Part
 from ottla.server.dispatch import Dispatcher, Request, Route
 from ottla.server.handlers.api_versions import ApiVersionsHandler
@@ -26,6 +27,7 @@ from ottla.storage.segment import FileSlice
 class FakeConnection:
     listener = "PLAINTEXT"
     peer_host = "10.0.0.7"
+    principal = ANONYMOUS
 
     def __init__(self) -> None:
         self.closed = False

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ottla.security.principals import ANONYMOUS, Principal
 from ottla.server.buffers import BufferPool, RequestMemory
 from ottla.server.cold_reads import ColdReads
 from ottla.server.framing import FrameBuffer, InvalidFrameSize
@@ -56,6 +57,8 @@ class Connection(Protocol):
 
     listener: str
     peer_host: str
+    principal: Principal
+    """Who is at the other end; ANONYMOUS where nobody has to say. It may change by authentication only."""
     closed: bool
 
     def respond(self, parts: Sequence[Part]) -> None:
@@ -103,6 +106,7 @@ class PlaintextConnection:
         "listener",
         "peer_host",
         "peer_port",
+        "principal",
     )
 
     def __init__(
@@ -121,6 +125,7 @@ class PlaintextConnection:
     ) -> None:
         self.listener = listener
         self.peer_host, self.peer_port = peer
+        self.principal = ANONYMOUS
         self.closed = False
         self.idle_bucket = 0  # the IdleWatch's
         self._sock = sock

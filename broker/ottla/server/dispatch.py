@@ -26,6 +26,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message
+from ottla.security.principals import Principal
 from ottla.server.connection import Connection, Part
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,11 @@ class Request:
             assert self._frame is not None
             self._message = codec.decode(cls, self.version, self._frame, self._body_offset)
         return cast(M, self._message)
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks."""
+        return self.connection.principal
 
     @property
     def abandoned(self) -> bool:
