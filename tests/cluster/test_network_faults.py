@@ -94,10 +94,14 @@ def test_a_controller_that_leads_is_cut_off(
 def test_a_leader_and_a_follower_cannot_reach_each_other(
     cluster: NetworkCluster, topic: str, producer: VerifiableProducer
 ) -> None:
-    leader, follower, third = seen_by(cluster, 0, topic)[0].replicas
+    # Neither is the controller: a leader must reach it to shrink the ISR.
+    third = cluster.describe().controller_id
+    at, led = next((at, p) for at, p in enumerate(seen_by(cluster, third, topic)) if p.leader != third)
+    leader = led.leader
+    (follower,) = set(led.replicas) - {leader, third}
     cluster.network.cut(cluster.hosts[leader], cluster.hosts[follower])
     cluster.wait_until(
-        lambda: sorted(seen_by(cluster, third, topic)[0].isr) == sorted((leader, third)),
+        lambda: sorted(seen_by(cluster, third, topic)[at].isr) == sorted((leader, third)),
         "the ISR to shrink",
         timeout_s=WAIT_S,
     )

@@ -6,6 +6,7 @@ serves what the other has cleaned. DumpLogSegments reads the files of both.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import subprocess
@@ -15,14 +16,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from judges import java, needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker, kafka_classpath, run_tool
+from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol import messages as m
+from ottla.protocol.compression import CODEC_BY_NAME
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records import Record, build_batch
 from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
 
 WAIT_S = 120.0
@@ -85,22 +91,30 @@ def until(condition: Callable[[], Any], what: str) -> None:
 
 
 def produce(bootstrap: str, topic: str, pairs: list[tuple[str, str | None]], codec: str = "none") -> None:
-    """In batches of ten, the same each time."""
-    settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 10_000}
-    producer = Producer(settings)
-    failures: list[object] = []
-    for start in range(0, len(pairs), 10):
-        for at, (key, value) in enumerate(pairs[start : start + 10], start):
-            producer.produce(
-                topic,
-                value,
-                key=key,
-                partition=0,
-                timestamp=1_700_000_000_000 + at,
-                on_delivery=lambda error, _: failures.append(error) if error else None,
-            )
-        assert producer.flush(WAIT_S) == 0
-    assert failures == []
+    """In batches of ten, whatever the machine is busy with: no client that waits for more makes them."""
+    host, _, port = bootstrap.partition(":")
+
+    async def send() -> None:
+        connection = await BrokerConnection.open(host, int(port))
+        try:
+            for start in range(0, len(pairs), 10):
+                records = [
+                    Record(
+                        at, 1_700_000_000_000 + at, key.encode(), None if value is None else value.encode()
+                    )
+                    for at, (key, value) in enumerate(pairs[start : start + 10], start)
+                ]
+                batch = build_batch(records, codec=CODEC_BY_NAME[codec])
+                partition = m.ProduceRequest.PartitionProduceData(index=0, records=batch)
+                row = m.ProduceRequest.TopicProduceData(name=topic, partition_data=[partition])
+                answer = await connection.request(
+                    m.ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[row]), timeout_s=WAIT_S
+                )
+                assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        finally:
+            connection.close()
+
+    asyncio.run(send())
 
 
 def some(name: str, count: int = 60) -> list[tuple[str, str | None]]:
