@@ -42,13 +42,13 @@ bench: setup
 bench-kubernetes: setup
 	$(BIN)/python -m tests.e2e.measure
 
-# Hashed, with no index host in it: all extras for development, the operator's for the image.
+# Hashed, with no index host in it: all extras for development, the operator's and security's for the image.
 COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 lock: setup
 	$(BIN)/pip install --quiet pip-tools
 	$(COMPILE) --all-extras --output-file requirements/dev.txt pyproject.toml
-	$(COMPILE) --extra operator --output-file requirements/runtime.txt pyproject.toml
+	$(COMPILE) --extra operator --extra security --output-file requirements/runtime.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
