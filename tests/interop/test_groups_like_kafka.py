@@ -225,6 +225,36 @@ def test_commits_and_what_is_fetched_of_them(ports: dict[str, int]) -> None:
     same(ports, story)
 
 
+def test_offsets_in_zookeeper(ports: dict[str, int]) -> None:
+    """Version 0 of OffsetCommit and OffsetFetch."""
+
+    async def story(talk: Talk) -> None:
+        await talk.ask("nothing yet", "anna", fetch_offsets("z", {"t": [0, 99], "missing": [0]}), 0)
+        for label, request in (
+            ("good", commit("z", -1, "", 10)),
+            ("good again", commit("z", -1, "", 11)),
+            ("negative", commit("z", -1, "", -5, partition=1)),
+            ("unknown topic", commit("z", -1, "", 1, topic="missing")),
+            ("unknown partition", commit("z", -1, "", 1, partition=99)),
+            ("longest metadata", commit("z", -1, "", 1, metadata="x" * 4096, partition=2)),
+            ("long metadata", commit("z", -1, "", 1, metadata="x" * 4097, partition=3)),
+            ("null metadata", commit("z", -1, "", 2, metadata=None, partition=2)),
+            ("empty group id", commit("", -1, "", 5)),
+            ("a group of two folders", commit("z/y", -1, "", 5)),
+            ("a slash too many", commit("z/", -1, "", 5)),
+            ("upwards", commit("..", -1, "", 5)),
+            ("no character of a path", commit("a\x01b", -1, "", 5)),
+            ("beyond ASCII", commit("žluťoučký", -1, "", 5)),
+        ):
+            await talk.ask(f"commit: {label}", "anna", request, 0)
+        for group in ("z", "", "z/y", "z/", "..", "a\x01b", "žluťoučký"):
+            await talk.ask(f"fetch {group!r}", "anna", fetch_offsets(group, {"t": [0, 1, 2, 3]}), 0)
+        await talk.ask("its coordinator knows nothing", "anna", fetch_offsets("z", {"t": [0]}), 1)
+        await talk.ask("and no such group", "anna", DescribeGroupsRequest(groups=["z"]), 0)
+
+    same(ports, story)
+
+
 def test_groups_are_listed_and_deleted(ports: dict[str, int]) -> None:
     async def list_own(talk: Talk, label: str, request: ListGroupsRequest, version: int) -> None:
         answer: ListGroupsResponse = await talk.send("anna", request, version)

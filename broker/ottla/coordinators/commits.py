@@ -1,7 +1,7 @@
-"""OffsetCommit (0-9), OffsetFetch (0-9) and OffsetDelete (0).
+"""OffsetCommit (1-9), OffsetFetch (1-9) and OffsetDelete (0).
 
-Called by `coordinator`. Commits are answered once replicated. Left out on purpose: OffsetCommit and
-OffsetFetch version 0 are served like the later ones, where Kafka keeps their offsets in ZooKeeper.
+Called by `coordinator`. Commits are answered once replicated. Version 0 of OffsetCommit and OffsetFetch is
+not for coordinators: its offsets are in ZooKeeper (server.handlers.zookeeper_offsets).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.coordinators.effects import Effect
 from ottla.coordinators.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
 from ottla.coordinators.journal import COMMIT_ERRORS, Journal
 from ottla.coordinators.membership import Membership
-from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition
+from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
 from ottla.coordinators.registry import Registry
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -125,7 +125,7 @@ class Commits:
         self, group: Group, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
     ) -> dict[TopicPartition, ErrorCode]:
         limit = self._config.offset_metadata_max_bytes
-        accepted = {key: offset for key, offset in offsets.items() if _java_length(offset.metadata) <= limit}
+        accepted = {key: offset for key, offset in offsets.items() if java_length(offset.metadata) <= limit}
         errors = dict.fromkeys(offsets.keys() - accepted.keys(), ErrorCode.OFFSET_METADATA_TOO_LARGE)
         if accepted:
             ticket = group.offsets.begin_commit(accepted)
@@ -277,8 +277,3 @@ def _offset_of(
         now_ms if item.commit_timestamp == -1 else item.commit_timestamp,
         None if retention_time_ms == -1 else now_ms + retention_time_ms,
     )
-
-
-def _java_length(text: str) -> int:
-    """Kafka measures this "bytes" limit in Java's chars."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

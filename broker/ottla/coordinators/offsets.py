@@ -27,6 +27,11 @@ class CommittedOffset(NamedTuple):
     """Set only by clients that ask for a retention time of their own (OffsetCommit v2-4)."""
 
 
+def java_length(text: str) -> int:
+    """Kafka measures offset.metadata.max.bytes in Java's chars."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
 @dataclass(slots=True)
 class GroupOffsets:
     committed: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
+CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 CONTROLLER = "/controller"
@@ -36,7 +37,7 @@ LOG_DIR_EVENT_PREFIX = LOG_DIR_EVENTS + "/log_dir_event_"
 FEATURE = "/feature"
 
 PERSISTENT_PATHS = (
-    "/consumers",
+    CONSUMERS,
     BROKER_IDS,
     TOPICS,
     CONFIG_CHANGES,
@@ -132,6 +133,11 @@ def partition_path(topic: str, partition: int) -> str:
 
 def state_path(topic: str, partition: int) -> str:
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def consumer_offset_path(group: str, topic: str, partition: int) -> str:
+    """Of consumers of 0.8."""
+    return f"{CONSUMERS}/{group}/offsets/{topic}/{partition}"
 
 
 def topic_config_path(topic: str) -> str:

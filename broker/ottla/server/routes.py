@@ -16,6 +16,7 @@ from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import StoredQuotas
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.consumer_offsets import ConsumerOffsets
 from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.store import MetadataStore
@@ -44,6 +45,7 @@ from ottla.server.handlers.produce import ProduceHandler
 from ottla.server.handlers.producer_ids import ProducerIdsHandler
 from ottla.server.handlers.reassignments import ReassignmentsHandler
 from ottla.server.handlers.topics import TopicsHandler
+from ottla.server.handlers.zookeeper_offsets import ZooKeeperOffsets
 from ottla.server.purgatory import Purgatory
 from ottla.server.throttling import ClientThrottle
 from ottla.storage.manager import LogManager
@@ -100,7 +102,14 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         OffsetsHandler(replicas, clock, rooms.cold_reads),
         MetadataHandler(cache, creator, config, rooms.first_view),
         FindCoordinatorHandler(cache, creator, rooms.coordinator.partition_for),
-        GroupsHandler(rooms.coordinator),
+        GroupsHandler(
+            rooms.coordinator,
+            ZooKeeperOffsets(
+                ConsumerOffsets(rooms.store),
+                lambda topic, partition: partition in (cache.partitions(topic) or ()),
+                metadata_max=config.get_int("offset.metadata.max.bytes"),
+            ),
+        ),
         ClusterHandler(
             replicas,
             rooms.logs,

@@ -2,10 +2,10 @@
 SyncGroup 0-5, DescribeGroups 0-5, ListGroups 0-5, DeleteGroups 0-2, OffsetDelete 0.
 
 Behaviour: all of it is ottla.coordinators'; this file gives it the request, its version and who asks, and
-says how each API reports an error.
+says how each API reports an error. OffsetCommit 0 and OffsetFetch 0 are for offsets in ZooKeeper
+(`zookeeper_offsets`).
 
-Left out on purpose: OffsetCommit 0 stores to the group's log as later versions do (in Kafka it goes to
-ZooKeeper); the new group protocol (KIP-848: ConsumerGroupHeartbeat) is not advertised.
+Left out on purpose: the new group protocol (KIP-848: ConsumerGroupHeartbeat) is not advertised.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ from ottla.protocol.messages import (
     SyncGroupResponse,
 )
 from ottla.server.dispatch import Request, Route
+from ottla.server.handlers.zookeeper_offsets import ZooKeeperOffsets
+
+IN_ZOOKEEPER = 0
+"""The version whose offsets are not in the group's log."""
 
 
 def _context(request: Request) -> ClientContext:
@@ -44,8 +48,9 @@ def _context(request: Request) -> ClientContext:
 
 
 class GroupsHandler:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: GroupCoordinator, in_zookeeper: ZooKeeperOffsets) -> None:
         self._coordinator = coordinator
+        self._in_zookeeper = in_zookeeper
 
     def routes(self) -> list[Route]:
         return [
@@ -63,10 +68,14 @@ class GroupsHandler:
 
     async def offset_commit(self, request: Request) -> OffsetCommitResponse:
         message = request.decode(OffsetCommitRequest)
+        if request.version == IN_ZOOKEEPER:
+            return await self._in_zookeeper.commit(message)
         return await self._coordinator.offset_commit(message, request.version, _context(request))
 
     async def offset_fetch(self, request: Request) -> OffsetFetchResponse:
         message = request.decode(OffsetFetchRequest)
+        if request.version == IN_ZOOKEEPER:
+            return await self._in_zookeeper.fetch(message)
         return await self._coordinator.offset_fetch(message, request.version, _context(request))
 
     async def join_group(self, request: Request) -> JoinGroupResponse:

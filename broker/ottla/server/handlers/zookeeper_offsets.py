@@ -1,0 +1,101 @@
+"""OffsetCommit 0 and OffsetFetch 0: offsets that clients of 0.8 keep in ZooKeeper, through a broker.
+
+Behaviour: any broker answers, there is no coordinator and no group to be a member of. A partition that does
+not exist is UNKNOWN_TOPIC_OR_PARTITION in both; so is, in a fetch, one with nothing committed, as in Kafka.
+Metadata is measured (OFFSET_METADATA_TOO_LARGE) and then dropped.
+
+Called by `groups`, which passes these versions on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ottla.coordinators.offsets import java_length
+from ottla.metadata.consumer_offsets import ConsumerOffsets
+from ottla.metadata.store import pipelined
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+NOTHING = -1
+
+
+class ZooKeeperOffsets:
+    def __init__(
+        self, offsets: ConsumerOffsets, partition_exists: Callable[[str, int], bool], *, metadata_max: int
+    ) -> None:
+        self._offsets = offsets
+        self._partition_exists = partition_exists
+        self._metadata_max = metadata_max
+
+    async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        async def store(
+            asked: tuple[str, OffsetCommitRequest.OffsetCommitRequestPartition],
+        ) -> OffsetCommitResponse.OffsetCommitResponsePartition:
+            topic, item = asked
+            error = await self._commit(request.group_id, topic, item)
+            return OffsetCommitResponse.OffsetCommitResponsePartition(
+                partition_index=item.partition_index, error_code=error
+            )
+
+        every = [(topic.name, item) for topic in request.topics for item in topic.partitions]
+        stored = iter(await pipelined(lambda asked: asyncio.ensure_future(store(asked)), every))
+        return OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponse.OffsetCommitResponseTopic(
+                    name=topic.name, partitions=[next(stored) for _ in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def _commit(
+        self, group: str, topic: str, item: OffsetCommitRequest.OffsetCommitRequestPartition
+    ) -> ErrorCode:
+        if not self._partition_exists(topic, item.partition_index):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if java_length(item.committed_metadata or "") > self._metadata_max:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        try:
+            await self._offsets.set(group, topic, item.partition_index, item.committed_offset)
+        except KafkaError as problem:
+            return problem.code
+        return ErrorCode.NONE
+
+    async def fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        async def look_up(
+            asked: tuple[str, int],
+        ) -> OffsetFetchResponse.OffsetFetchResponsePartition:
+            offset, error = await self._look_up(request.group_id, *asked)
+            return OffsetFetchResponse.OffsetFetchResponsePartition(
+                partition_index=asked[1], committed_offset=offset, metadata="", error_code=error
+            )
+
+        topics = request.topics or []
+        every = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
+        found = iter(await pipelined(lambda asked: asyncio.ensure_future(look_up(asked)), every))
+        return OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponse.OffsetFetchResponseTopic(
+                    name=topic.name, partitions=[next(found) for _ in topic.partition_indexes]
+                )
+                for topic in topics
+            ]
+        )
+
+    async def _look_up(self, group: str, topic: str, partition: int) -> tuple[int, ErrorCode]:
+        if not self._partition_exists(topic, partition):
+            return NOTHING, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            offset = await self._offsets.get(group, topic, partition)
+        except KafkaError as problem:
+            return NOTHING, problem.code
+        if offset is None:
+            return NOTHING, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return offset, ErrorCode.NONE
