@@ -88,6 +88,8 @@ class VirtualTime:
 class MemoryLog:
     """`__consumer_offsets` as lists of batches. `hold` keeps appends from being replicated."""
 
+    topic = "__consumer_offsets"
+
     def __init__(self) -> None:
         self.batches: dict[int, list[bytes]] = {}
         self.answers: list[ErrorCode] = []
@@ -97,7 +99,9 @@ class MemoryLog:
     def is_leader(self, partition: int) -> bool:
         return True
 
-    async def append(self, partition: int, batch: bytes) -> ErrorCode:
+    async def append(
+        self, partition: int, batch: bytes, *, timeout_ms: int | None = None, guard: object | None = None
+    ) -> ErrorCode:
         answer = self.answers.pop(0) if self.answers else ErrorCode.NONE
         if answer is ErrorCode.NONE:
             self.batches.setdefault(partition, []).append(batch)

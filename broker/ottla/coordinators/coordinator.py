@@ -31,7 +31,7 @@ from ottla.coordinators.effects import (
 from ottla.coordinators.group import Group, GroupState, NewMemberId
 from ottla.coordinators.journal import GROUP_ERRORS, Journal
 from ottla.coordinators.membership import JoinCall, Membership, SyncCall
-from ottla.coordinators.ports import Cancellable, ClientContext, GroupLog, LoopScheduler, Scheduler
+from ottla.coordinators.ports import Cancellable, ClientContext, CoordinatorLog, LoopScheduler, Scheduler
 from ottla.coordinators.registry import Registry
 from ottla.coordinators.timers import Deadlines
 from ottla.protocol.compression import Codec
@@ -61,7 +61,7 @@ from ottla.protocol.messages import (
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["ClientContext", "GroupCoordinator", "GroupLog"]
+__all__ = ["ClientContext", "GroupCoordinator"]
 
 
 def new_member_id(name: str) -> str:
@@ -75,7 +75,7 @@ class GroupCoordinator:
         self,
         *,
         config: GroupConfig,
-        log: GroupLog,
+        log: CoordinatorLog,
         clock: Callable[[], int],
         scheduler: Scheduler | None = None,
         member_ids: NewMemberId = new_member_id,

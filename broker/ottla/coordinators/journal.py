@@ -1,6 +1,7 @@
-"""Appends to `__consumer_offsets`, in order, with errors told in the clients' terms.
+"""Appends to a coordinator's internal topic, in order, with errors told in the clients' terms.
 
-Called by `coordinator`, `commits` and `cleanup`; the only place where the room writes.
+Called by `coordinator`, `commits` and `cleanup`, and by the transactions' coordinator; the only place where
+the room writes.
 """
 
 from __future__ import annotations
@@ -8,17 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from ottla.coordinators.ports import GroupLog
+from ottla.coordinators.ports import CoordinatorLog
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.records import Record, build_batch
+from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record, build_batch
 
 logger = logging.getLogger(__name__)
 
 Entry: TypeAlias = tuple[bytes, bytes | None]
 """A key and a value; no value is a tombstone."""
+
+
+class Producer(NamedTuple):
+    """Whose transaction a batch belongs to."""
+
+    id: int
+    epoch: int
+    guard: object | None = None
+    """What lets the first batch of the transaction into the log."""
+
 
 _COMMON_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -40,14 +51,31 @@ COMMIT_ERRORS = _COMMON_ERRORS | dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COM
 """What a client is told when its commit could not be written."""
 
 
+TRANSACTION_ERRORS = (
+    _COMMON_ERRORS
+    | dict.fromkeys(_TOO_LARGE[:2], ErrorCode.UNKNOWN_SERVER_ERROR)
+    | {ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+)
+"""What a producer is told when its transaction could not be written down."""
+
+
 class Journal:
-    def __init__(self, log: GroupLog, codec: Codec) -> None:
+    def __init__(self, log: CoordinatorLog, codec: Codec) -> None:
         self._log = log
         self._codec = codec
         self._tasks: set[asyncio.Task[ErrorCode]] = set()
 
-    def append(self, partition: int, entries: Sequence[Entry], now_ms: int) -> asyncio.Task[ErrorCode]:
-        """Write one batch; the result is the log's error code. Appends begin in the order of the calls.
+    def append(
+        self,
+        partition: int,
+        entries: Sequence[Entry],
+        now_ms: int,
+        *,
+        timeout_ms: int | None = None,
+        producer: Producer | None = None,
+    ) -> asyncio.Task[ErrorCode]:
+        """Write one batch, of a producer's transaction if one is given; the result is the log's error code.
+        Appends begin in the order of the calls.
 
         Every append is a task of its own, also where the caller could await it directly: an append that
         jumped this queue could put a group's metadata behind its tombstone.
@@ -55,8 +83,12 @@ class Journal:
         batch = build_batch(
             [Record(index, now_ms, key, value) for index, (key, value) in enumerate(entries)],
             codec=self._codec,
+            producer_id=NO_PRODUCER_ID if producer is None else producer.id,
+            producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.epoch,
+            transactional=producer is not None,
         )
-        task = asyncio.get_running_loop().create_task(self._append(partition, batch))
+        guard = None if producer is None else producer.guard
+        task = asyncio.get_running_loop().create_task(self._append(partition, batch, timeout_ms, guard))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -66,14 +98,16 @@ class Journal:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _append(self, partition: int, batch: bytes) -> ErrorCode:
+    async def _append(
+        self, partition: int, batch: bytes, timeout_ms: int | None, guard: object | None
+    ) -> ErrorCode:
         try:
-            error = await self._log.append(partition, batch)
+            error = await self._log.append(partition, batch, timeout_ms=timeout_ms, guard=guard)
         except KafkaError as problem:
             error = problem.code
         except Exception:
-            logger.exception("appending to __consumer_offsets-%d failed", partition)
+            logger.exception("appending to %s-%d failed", self._log.topic, partition)
             error = ErrorCode.UNKNOWN_SERVER_ERROR
         if error is not ErrorCode.NONE:
-            logger.warning("appending to __consumer_offsets-%d: %s", partition, error.name)
+            logger.warning("appending to %s-%d: %s", self._log.topic, partition, error.name)
         return error

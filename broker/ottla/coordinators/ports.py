@@ -18,13 +18,19 @@ class ClientContext:
     client_host: str
 
 
-class GroupLog(Protocol):
-    """The partitions of `__consumer_offsets`."""
+class CoordinatorLog(Protocol):
+    """The partitions of an internal topic: `__consumer_offsets` or `__transaction_state`."""
+
+    @property
+    def topic(self) -> str: ...
 
     def is_leader(self, partition: int) -> bool: ...
 
-    async def append(self, partition: int, batch: bytes) -> ErrorCode:
-        """Append with acks=all; answer within `offsets.commit.timeout.ms` (REQUEST_TIMED_OUT).
+    async def append(
+        self, partition: int, batch: bytes, *, timeout_ms: int | None = None, guard: object | None = None
+    ) -> ErrorCode:
+        """Append with acks=all; answer within `timeout_ms`, or the log's own (REQUEST_TIMED_OUT). `guard`
+        lets the first batch of a transaction in (see `storage.producers`).
 
         The append to the leader's own log must come before the first suspension, so that batches lie in
         the log in the order of the calls.

@@ -27,6 +27,7 @@ from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
 from ottla.replication.requests import PartitionState
 from ottla.storage.log import AppendInfo, Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.producers import Verification
 
 _logger = logging.getLogger(__name__)
 
@@ -209,15 +210,22 @@ class Partition:
         assert log.log_start_offset == self.log.log_start_offset
         log.config = self.log.config
         log.producers.forget_replicated(self.high_watermark)
+        log.producers.take_over_verifications(self.log.producers)
         self.log = log
         self.listener.changed(self)
 
     # --- the leader's log ---------------------------------------------------------------------------
 
     def append_as_leader(
-        self, records: bytes | memoryview, *, required_acks: int, now_ms: int, client: bool = True
+        self,
+        records: bytes | memoryview,
+        *,
+        required_acks: int,
+        now_ms: int,
+        client: bool = True,
+        guard: object | None = None,
     ) -> AppendInfo:
-        """Append a producer's batches. `now_ms` is wall time, for the log. Raises NOT_LEADER_OR_FOLLOWER,
+        """Append a producer's batches. `now_ms` is wall time, and `guard` a verification, for the log. Raises NOT_LEADER_OR_FOLLOWER,
         NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas), and what the log raises."""
         if not self.is_leader:
             raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
@@ -227,7 +235,7 @@ class Partition:
                 f"{self!r} has {len(self.isr)} replicas in sync, fewer than the {self.min_in_sync} required",
             )
         info = self.log.append_as_leader(
-            records, leader_epoch=self.leader_epoch, now_ms=now_ms, client=client
+            records, leader_epoch=self.leader_epoch, now_ms=now_ms, client=client, guard=guard
         )
         if info.duplicate:
             return info
@@ -237,6 +245,15 @@ class Partition:
         if advanced:
             self.listener.high_watermark_advanced(self)
         return info
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int
+    ) -> Verification | None:
+        """Before a transactional batch (KIP-890): what to append it with once its coordinator has agreed, None if
+        that need not be asked. Raises NOT_LEADER_OR_FOLLOWER."""
+        if not self.is_leader:
+            raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
+        return self.log.producers.begin_verification(producer_id, epoch, sequence, now_ms)
 
     def enough_replicas_for(self, offset: int) -> tuple[bool, ErrorCode]:
         """Whether an acks=all produce that ends before `offset` is done, and how it went."""

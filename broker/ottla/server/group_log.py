@@ -1,4 +1,4 @@
-"""`__consumer_offsets` as the group coordinator sees it: replicated partitions behind its GroupLog port."""
+"""An internal topic as its coordinator sees it: replicated partitions behind the CoordinatorLog port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import iter_batches
 from ottla.replication.manager import ReplicaManager
 from ottla.server.cold_reads import ColdReads
-from ottla.server.handlers.auto_create import OFFSETS_TOPIC
 from ottla.server.purgatory import Purgatory
 
 log = logging.getLogger(__name__)
@@ -19,37 +18,48 @@ log = logging.getLogger(__name__)
 ACKS_ALL = -1
 
 
-class ReplicatedGroupLog:
+class ReplicatedLog:
     def __init__(
         self,
+        topic: str,
         replicas: ReplicaManager,
         purgatory: Purgatory,
         clock: Callable[[], int],
         cold_reads: ColdReads,
         *,
-        commit_timeout_ms: int,
+        timeout_ms: int,
         load_buffer_bytes: int,
     ) -> None:
+        self.topic = topic
         self._replicas = replicas
         self._purgatory = purgatory
         self._clock = clock
         self._cold_reads = cold_reads
-        self._commit_timeout_ms = commit_timeout_ms
+        self._timeout_ms = timeout_ms
         self._load_buffer_bytes = load_buffer_bytes
 
     def is_leader(self, partition: int) -> bool:
-        replica = self._replicas.find(OFFSETS_TOPIC, partition)
+        replica = self._replicas.find(self.topic, partition)
         return replica is not None and replica.is_leader
 
-    async def append(self, partition: int, batch: bytes) -> ErrorCode:
+    def leader_epoch(self, partition: int) -> int:
+        """-1 where this broker has no replica."""
+        replica = self._replicas.find(self.topic, partition)
+        return -1 if replica is None else replica.leader_epoch
+
+    async def append(
+        self, partition: int, batch: bytes, *, timeout_ms: int | None = None, guard: object | None = None
+    ) -> ErrorCode:
         """Append, and wait for the in-sync replicas. The append itself comes before any suspension."""
         try:
-            replica = self._replicas.partition(OFFSETS_TOPIC, partition)
-            info = replica.append_as_leader(batch, required_acks=ACKS_ALL, now_ms=self._clock(), client=False)
+            replica = self._replicas.partition(self.topic, partition)
+            info = replica.append_as_leader(
+                batch, required_acks=ACKS_ALL, now_ms=self._clock(), client=False, guard=guard
+            )
         except KafkaError as e:
             return e.code
         except OSError as e:
-            log.error("append to %s-%d failed: %s", OFFSETS_TOPIC, partition, e)
+            log.error("append to %s-%d failed: %s", self.topic, partition, e)
             return ErrorCode.KAFKA_STORAGE_ERROR
         required = info.last_offset + 1
         enough, error = replica.enough_replicas_for(required)
@@ -62,14 +72,17 @@ class ReplicatedGroupLog:
                 settled.set_result(code)
 
         self._purgatory.await_replication(
-            (OFFSETS_TOPIC, partition), required, self._commit_timeout_ms, settle
+            (self.topic, partition),
+            required,
+            self._timeout_ms if timeout_ms is None else timeout_ms,
+            settle,
         )
         return await settled
 
     async def read_all(self, partition: int) -> AsyncIterator[bytes | memoryview]:
-        """From the log's start to its end as of now, about `offsets.load.buffer.size` at a time. By threads:
+        """From the log's start to its end as of now, about `load_buffer_bytes` at a time. By threads:
         after a failover nobody may have read it for long."""
-        replica = self._replicas.partition(OFFSETS_TOPIC, partition)
+        replica = self._replicas.partition(self.topic, partition)
         offset = replica.log.log_start_offset
         end = replica.log.log_end_offset
         while offset < end:

@@ -18,7 +18,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import MetadataStore
 from ottla.replication.manager import ReplicaManager
 from ottla.server.cold_reads import ColdReads
-from ottla.server.group_log import ReplicatedGroupLog
+from ottla.server.group_log import ReplicatedLog
 from ottla.server.handlers.auto_create import OFFSETS_TOPIC
 from ottla.server.purgatory import Purgatory
 
@@ -46,12 +46,13 @@ def make_coordinator(
     *,
     partitions: int,
 ) -> GroupCoordinator:
-    group_log = ReplicatedGroupLog(
+    group_log = ReplicatedLog(
+        OFFSETS_TOPIC,
         replicas,
         purgatory,
         clock,
         cold_reads,
-        commit_timeout_ms=config.get_int("offsets.commit.timeout.ms"),
+        timeout_ms=config.get_int("offsets.commit.timeout.ms"),
         load_buffer_bytes=config.get_int("offsets.load.buffer.size"),
     )
     coordinator = GroupCoordinator(

@@ -119,9 +119,16 @@ class Log(CleanableLog):
     # --- appending -------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, records: bytes | memoryview, *, leader_epoch: int, now_ms: int, client: bool = True
+        self,
+        records: bytes | memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        client: bool = True,
+        guard: object | None = None,
     ) -> AppendInfo:
-        """Append one batch of a producer (or, with `client` false, of a coordinator).
+        """Append one batch of a producer (or, with `client` false, of a coordinator). `guard` is what
+        `producers.begin_verification` gave for the first batch of a transaction.
 
         Assigns offsets and the leader epoch; answers a retry of one of the producer's last five
         batches with the original's offsets. Raises KafkaError: CORRUPT_MESSAGE, INVALID_RECORD,
@@ -176,7 +183,7 @@ class Log(CleanableLog):
                 raise self._storage_error("append to", OSError(errno.EBADF, "closed"))
             if producer_id >= 0:
                 duplicate = self._check_producer(
-                    view, producer_id, producer_epoch, sequence, delta, attributes, client
+                    view, producer_id, producer_epoch, sequence, delta, attributes, client, guard
                 )
                 if duplicate is not None:
                     return duplicate
@@ -334,6 +341,7 @@ class Log(CleanableLog):
         delta: int,
         attributes: int,
         client: bool,
+        guard: object | None,
     ) -> AppendInfo | None:
         """Raises KafkaError when the batch may not be appended; its first append when it is a retry."""
         if attributes & CONTROL_FLAG:
@@ -353,7 +361,8 @@ class Log(CleanableLog):
                     self.log_start_offset,
                     True,
                 )
-        self.producers.check_data(
-            producer_id, producer_epoch, sequence, bool(attributes & TRANSACTIONAL_FLAG), client=client
-        )
+        transactional = bool(attributes & TRANSACTIONAL_FLAG)
+        if transactional:
+            self.producers.check_verified(producer_id, guard)
+        self.producers.check_data(producer_id, producer_epoch, sequence, transactional, client=client)
         return None

@@ -7,6 +7,11 @@ Per producer id: its epoch, the last five batches (within which a retry is recog
 open transaction began. Invariants: `_ongoing` is in the order of first offsets, because transactions
 begin in log order; a batch is recorded only once it is in the file.
 
+Before the first batch of a transaction its coordinator is asked whether the partition is in it (KIP-890): whoever
+asks holds a `Verification`, and the batch is taken only if that is still the one that is under way. An end of the
+transaction in between, or another append, has thrown it away. So no batch that was long on its way begins a
+transaction that nobody would ever end.
+
 Sequence rules, as in Kafka 3.9: an unknown producer may begin anywhere (its past may have been
 deleted by retention); a known one continues at last + 1, or at 0 under a newer epoch.
 """
@@ -44,6 +49,31 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+class Verification:
+    """A question to the coordinator, under way. Compared by identity."""
+
+    __slots__ = ("_begun_ms", "_epoch", "_lowest_sequence")
+
+    def __init__(self, epoch: int, sequence: int, now_ms: int) -> None:
+        self._epoch = epoch
+        self._lowest_sequence = sequence
+        self._begun_ms = now_ms
+
+    def asked_again(self, epoch: int, sequence: int) -> None:
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self._lowest_sequence = sequence
+        elif epoch == self._epoch and sequence < self._lowest_sequence:
+            self._lowest_sequence = sequence
+
+    def is_out_of_order(self, sequence: int) -> bool:
+        """Whether a batch before this one is still to come again, because it could not be verified."""
+        return sequence > self._lowest_sequence
+
+    def age_ms(self, now_ms: int) -> int:
+        return now_ms - self._begun_ms
+
+
 class ProducerEntry:
     __slots__ = (
         "batches",
@@ -78,6 +108,9 @@ class ProducerState:
         self._unreplicated: list[tuple[int, int, int]] = []
         """(first offset, marker's offset, coordinator epoch before) of those that are complete, but whose
         marker is not known to be below the high watermark."""
+        self._verifying: dict[int, Verification] = {}
+        self.verifies = False
+        """transaction.partition.verification.enable, of a broker that can ask coordinators."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -110,6 +143,34 @@ class ProducerState:
 
     # --- before an append ------------------------------------------------------------------------
 
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int
+    ) -> Verification | None:
+        """What to show with the batch once the coordinator has said that it belongs to a transaction; None if
+        it need not be asked: the transaction is open here."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and entry.transaction_start is not None:
+            return None
+        verification = self._verifying.get(producer_id)
+        if verification is None:
+            verification = self._verifying[producer_id] = Verification(epoch, sequence, now_ms)
+        else:
+            verification.asked_again(epoch, sequence)
+        return verification
+
+    def check_verified(self, producer_id: int, guard: object | None) -> None:
+        """Whether a transactional batch may begin a transaction here. Raises KafkaError: INVALID_TXN_STATE."""
+        entry = self._entries.get(producer_id)
+        if not self.verifies or (entry is not None and entry.transaction_start is not None):
+            return
+        if guard is None or self._verifying.get(producer_id) is not guard:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
+
+    def take_over_verifications(self, other: ProducerState) -> None:
+        """Go on where another copy of the same log stops."""
+        self.verifies = other.verifies
+        self._verifying = other._verifying
+
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> BatchMetadata | None:
@@ -131,6 +192,15 @@ class ProducerState:
         INVALID_TXN_STATE (a plain write within the producer's own transaction).
         """
         entry = self._entries.get(producer_id)
+        if client and self._verifying:
+            verification = self._verifying.get(producer_id)
+            if verification is not None and verification.is_out_of_order(first_sequence):
+                if entry is not None:
+                    self._check_epoch(producer_id, entry, epoch)
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} sent sequence {first_sequence} before one that is to be verified",
+                )
         if entry is None:
             return
         self._check_epoch(producer_id, entry, epoch)
@@ -201,6 +271,8 @@ class ProducerState:
             BatchMetadata(first_sequence, last_sequence, last_offset, last_offset - first_offset, timestamp)
         )
         entry.last_timestamp = timestamp
+        if transactional and self._verifying:
+            self._verifying.pop(producer_id, None)
         if transactional and entry.transaction_start is None:
             entry.transaction_start = first_offset
             self._ongoing[producer_id] = first_offset
@@ -209,6 +281,7 @@ class ProducerState:
         self, producer_id: int, epoch: int, marker: ControlRecord, offset: int, timestamp: int
     ) -> None:
         """A marker is in the log, and ends the producer's transaction if it has one open."""
+        self._verifying.pop(producer_id, None)
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry()
@@ -307,4 +380,7 @@ class ProducerState:
         ]
         for producer_id in expired:
             del self._entries[producer_id]
+        for producer_id, verification in list(self._verifying.items()):
+            if verification.age_ms(now_ms) >= expiration_ms:
+                del self._verifying[producer_id]
         return len(expired)

@@ -1,0 +1,105 @@
+"""The records of `__transaction_state`, exactly as Kafka writes them.
+
+A key is an int16 version and the transactional id. A value is an int16 version and a struct; no value is a
+tombstone. Versions written are those of Kafka 3.9 in ZooKeeper mode, newer ones are read. Called by
+`coordinator` to write, by `replay` to read.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ottla.coordinators.transactions.transaction import Entry, State
+from ottla.protocol.codec import decode, encode
+from ottla.protocol.errors import MalformedMessage
+from ottla.protocol.types import Int8, Int16, Int32, Int64, Message, String, Struct, field
+
+KEY_VERSION = 0
+VALUE_VERSION = 0
+
+_VERSION = struct.Struct(">h")
+
+
+class TransactionLogKey(Message, versions="0"):
+    transactional_id: String = field("0+")
+
+
+class TransactionLogValue(Message, versions="0-1", flexible="1+"):
+    class PartitionsSchema(Struct):
+        topic: String = field("0+")
+        partition_ids: list[Int32] = field("0+")
+
+    producer_id: Int64 = field("0+")
+    producer_epoch: Int16 = field("0+")
+    transaction_timeout_ms: Int32 = field("0+")
+    transaction_status: Int8 = field("0+")
+    transaction_partitions: list[TransactionLogValue.PartitionsSchema] | None = field("0+", nullable="0+")
+    transaction_last_update_timestamp_ms: Int64 = field("0+")
+    transaction_start_timestamp_ms: Int64 = field("0+")
+
+
+def key_bytes(transactional_id: str) -> bytes:
+    key = TransactionLogKey(transactional_id=transactional_id)
+    return _VERSION.pack(KEY_VERSION) + encode(key, KEY_VERSION)
+
+
+def value_bytes(entry: Entry) -> bytes:
+    assert entry.state is not State.EMPTY or not entry.partitions
+    partitions: dict[str, list[int]] = {}
+    for topic, index in sorted(entry.partitions):
+        partitions.setdefault(topic, []).append(index)
+    value = TransactionLogValue(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        transaction_timeout_ms=entry.timeout_ms,
+        transaction_status=entry.state,
+        transaction_partitions=(
+            None
+            if entry.state is State.EMPTY
+            else [
+                TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=indexes)
+                for topic, indexes in partitions.items()
+            ]
+        ),
+        transaction_last_update_timestamp_ms=entry.updated_ms,
+        transaction_start_timestamp_ms=entry.started_ms,
+    )
+    return _VERSION.pack(VALUE_VERSION) + encode(value, VALUE_VERSION)
+
+
+def parse_key(key: bytes) -> str | None:
+    """The transactional id; None for kinds this coordinator does not keep. Raises MalformedMessage."""
+    if len(key) < _VERSION.size:
+        raise MalformedMessage("record key in __transaction_state", "it is shorter than its version")
+    (version,) = _VERSION.unpack_from(key)
+    if version != KEY_VERSION:
+        return None
+    return decode(TransactionLogKey, version, key, _VERSION.size).transactional_id
+
+
+def parse_value(value: bytes) -> Entry:
+    """Raises MalformedMessage."""
+    what = TransactionLogValue.__name__
+    if len(value) < _VERSION.size:
+        raise MalformedMessage(what, "it is shorter than its version")
+    (version,) = _VERSION.unpack_from(value)
+    if not TransactionLogValue.min_version <= version <= TransactionLogValue.max_version:
+        raise MalformedMessage(what, f"version {version}; this broker reads 0 and 1")
+    stored = decode(TransactionLogValue, version, value, _VERSION.size)
+    try:
+        state = State(stored.transaction_status)
+    except ValueError as problem:
+        raise MalformedMessage(what, f"no state has number {stored.transaction_status}") from problem
+    return Entry(
+        stored.producer_id,
+        stored.producer_epoch,
+        stored.transaction_timeout_ms,
+        state,
+        frozenset(
+            (topic.topic, index)
+            for topic in stored.transaction_partitions or ()
+            for index in topic.partition_ids
+        ),
+        stored.transaction_start_timestamp_ms,
+        stored.transaction_last_update_timestamp_ms,
+    )
