@@ -225,8 +225,9 @@ class Partition:
         client: bool = True,
         guard: object | None = None,
     ) -> AppendInfo:
-        """Append a producer's batches. `now_ms` is wall time, and `guard` a verification, for the log. Raises NOT_LEADER_OR_FOLLOWER,
-        NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas), and what the log raises."""
+        """Append a producer's batches. `now_ms` is wall time, and `guard` a verification, for the log. Raises
+        NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas), and what the log
+        raises."""
         if not self.is_leader:
             raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
         if required_acks == ACKS_ALL and len(self.in_sync.committed) < self.min_in_sync:
@@ -249,8 +250,8 @@ class Partition:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> Verification | None:
-        """Before a transactional batch (KIP-890): what to append it with once its coordinator has agreed, None if
-        that need not be asked. Raises NOT_LEADER_OR_FOLLOWER."""
+        """Before a transactional batch (KIP-890): what to append it with once its coordinator has agreed,
+        None if that need not be asked. Raises NOT_LEADER_OR_FOLLOWER."""
         if not self.is_leader:
             raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
         return self.log.producers.begin_verification(producer_id, epoch, sequence, now_ms)

@@ -7,10 +7,10 @@ Per producer id: its epoch, the last five batches (within which a retry is recog
 open transaction began. Invariants: `_ongoing` is in the order of first offsets, because transactions
 begin in log order; a batch is recorded only once it is in the file.
 
-Before the first batch of a transaction its coordinator is asked whether the partition is in it (KIP-890): whoever
-asks holds a `Verification`, and the batch is taken only if that is still the one that is under way. An end of the
-transaction in between, or another append, has thrown it away. So no batch that was long on its way begins a
-transaction that nobody would ever end.
+Before the first batch of a transaction its coordinator is asked whether the partition is in it (KIP-890):
+whoever asks holds a `Verification`, and the batch is taken only if that is still the one that is under way.
+An end of the transaction in between, or another append, has thrown it away. So no batch that was long on its
+way begins a transaction that nobody would ever end.
 
 Sequence rules, as in Kafka 3.9: an unknown producer may begin anywhere (its past may have been
 deleted by retention); a known one continues at last + 1, or at 0 under a newer epoch.
@@ -159,7 +159,8 @@ class ProducerState:
         return verification
 
     def check_verified(self, producer_id: int, guard: object | None) -> None:
-        """Whether a transactional batch may begin a transaction here. Raises KafkaError: INVALID_TXN_STATE."""
+        """Whether a transactional batch may begin a transaction here. Raises KafkaError:
+        INVALID_TXN_STATE."""
         entry = self._entries.get(producer_id)
         if not self.verifies or (entry is not None and entry.transaction_start is not None):
             return
@@ -199,7 +200,7 @@ class ProducerState:
                     self._check_epoch(producer_id, entry, epoch)
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {producer_id} sent sequence {first_sequence} before one that is to be verified",
+                    f"producer {producer_id} sent sequence {first_sequence} before one still to be verified",
                 )
         if entry is None:
             return
