@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from connection_harness import Harness, framed
 
-from ottla.server.connection import SENDFILE_TURN_BYTES
+from ottla.server.connection import PARKED_MAX, SENDFILE_TURN_BYTES
 from ottla.server.listener import Endpoint
 from ottla.storage.segment import FileSlice, SegmentFile
 
@@ -36,6 +36,86 @@ def test_pipelined_requests_are_answered_one_by_one_in_order(run: asyncio.Runner
         await h.request(3)
         h.connection.respond((framed(b"3"),))
         assert await h.receive(10) == framed(b"1") + framed(b"3")
+
+    run.run(story())
+
+
+PRODUCE, FETCH = (b"\x00\x00", b"\x00\x01")
+
+
+def test_behind_a_produce_that_waits_others_go_on_and_answers_keep_their_order(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(PRODUCE + b"1") + framed(PRODUCE + b"2") + framed(PRODUCE + b"3"))
+        await h.request(1)
+        first = h.connection.park()
+        await h.request(2)
+        second = h.connection.park()
+        await h.request(3)
+        h.connection.respond((framed(b"third"),))
+        assert first is not None
+        assert second is not None
+        h.connection.respond_parked(second, (framed(b"second"),))
+        await h.turns()
+        h.connection.respond_parked(first, (framed(b"first"),))
+        assert await h.receive(28) == framed(b"first") + framed(b"second") + framed(b"third")
+        await h.send(framed(FETCH))
+        await h.request(4)
+
+    run.run(story())
+
+
+def test_no_other_request_passes_a_produce_that_waits(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(PRODUCE) + framed(FETCH) + framed(PRODUCE))
+        await h.request(1)
+        waiting = h.connection.park()
+        await h.turns()
+        assert h.requests == [PRODUCE], "what it asks for may depend on the answer"
+        assert waiting is not None
+        h.connection.respond_parked(waiting, (framed(b"done"),))
+        await h.request(2)
+        await h.turns()
+        assert h.requests == [PRODUCE, FETCH]
+        assert await h.receive(8) == framed(b"done")
+
+    run.run(story())
+
+
+def test_so_many_may_wait_and_no_more(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(PRODUCE) * (PARKED_MAX + 1))
+        slots = []
+        for number in range(1, PARKED_MAX + 1):
+            await h.request(number)
+            slots.append(h.connection.park())
+        await h.turns()
+        assert len(h.requests) == PARKED_MAX
+        assert slots[0] is not None
+        h.connection.respond_parked(slots[0], (framed(b""),))
+        await h.request(PARKED_MAX + 1)
+
+    run.run(story())
+
+
+def test_a_client_that_has_closed_its_half_has_the_answers_that_wait(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        h = Harness()
+        await h.send(framed(PRODUCE) + framed(PRODUCE))
+        h.client.shutdown(socket.SHUT_WR)
+        await h.request(1)
+        slots = [h.connection.park()]
+        await h.request(2)
+        slots.append(h.connection.park())
+        await h.turns()
+        assert h.connection.idle_for(h.loop.time() + 1000) == 0
+        for slot in slots:
+            assert slot is not None
+            h.connection.respond_parked(slot, (framed(b"done"),))
+        assert await h.receive(16) == framed(b"done") * 2
+        assert await h.closed_by_server()
 
     run.run(story())
 

@@ -187,9 +187,9 @@ def test_a_big_buffer_goes_with_its_request() -> None:
 def test_the_next_buffer_has_the_size_of_the_last_frames_until_they_are_small_again() -> None:
     buffer, _ = make()
     receive_one(buffer, b"b" * 100_000)
-    for i in range(SMALL_FRAMES_BEFORE_SHRINK):
+    for _ in range(SMALL_FRAMES_BEFORE_SHRINK):
         feed(buffer, framed(b"small"))
-        assert buffer.capacity == 131_072, i
+        assert buffer.capacity == 524_288, "room for four of them"
         assert next_body(buffer) == b"small"
     feed(buffer, framed(b"small"))
     assert buffer.capacity == BASE
@@ -360,3 +360,16 @@ def test_a_connection_that_closes_gives_its_memory_to_others() -> None:
     assert memory.available == 100 - 504
     buffer.close()
     assert memory.available == 100
+
+
+def test_only_a_request_of_the_api_that_is_asked_for_comes_out() -> None:
+    buffer, _ = make()
+    feed(buffer, framed(b"\x00\x00produce") + framed(b"\x00\x01fetch") + framed(b""))
+    frame = buffer.next_frame(0)
+    assert frame is not None
+    assert bytes(frame) == b"\x00\x00produce"
+    buffer.release()
+    assert buffer.next_frame(0) is None
+    assert next_body(buffer) == b"\x00\x01fetch"
+    assert buffer.next_frame(0) is None, "too short to name one"
+    assert next_body(buffer) == b""

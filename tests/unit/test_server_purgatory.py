@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ottla.protocol.errors import ErrorCode
@@ -24,8 +25,8 @@ class ManualLoop:
     def time(self) -> float:
         return self.now_s
 
-    def call_soon(self, callback: Callable[[], Any]) -> None:
-        self.soon.append(callback)
+    def call_soon(self, callback: Callable[..., Any], *arguments: Any) -> None:
+        self.soon.append(partial(callback, *arguments))
 
     def call_at(self, when_s: float, callback: Callable[[], Any]) -> ManualTimer:
         timer = ManualTimer()
@@ -33,9 +34,11 @@ class ManualLoop:
         return timer
 
     def turn(self) -> None:
-        soon, self.soon = self.soon, []
-        for callback in soon:
-            callback()
+        """Until nothing is left to be done without time passing."""
+        while self.soon:
+            soon, self.soon = self.soon, []
+            for callback in soon:
+                callback()
 
     def advance(self, ms: int) -> None:
         end = self.now_s + ms / 1000

@@ -8,6 +8,8 @@ Rules:
 - One request at a time, as Kafka's muted channels: the next frame is handed out only when the current
   request was answered (`respond`, or `skip_response` for acks=0) and the answer left for the kernel. So
   responses keep the order of requests, and a client that does not read its answers stops being read.
+- Except that behind a Produce which waits for its replicas (`park`) those that follow are handed out, up to
+  `PARKED_MAX`: their records go to the followers together. Answers still leave in the order of requests.
 - Small answers given on the spot to requests that came together leave together (`_serve`): sending is the
   dearest system call of a small request, a quarter of its whole cost.
 - A muted connection (`mute`, KIP-219) sends what it has to send, but is not read, and no request is handed
@@ -31,6 +33,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ottla.protocol.api import ApiKey
 from ottla.security.principals import ANONYMOUS, Principal
 from ottla.server.buffers import BufferPool, RequestMemory
 from ottla.server.cold_reads import ColdReads
@@ -50,6 +53,17 @@ SENDFILE_TURN_BYTES = 1 << 20
 send would never end it. Also what is looked for in memory at a time."""
 WARM_S = 0.1
 """How long what was found in memory is taken to be there."""
+PARKED_MAX = 32
+_PRODUCE = int(ApiKey.PRODUCE)
+
+
+class Slot:
+    """The place of an answer among those of its connection."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Part] | None = None) -> None:
+        self.parts = parts
 
 
 class Connection(Protocol):
@@ -71,6 +85,13 @@ class Connection(Protocol):
         """Nobody needs the frame of the current request any more, which is yet to be answered: it may wait
         long, and need not keep a buffer for that."""
 
+    def park(self) -> Slot | None:
+        """The current request waits for others than this client, and needs its frame no more: the Produce
+        requests behind it may go on. None: it is the current one until it is answered, as any other."""
+
+    def respond_parked(self, slot: Slot, parts: Sequence[Part]) -> None:
+        """Answer the request that was parked there; it goes out behind the answers to those before it."""
+
     def mute(self, duration_ms: int) -> None:
         """Throttle (KIP-219): take no further request for that long from now. To be called before the current
         request is answered (the answer may bring on the next one); answers go out at once all the same. A
@@ -88,6 +109,7 @@ class PlaintextConnection:
         "_cold_reads",
         "_ended",
         "_fd",
+        "_gathering",
         "_in_loop",
         "_last_active",
         "_loop",
@@ -96,6 +118,7 @@ class PlaintextConnection:
         "_on_closed",
         "_on_frame",
         "_out",
+        "_parked",
         "_reading",
         "_sock",
         "_waits_for_memory",
@@ -138,7 +161,9 @@ class PlaintextConnection:
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._out: deque[Part] = deque()
+        self._parked: deque[Slot] = deque()
         self._last_active = loop.time()
+        self._gathering = False  # _send_gathered is about to be called
         self._in_loop = False  # _serve is on the stack: answers given now are picked up by it
         self._writing = False
         self._reading = True
@@ -186,10 +211,14 @@ class PlaintextConnection:
         if self._in_loop:
             return
         self._in_loop = True
-        out, on_frame, next_frame = self._out, self._on_frame, self._buffer.next_frame
+        out, parked = self._out, self._parked
+        on_frame, next_frame = self._on_frame, self._buffer.next_frame
         try:
             while not self.closed and not self._writing:
-                frame = next_frame() if self._muted is None else None
+                if self._muted is not None or len(parked) >= PARKED_MAX:
+                    frame = None
+                else:
+                    frame = next_frame(_PRODUCE) if parked else next_frame()
                 if frame is not None:
                     on_frame(self, frame)
                     if len(out) < GATHERED_ANSWERS_MAX:
@@ -211,7 +240,8 @@ class PlaintextConnection:
         if self.closed or self._buffer.busy or self._out or self._muted is not None or self._waits_for_memory:
             return
         if self._ended:
-            self.close()
+            if not self._parked:
+                self.close()
             return
         self._reading = True
         self._loop.add_reader(self._fd, self._readable)
@@ -267,6 +297,11 @@ class PlaintextConnection:
         if self.closed:
             return
         self._buffer.release()
+        if self._parked:
+            self._parked.append(Slot(parts))
+            if not self._in_loop:
+                self._serve()
+            return
         self._out.extend(parts)
         if not self._in_loop:
             self._last_active = self._loop.time()  # a member may have waited long for its group
@@ -281,6 +316,43 @@ class PlaintextConnection:
             return
         self._buffer.release()
         if not self._in_loop:
+            self._serve()
+
+    def park(self) -> Slot | None:
+        slot = Slot()
+        if not self.closed:
+            self._parked.append(slot)
+            self._buffer.release()
+            if not self._in_loop:
+                self._loop.call_soon(self._serve)
+        return slot
+
+    def respond_parked(self, slot: Slot, parts: Sequence[Part]) -> None:
+        if self.closed:
+            return
+        slot.parts = parts
+        parked = self._parked
+        if parked[0] is not slot:
+            return
+        while parked and (ready := parked[0].parts) is not None:
+            self._out.extend(ready)
+            parked.popleft()
+        if parked:
+            # The answers behind it are often due in the same turn: replicas fetch in batches.
+            if not self._gathering:
+                self._gathering = True
+                self._loop.call_soon(self._send_gathered)
+        elif not self._in_loop:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        self._gathering = False
+        if self.closed:
+            return
+        self._last_active = self._loop.time()
+        if not self._writing:
+            self._flush()
+        if not self._out:
             self._serve()
 
     def _writable(self) -> None:
@@ -397,7 +469,9 @@ class PlaintextConnection:
     def idle_for(self, now: float) -> float:
         """Seconds since the last byte came or went, by the loop's clock; 0 while a request is worked on, and
         while muted."""
-        return 0.0 if self._buffer.busy or self._muted is not None else now - self._last_active
+        if self._buffer.busy or self._parked or self._muted is not None:
+            return 0.0
+        return now - self._last_active
 
     def compact(self) -> None:
         """Keep no more memory than what was received (for when many buffers are in use)."""
@@ -420,6 +494,7 @@ class PlaintextConnection:
             self._muted.cancel()
             self._muted = None
         self._out.clear()
+        self._parked.clear()
         self._buffer.close()
         self._sock.close()
         self._on_closed(self)

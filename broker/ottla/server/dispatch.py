@@ -27,7 +27,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message
 from ottla.security.principals import Principal
-from ottla.server.connection import Connection, Part
+from ottla.server.connection import Connection, Part, Slot
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ class Request:
         "_body_offset",
         "_frame",
         "_message",
+        "_slot",
         "answered",
         "client_id",
         "connection",
@@ -103,6 +104,7 @@ class Request:
         self._frame: memoryview | None = frame
         self._body_offset = header.body_offset
         self._message: Message | None = None
+        self._slot: Slot | None = None
 
     def decode(self, cls: type[M]) -> M:
         """The body. Views in it are valid until the request is answered. Raises MalformedMessage."""
@@ -127,6 +129,11 @@ class Request:
             self._frame = None
             self.connection.detach()
 
+    def park(self) -> None:
+        """A Produce waits for its replicas, and keeps no bytes of the client's: those behind it may go on."""
+        self._frame = self._message = None
+        self._slot = self.connection.park()
+
     def respond(self, message: Message) -> None:
         data = frames.encode_response(message, self.version, self.correlation_id)
         self.respond_raw((data,))
@@ -137,7 +144,10 @@ class Request:
         self.answered = True
         # The frame's bytes are the buffer's again from here on.
         self._frame = self._message = None
-        self.connection.respond(parts)
+        if self._slot is None:
+            self.connection.respond(parts)
+        else:
+            self.connection.respond_parked(self._slot, parts)
 
     def respond_nothing(self) -> None:
         """Done, and the client expects no answer (acks=0)."""

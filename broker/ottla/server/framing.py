@@ -25,8 +25,11 @@ from struct import Struct
 from ottla.server.buffers import PLENTY_BYTES, POOLED_BYTES_MAX, BufferPool, RequestMemory
 
 _SIZE = Struct(">i")
+_API_KEY = Struct(">h")
 MIN_SPACE_BYTES = 4096
 SMALL_FRAMES_BEFORE_SHRINK = 256
+AHEAD = 4
+"""Room for so many frames of a client's kind: what was sent together is read and replicated together."""
 FIRST_GROWTH_BYTES = 1 << 20
 """What a buffer for a frame above `POOLED_BYTES_MAX` grows to first."""
 
@@ -103,8 +106,9 @@ class FrameBuffer:
         if not count:
             self.compact()
 
-    def next_frame(self) -> memoryview | None:
-        """The next whole frame without its size, or None. Raises InvalidFrameSize."""
+    def next_frame(self, api_key: int | None = None) -> memoryview | None:
+        """The next whole frame without its size (a request of that API, if one is named), or None. Raises
+        InvalidFrameSize."""
         if self._rest and not self.busy:
             self._take()
         start = self._start
@@ -125,13 +129,15 @@ class FrameBuffer:
         if available < need:
             self._need = need
             return None
+        if api_key is not None and (size < 2 or _API_KEY.unpack_from(view, start + 4)[0] != api_key):
+            return None
         self._need = 0
         self.busy = self._pinned = True
         self._start = start + need
         if need > self._pool.base_bytes:
             self._small_frames = 0
-            if need > self._usual:
-                self._usual = min(need, POOLED_BYTES_MAX)
+            if need * AHEAD > self._usual:
+                self._usual = min(need * AHEAD, POOLED_BYTES_MAX)
         else:
             self._small_frames += 1
         return view[start + 4 : start + need]

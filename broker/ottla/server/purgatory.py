@@ -8,8 +8,9 @@ the broker's group log (to wait), and by replication as its ReplicationListener 
 - `DelayedFetch` watchers are kept per partition, followers (woken by appends) apart from consumers (woken by
   the high watermark). Those of a fetch session are not: the sessions know who waits for a partition, and are
   told of its news even while nobody does.
-- Wake-ups are gathered and drained in the loop's next turn: replication calls the listener in the midst of
-  an append, and one Produce request may touch many partitions.
+- Wake-ups are gathered and drained when the loop has served what had arrived: replication calls the listener
+  in the midst of an append, one Produce request may touch many partitions, and a Fetch that carries what
+  several requests brought costs as much as one that carries a record.
 - Deadlines lie in buckets of `TICK_MS`, so a completed operation is forgotten at once (most complete long
   before their deadline, and a heap entry each would pile up); the heap holds buckets, and only the first
   has a timer.
@@ -227,7 +228,8 @@ class Purgatory:
     def _schedule_drain(self) -> None:
         if not self._drain_scheduled:
             self._drain_scheduled = True
-            self._loop.call_soon(self.drain)
+            # Not the next turn but the one after: requests that have arrived by now are in first.
+            self._loop.call_soon(self._loop.call_soon, self.drain)
 
     def drain(self) -> None:
         """Wake what the events since the last drain concern."""
