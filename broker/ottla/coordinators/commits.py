@@ -129,10 +129,7 @@ class Commits:
         errors = dict.fromkeys(offsets.keys() - accepted.keys(), ErrorCode.OFFSET_METADATA_TOO_LARGE)
         if accepted:
             ticket = group.offsets.begin_commit(accepted)
-            entries = [
-                (records.offset_key(group.group_id, key), records.offset_value(offset))
-                for key, offset in accepted.items()
-            ]
+            entries = records.offset_entries(group.group_id, accepted)
             write = self._journal.append(self._registry.partition_of(group.group_id), entries, now_ms)
             # By callback, and shielded: it counts even when its client is no longer there to be told.
             write.add_done_callback(

@@ -34,6 +34,7 @@ from ottla.coordinators.membership import JoinCall, Membership, SyncCall
 from ottla.coordinators.ports import Cancellable, ClientContext, CoordinatorLog, LoopScheduler, Scheduler
 from ottla.coordinators.registry import Registry
 from ottla.coordinators.timers import Deadlines
+from ottla.coordinators.transactional_commits import TransactionalCommits, TransactionalWrite, Verify
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -57,6 +58,8 @@ from ottla.protocol.messages import (
     OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 
 logger = logging.getLogger(__name__)
@@ -66,6 +69,10 @@ __all__ = ["ClientContext", "GroupCoordinator"]
 
 def new_member_id(name: str) -> str:
     return f"{name}-{uuid4()}"
+
+
+async def _trust(write: TransactionalWrite) -> tuple[ErrorCode, object | None]:
+    return ErrorCode.NONE, None
 
 
 class GroupCoordinator:
@@ -80,6 +87,7 @@ class GroupCoordinator:
         scheduler: Scheduler | None = None,
         member_ids: NewMemberId = new_member_id,
         partition_exists: Callable[[str, int], bool] = lambda topic, partition: True,
+        verify: Verify = _trust,
     ) -> None:
         """`clock` gives wall time in ms, for records and retention; deadlines are the scheduler's."""
         self._config = config
@@ -99,6 +107,9 @@ class GroupCoordinator:
             clock,
             self._apply,
             partition_exists,
+        )
+        self._transactional = TransactionalCommits(
+            config, self._registry, self._membership, self._journal, clock, partition_exists, verify
         )
         self._next_expiry: Cancellable | None = None
         self._background: set[asyncio.Task[int]] = set()
@@ -133,6 +144,7 @@ class GroupCoordinator:
         self._registry.unload(partition)
 
     def _loaded(self, group: Group) -> None:
+        self._transactional.loaded(group)
         self._apply(self._membership.loaded(group, self._clock()))
 
     def _unloaded(self, group: Group) -> None:
@@ -353,6 +365,15 @@ class GroupCoordinator:
         self, request: OffsetCommitRequest, version: int, ctx: ClientContext
     ) -> OffsetCommitResponse:
         return await self._commits.commit(request)
+
+    async def txn_offset_commit(
+        self, request: TxnOffsetCommitRequest, version: int, ctx: ClientContext
+    ) -> TxnOffsetCommitResponse:
+        return await self._transactional.commit(request, version)
+
+    def transaction_completed(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """Call when a producer's marker is replicated in a partition of `__consumer_offsets`."""
+        self._transactional.completed(partition, producer_id, committed=committed)
 
     async def offset_fetch(
         self, request: OffsetFetchRequest, version: int, ctx: ClientContext

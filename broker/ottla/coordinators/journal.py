@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from ottla.coordinators.ports import CoordinatorLog
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record, build_batch
+from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Record, build_batch
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ class Journal:
             codec=self._codec,
             producer_id=NO_PRODUCER_ID if producer is None else producer.id,
             producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.epoch,
+            base_sequence=NO_SEQUENCE if producer is None else 0,
             transactional=producer is not None,
         )
         guard = None if producer is None else producer.guard

@@ -4,7 +4,7 @@ Owned by `group`; `coordinator` asks for changes and appends the records, `repla
 
 Invariants: a commit is visible only once its record is replicated; of two commits for a partition the
 one that was appended later wins, in whatever order their acknowledgements come in; a partition with a
-commit under way never expires.
+commit under way never expires; a commit in a transaction is pending until its marker is in the log.
 """
 
 from __future__ import annotations
@@ -32,10 +32,17 @@ def java_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
+class PendingOffset(NamedTuple):
+    """A commit inside a transaction, with its place among all commits."""
+
+    offset: CommittedOffset
+    ticket: int
+
+
 @dataclass(slots=True)
 class GroupOffsets:
     committed: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    pending_transactional: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+    pending_transactional: dict[int, dict[TopicPartition, PendingOffset]] = field(default_factory=dict)
     """By producer id: commits inside transactions that have not ended."""
     _pending: dict[TopicPartition, int] = field(default_factory=dict)
     _applied: dict[TopicPartition, int] = field(default_factory=dict)
@@ -72,10 +79,37 @@ class GroupOffsets:
             partition in offsets for offsets in self.pending_transactional.values()
         )
 
+    def begin_transactional(self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
+        """Commits in a producer's transaction are about to be appended; the ticket goes back to
+        `fail_transactional` if they cannot be."""
+        self._sequence += 1
+        pending = self.pending_transactional.setdefault(producer_id, {})
+        pending.update((key, PendingOffset(offset, self._sequence)) for key, offset in offsets.items())
+        return self._sequence
+
+    def fail_transactional(self, producer_id: int, ticket: int, partitions: Iterable[TopicPartition]) -> None:
+        pending = self.pending_transactional.get(producer_id, {})
+        for partition in partitions:
+            if partition in pending and pending[partition].ticket == ticket:
+                del pending[partition]
+        if not pending:
+            self.pending_transactional.pop(producer_id, None)
+
+    def restore_transactional(
+        self, producer_id: int, partition: TopicPartition, offset: CommittedOffset, *, overtaken: bool
+    ) -> None:
+        """As read from the log; `overtaken` if what is committed was committed later."""
+        if overtaken:
+            self._sequence = self._applied[partition] = 1
+        self.pending_transactional.setdefault(producer_id, {})[partition] = PendingOffset(offset, 0)
+
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        offsets = self.pending_transactional.pop(producer_id, {})
-        if committed:
-            self.committed.update(offsets)
+        """The producer's marker is in the log. What was committed outside of it since then stays."""
+        pending = self.pending_transactional.pop(producer_id, {})
+        for partition, (offset, ticket) in pending.items() if committed else ():
+            if self._applied.get(partition, 0) <= ticket:
+                self._applied[partition] = ticket
+                self.committed[partition] = offset
 
     def remove(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Forget offsets, and commits under way with them; returns those that need a tombstone."""
@@ -83,8 +117,8 @@ class GroupOffsets:
         for partition in partitions:
             known = self._pending.pop(partition, None) is not None
             self._applied[partition] = self._sequence
-            for offsets in self.pending_transactional.values():
-                offsets.pop(partition, None)
+            for pending in self.pending_transactional.values():
+                pending.pop(partition, None)
             known = self.committed.pop(partition, None) is not None or known
             if known:
                 removed.append(partition)

@@ -85,6 +85,13 @@ class OwnedPartitions(Generic[L]):
     def is_loading(self) -> bool:
         return any(not ownership.loaded for ownership in self._partitions.values())
 
+    def loading(self, partition: int) -> asyncio.Task[None] | None:
+        """What is reading the partition now, if anything is."""
+        ownership = self._partitions.get(partition)
+        if ownership is None or ownership.loaded or ownership.task is None or ownership.task.done():
+            return None
+        return ownership.task
+
     def load(self, partition: int) -> asyncio.Task[None] | None:
         """This broker now leads the partition: read what is in it. None if that was done already."""
         ownership = self._partitions.get(partition)

@@ -9,6 +9,7 @@ are those of Kafka 3.9 in ZooKeeper mode, older and newer ones are read. Called 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from ottla.coordinators.group import Group, GroupState, Member
@@ -108,6 +109,13 @@ def offset_value(offset: CommittedOffset) -> bytes:
         expire_timestamp=-1 if offset.expire_timestamp_ms is None else offset.expire_timestamp_ms,
     )
     return _versioned(value, OFFSET_VALUE_VERSION_WITH_EXPIRY if with_expiry else OFFSET_VALUE_VERSION)
+
+
+def offset_entries(
+    group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> list[tuple[bytes, bytes]]:
+    """A key and a value for each."""
+    return [(offset_key(group_id, key), offset_value(offset)) for key, offset in offsets.items()]
 
 
 def group_key(group_id: str) -> bytes:

@@ -86,6 +86,10 @@ class Registry:
     def is_loading(self) -> bool:
         return self._partitions.is_loading
 
+    def loading(self, partition: int) -> asyncio.Task[None] | None:
+        """What is reading the partition now, if anything is."""
+        return self._partitions.loading(partition)
+
     def load(self, partition: int) -> asyncio.Task[None] | None:
         """This broker now leads the partition: read its groups. None if it has them already."""
         return self._partitions.load(partition)

@@ -58,8 +58,13 @@ class Replay:
             )
         for producer_id, pending in self._pending.items():
             for (group_id, partition), loaded in pending.items():
-                transactional = self._group(group_id).offsets.pending_transactional
-                transactional.setdefault(producer_id, {})[partition] = loaded.offset
+                committed = self._offsets.get(group_id, {}).get(partition)
+                self._group(group_id).offsets.restore_transactional(
+                    producer_id,
+                    partition,
+                    loaded.offset,
+                    overtaken=committed is not None and committed.position > loaded.position,
+                )
         return list(self._groups.values())
 
     def _group(self, group_id: str) -> Group:

@@ -1,0 +1,204 @@
+"""TxnOffsetCommit (0-4): offsets that a transaction commits, pending until its marker is in the log (KIP-98).
+
+Called by `coordinator`. Before the first record of a transaction goes into a partition of
+`__consumer_offsets`, the transaction's coordinator is asked whether it is in it (KIP-890). From version 3 on
+consumers say which member of the group they are, and are fenced as in a plain commit (KIP-447); before that,
+any producer may commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
+
+from ottla.coordinators import records
+from ottla.coordinators.config import GroupConfig
+from ottla.coordinators.group import Group, GroupState
+from ottla.coordinators.journal import COMMIT_ERRORS, Journal, Producer
+from ottla.coordinators.membership import Membership
+from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
+from ottla.coordinators.registry import Registry
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+FIRST_VERSION_WITH_ABORTABLE = 4
+FIRST_VERSION_WITH_LOADING = 2
+
+
+class TransactionalWrite(NamedTuple):
+    """A producer is about to write to a partition of `__consumer_offsets`, in its transaction."""
+
+    partition: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    knows_abortable: bool
+    """Whether it understands TRANSACTION_ABORTABLE."""
+
+
+Verify: TypeAlias = Callable[[TransactionalWrite], Awaitable[tuple[ErrorCode, object | None]]]
+"""Whether it may, and what to append the batch with."""
+
+
+class TransactionalCommits:
+    def __init__(
+        self,
+        config: GroupConfig,
+        registry: Registry,
+        membership: Membership,
+        journal: Journal,
+        clock: Callable[[], int],
+        partition_exists: Callable[[str, int], bool],
+        verify: Verify,
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._membership = membership
+        self._journal = journal
+        self._clock = clock
+        self._partition_exists = partition_exists
+        self._verify = verify
+        self._open: dict[int, set[str]] = {}
+        """By producer id: the groups that it may have committed offsets of."""
+
+    async def commit(self, request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitResponse:
+        """UNKNOWN_TOPIC_OR_PARTITION and OFFSET_METADATA_TOO_LARGE per partition; all others for all."""
+        now_ms = self._clock()
+        errors: dict[TopicPartition, ErrorCode] = {}
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        for topic in request.topics:
+            for item in topic.partitions:
+                key = (topic.name, item.partition_index)
+                if self._partition_exists(*key):
+                    offsets[key] = CommittedOffset(
+                        item.committed_offset,
+                        item.committed_leader_epoch if item.committed_leader_epoch >= 0 else NO_LEADER_EPOCH,
+                        item.committed_metadata or "",
+                        now_ms,
+                    )
+                else:
+                    errors[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if offsets:
+            errors.update(await self._commit(request, version, offsets, now_ms))
+        return _response(request, version, errors)
+
+    async def _commit(
+        self,
+        request: TxnOffsetCommitRequest,
+        version: int,
+        offsets: dict[TopicPartition, CommittedOffset],
+        now_ms: int,
+    ) -> dict[TopicPartition, ErrorCode]:
+        error = self._registry.check(request.group_id)
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, error)
+        self._registry.find_or_create(request.group_id)
+        error, guard = await self._verify(
+            TransactionalWrite(
+                self._registry.partition_of(request.group_id),
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                version >= FIRST_VERSION_WITH_ABORTABLE,
+            )
+        )
+        if error is ErrorCode.NETWORK_EXCEPTION:
+            # Old clients do not know it here; this one has them ask again, of the same coordinator.
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        error = COMMIT_ERRORS.get(error, error)
+        group = None
+        if error is ErrorCode.NONE:
+            # The group may have gone while the other coordinator was asked.
+            error = self._registry.check(request.group_id)
+        if error is ErrorCode.NONE:
+            group = self._registry.find_or_create(request.group_id)
+            error = self._validate(group, request)
+        if group is None or error is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, error)
+        return await self._store(
+            group, Producer(request.producer_id, request.producer_epoch, guard), offsets, now_ms
+        )
+
+    def _validate(self, group: Group, request: TxnOffsetCommitRequest) -> ErrorCode:
+        generation, member_id = request.generation_id, request.member_id
+        instance_id = request.group_instance_id
+        is_anybody = not member_id and instance_id is None
+        if generation < 0 and (group.state is GroupState.EMPTY or is_anybody):
+            return ErrorCode.NONE
+        return self._membership.validate(group, member_id, instance_id, generation)
+
+    async def _store(
+        self, group: Group, producer: Producer, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
+    ) -> dict[TopicPartition, ErrorCode]:
+        limit = self._config.offset_metadata_max_bytes
+        accepted = {key: offset for key, offset in offsets.items() if java_length(offset.metadata) <= limit}
+        errors = dict.fromkeys(offsets.keys() - accepted.keys(), ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        if accepted:
+            self._open.setdefault(producer.id, set()).add(group.group_id)
+            ticket = group.offsets.begin_transactional(producer.id, accepted)
+            write = self._journal.append(
+                self._registry.partition_of(group.group_id),
+                records.offset_entries(group.group_id, accepted),
+                now_ms,
+                producer=producer,
+            )
+
+            def written(done: asyncio.Task[ErrorCode]) -> None:
+                if done.cancelled() or done.result() is not ErrorCode.NONE:
+                    group.offsets.fail_transactional(producer.id, ticket, accepted)
+
+            write.add_done_callback(written)
+            error = await asyncio.shield(write)
+            errors.update(dict.fromkeys(accepted, COMMIT_ERRORS.get(error, error)))
+        return errors
+
+    # -- the end of transactions ---------------------------------------------------------------------
+
+    def loaded(self, group: Group) -> None:
+        """Offsets of transactions that go on are pending again."""
+        for producer_id in group.offsets.pending_transactional:
+            self._open.setdefault(producer_id, set()).add(group.group_id)
+
+    def completed(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """The producer's marker is replicated in a partition of `__consumer_offsets`."""
+        loading = self._registry.loading(partition)
+        if loading is not None:
+            # It may have been appended behind what is being read.
+            loading.add_done_callback(
+                lambda done: self.completed(partition, producer_id, committed=committed)
+            )
+            return
+        groups = self._open.get(producer_id, set())
+        for group_id in [each for each in groups if self._registry.partition_of(each) == partition]:
+            groups.discard(group_id)
+            group = self._registry.find(group_id)
+            if group is not None:
+                group.offsets.end_transaction(producer_id, committed)
+        if not groups:
+            self._open.pop(producer_id, None)
+
+
+def _response(
+    request: TxnOffsetCommitRequest, version: int, errors: dict[TopicPartition, ErrorCode]
+) -> TxnOffsetCommitResponse:
+    def told(error: ErrorCode) -> ErrorCode:
+        if version < FIRST_VERSION_WITH_LOADING and error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Producers of before 2.0 could crash on the other.
+        return error
+
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                        partition_index=item.partition_index,
+                        error_code=told(errors[topic.name, item.partition_index]),
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
