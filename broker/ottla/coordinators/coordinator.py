@@ -371,7 +371,7 @@ class GroupCoordinator:
     ) -> TxnOffsetCommitResponse:
         return await self._transactional.commit(request, version)
 
-    def transaction_completed(self, partition: int, producer_id: int, *, committed: bool) -> None:
+    def transaction_completed(self, partition: int, producer_id: int, committed: bool) -> None:
         """Call when a producer's marker is replicated in a partition of `__consumer_offsets`."""
         self._transactional.completed(partition, producer_id, committed=committed)
 

@@ -85,6 +85,9 @@ class ReplicaManager:
         self._partitions: dict[PartitionKey, Partition] = {}
         self._of_topic: dict[str, list[Partition]] = {}
         self._offline: set[PartitionKey] = set()
+        self.verifies = False
+        """Whether logs begin transactions only with what coordinators agreed to: set by
+        `verify_transactions`."""
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._endpoints: dict[int, Endpoint] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -212,6 +215,7 @@ class ReplicaManager:
         if self.knows_config(state.topic):
             # A log that was loaded at the start has the settings of that time.
             log.config = config
+        log.producers.verifies = self.verifies
         partition = Partition(
             state.topic,
             state.partition,
@@ -328,6 +332,12 @@ class ReplicaManager:
         if partition is not None:
             self._listener.stopped(partition, state.delete)
         return _NONE
+
+    def verify_transactions(self, enabled: bool) -> None:
+        """Whether logs begin a transaction only with a batch that its coordinator has agreed to (KIP-890)."""
+        self.verifies = enabled
+        for partition in self._partitions.values():
+            partition.log.producers.verifies = enabled
 
     # --- topic configs ------------------------------------------------------------------------------
 

@@ -7,15 +7,14 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import iter_batches
 from ottla.replication.manager import ReplicaManager
 from ottla.server.cold_reads import ColdReads
 from ottla.server.purgatory import Purgatory
+from ottla.server.replicated_append import append_replicated
 
 log = logging.getLogger(__name__)
-
-ACKS_ALL = -1
 
 
 class ReplicatedLog:
@@ -51,33 +50,15 @@ class ReplicatedLog:
         self, partition: int, batch: bytes, *, timeout_ms: int | None = None, guard: object | None = None
     ) -> ErrorCode:
         """Append, and wait for the in-sync replicas. The append itself comes before any suspension."""
-        try:
-            replica = self._replicas.partition(self.topic, partition)
-            info = replica.append_as_leader(
-                batch, required_acks=ACKS_ALL, now_ms=self._clock(), client=False, guard=guard
-            )
-        except KafkaError as e:
-            return e.code
-        except OSError as e:
-            log.error("append to %s-%d failed: %s", self.topic, partition, e)
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        required = info.last_offset + 1
-        enough, error = replica.enough_replicas_for(required)
-        if enough or error:
-            return error
-        settled: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-        def settle(code: ErrorCode) -> None:
-            if not settled.done():
-                settled.set_result(code)
-
-        self._purgatory.await_replication(
+        return await append_replicated(
+            self._replicas,
+            self._purgatory,
             (self.topic, partition),
-            required,
-            self._timeout_ms if timeout_ms is None else timeout_ms,
-            settle,
+            batch,
+            now_ms=self._clock(),
+            timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
+            guard=guard,
         )
-        return await settled
 
     async def read_all(self, partition: int) -> AsyncIterator[bytes | memoryview]:
         """From the log's start to its end as of now, about `load_buffer_bytes` at a time. By threads:
