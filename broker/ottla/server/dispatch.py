@@ -81,6 +81,7 @@ class Request:
         "_frame",
         "_message",
         "_slot",
+        "amend",
         "answered",
         "client_id",
         "connection",
@@ -98,6 +99,8 @@ class Request:
         self.version = header.api_version
         self.correlation_id = header.correlation_id
         self.client_id = header.client_id
+        self.amend: Callable[[Any], None] | None = None
+        """What is still to be done to the response message (ottla.server.authorization)."""
         self.answered = False
         self.size = len(frame)
         """Of header and body, in bytes: what quotas count."""
@@ -135,6 +138,8 @@ class Request:
         self._slot = self.connection.park()
 
     def respond(self, message: Message) -> None:
+        if self.amend is not None:
+            self.amend(message)
         data = frames.encode_response(message, self.version, self.correlation_id)
         self.respond_raw((data,))
 

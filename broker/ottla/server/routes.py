@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ottla.controller.controller import Controller
 from ottla.coordinators.coordinator import GroupCoordinator
+from ottla.metadata.acls import StoredAcls
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import StoredQuotas
 from ottla.metadata.config import BrokerConfig
@@ -23,9 +24,12 @@ from ottla.metadata.store import MetadataStore
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.replica_selector import SELECTORS
+from ottla.server.authorization.table import guard_all, guards
+from ottla.server.authorization.topic_access import TopicAccess
 from ottla.server.cold_reads import ColdReads
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher, Route
+from ottla.server.handlers.acls import AclsHandler
 from ottla.server.handlers.alter_configs import AlterConfigsHandler
 from ottla.server.handlers.api_versions import ApiVersionsHandler
 from ottla.server.handlers.auto_create import TopicCreator
@@ -75,6 +79,8 @@ class Rooms:
     channel: ControllerChannel
     first_view: FirstView
     cold_reads: ColdReads
+    acls: StoredAcls | None = None
+    """None: there is no authorizer, and everybody may do everything."""
 
 
 class Handler(Protocol):
@@ -87,8 +93,9 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     creator = TopicCreator(config, rooms.channel.create_topics)
     fetch_max_bytes = config.get_int("fetch.max.bytes")
     throttle = ClientThrottle(rooms.quotas, clock)
+    access = None if rooms.acls is None else TopicAccess(rooms.acls.authorizer)
     return (
-        ProduceHandler(replicas, purgatory, cache, clock, throttle),
+        ProduceHandler(replicas, purgatory, cache, clock, throttle, access),
         FetchHandler(
             replicas,
             purgatory,
@@ -98,6 +105,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             cold_reads=rooms.cold_reads,
             fetch_max_bytes=fetch_max_bytes,
             selector=SELECTORS.get(config.get_optional_str("replica.selector.class") or ""),
+            access=access,
         ),
         OffsetsHandler(replicas, clock, rooms.cold_reads),
         MetadataHandler(cache, creator, config, rooms.first_view),
@@ -128,10 +136,14 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         DeleteRecordsHandler(replicas, cache, monotonic),
         LogDirsHandler(rooms.logs, replicas),
         DescribeProducersHandler(replicas, cache),
+        AclsHandler(rooms.acls),
         ApiVersionsHandler(dispatcher),
     )
 
 
 def register(rooms: Rooms, dispatcher: Dispatcher) -> None:
-    for handler in handlers(rooms, dispatcher):
-        dispatcher.register(handler.routes())
+    routes = [route for handler in handlers(rooms, dispatcher) for route in handler.routes()]
+    if rooms.acls is not None:
+        guard_of = guards(rooms.config, rooms.cache, lambda: rooms.controller.is_active)
+        routes = guard_all(routes, rooms.acls.authorizer, guard_of, rooms.first_view)
+    dispatcher.register(routes)

@@ -23,6 +23,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.replica_selector import Selector, preferred_replica
+from ottla.server.authorization.topic_access import TopicAccess
 from ottla.server.cold_reads import TRIES_MAX, ColdReads
 from ottla.server.dispatch import Request, Route
 from ottla.server.fetch_sessions import TOPIC_IDS_FROM, WantedPartition
@@ -45,8 +46,10 @@ class FetchHandler:
         cold_reads: ColdReads,
         fetch_max_bytes: int,
         selector: Selector | None = None,
+        access: TopicAccess | None = None,
     ) -> None:
-        """`selector` is replica.selector.class."""
+        """`selector` is replica.selector.class; without `access` everybody may read everything."""
+        self.access = access
         self.replicas = replicas
         self.purgatory = purgatory
         self.cache = cache
@@ -84,6 +87,8 @@ class FetchHandler:
             read_committed=message.isolation_level == READ_COMMITTED,
             prefer=self._preference(message.rack_id, request) if replica_id < 0 else None,
         )
+        if self.access is not None:
+            read.may_read = self.access.readable(request, follower=read.follower)
         read.first()
         if read.has(message.min_bytes) and not read.misses:
             self.answers.send(request, read)

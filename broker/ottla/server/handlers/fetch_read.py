@@ -46,6 +46,7 @@ class FetchRead:
         "context",
         "follower",
         "max_bytes",
+        "may_read",
         "may_wait",
         "misses",
         "size",
@@ -84,6 +85,8 @@ class FetchRead:
         """Those that nobody knew when the request came. They come last, and are no reason to hurry."""
         self.size = 0
         """Bytes of records in all."""
+        self.may_read: Callable[[str | None], bool] | None = None
+        """Of a topic; None: no authorizer. What may not be read comes like the unknown, with an error."""
         self.misses: list[ColdRead] = []
         """What has to come from the disk before there can be an answer: then it is to be read once more."""
         self.may_wait = False
@@ -127,6 +130,7 @@ class FetchRead:
         # A consumer of Fetch 11 and later may read from a follower it was sent to (KIP-392).
         leader_only = follower or version < FOLLOWER_FETCH_FROM
         quota = replicas.leader_quota
+        may_read = self.may_read
         throttled = follower and quota.active and quota.is_exceeded(now_ms)
         remaining = self.max_bytes
         min_one = version >= MIN_ONE_FROM
@@ -137,6 +141,9 @@ class FetchRead:
         for wanted in self.context.to_read():
             asked = wanted.asked
             topic = wanted.topic
+            if may_read is not None and not may_read(topic):
+                unknown.append(FetchedPartition(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED, aborted=()))
+                continue
             replica = None if topic is None else replicas.find(topic, asked.partition)
             if replica is None or not _same_topic(replica, wanted):
                 error = self._why_not(wanted, replica)

@@ -29,6 +29,7 @@ from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
+from ottla.server.authorization.topic_access import TopicAccess
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
@@ -48,6 +49,7 @@ _CHECKED_FIELDS = Struct(">8xi4xb4xh")
 """Of a batch of format 2: its length, magic and attributes."""
 _CODEC_MASK = 0x07
 _TRANSACTIONAL = 0x10
+_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _NO_LOG_START = frozenset(
     (
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -68,7 +70,10 @@ class ProduceHandler:
         cache: MetadataCache,
         clock: Callable[[], int],
         throttle: ClientThrottle,
+        access: TopicAccess | None = None,
     ) -> None:
+        """Without `access` everybody may write everything."""
+        self._access = access
         self._throttle = throttle
         self._replicas = replicas
         self._purgatory = purgatory
@@ -93,13 +98,15 @@ class ProduceHandler:
         hints = LeaderHints(
             self._cache, request.connection.listener, enabled=request.version >= LEADER_HINTS_FROM
         )
+        may_write = None if self._access is None else self._access.writable(request)
         for topic in message.topic_data:
             name = topic.name
             results: list[ProduceResponse.PartitionProduceResponse] = []
             response.responses.append(
                 ProduceResponse.TopicProduceResponse(name=name, partition_responses=results)
             )
-            refused = name in INTERNAL_TOPICS and request.client_id != ADMIN_CLIENT_ID
+            denied = may_write is not None and not may_write(name)
+            refused = denied or (name in INTERNAL_TOPICS and request.client_id != ADMIN_CLIENT_ID)
             for data in topic.partition_data:
                 index = data.index
                 result = ProduceResponse.PartitionProduceResponse(index=index, base_offset=-1)
@@ -107,7 +114,7 @@ class ProduceHandler:
                 replica: Partition | None = None
                 try:
                     if refused:
-                        raise self._refusal(name, index)
+                        raise KafkaError(_DENIED, "") if denied else self._refusal(name, index)
                     found = self._replicas.partition(name, index)
                     records = _checked(data.records, request.version)
                     replica = found

@@ -1,0 +1,228 @@
+"""Who may do what: Kafka's AclAuthorizer over a set of ACLs in memory. Pure.
+
+Asked by the server before it serves a request (`ottla.server.authorization`), fed by what follows the ACLs in
+ZooKeeper (`ottla.metadata.acls`).
+
+Rules, as in Kafka: super users may do everything. What applies to a resource are the entries of its own name,
+of `*` and of every prefix of its name; where there are none at all, `allow.everyone.if.no.acl.found` decides.
+A DENY that matches wins over every ALLOW; an ALLOW for what implies an operation will do, a DENY is about the
+very operation.
+
+Invariant: a decision that is remembered was made with the ACLs as they are now (`update` forgets them all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
+
+from ottla.security.acls import (
+    ANYBODY,
+    CLUSTER_NAME,
+    IMPLYING,
+    SUPPORTED,
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    Entry,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+from ottla.security.principals import Principal
+
+DECISIONS_MAX: Final = 100_000
+"""Remembered at most; then all are forgotten, and those in use come back."""
+CLASS_NAME: Final = "authorizer.class.name"
+SUPER_USERS: Final = "super.users"
+ALLOW_IF_NO_ACL: Final = "allow.everyone.if.no.acl.found"
+SETTINGS: Final = (SUPER_USERS, ALLOW_IF_NO_ACL)
+"""The authorizer's own, which are none of the broker's in Kafka's tables."""
+CLASSES: Final = ("kafka.security.authorizer.AclAuthorizer", "kafka.security.auth.SimpleAclAuthorizer")
+"""Values of authorizer.class.name that stand for this; the second is its name before Kafka 2.4."""
+
+
+class Authorizer(Protocol):
+    """What the server asks."""
+
+    def allows(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+    ) -> bool:
+        """May `principal`, from the address `host`, do this to the resource?"""
+
+    def allows_some(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Is there any resource of the type that it may do this to (KIP-679)?"""
+
+
+class AclAuthorizer:
+    """See the module."""
+
+    def __init__(
+        self, *, super_users: frozenset[Principal] = frozenset(), allow_if_no_acl: bool = False
+    ) -> None:
+        self._super_users = super_users
+        self._allow_if_no_acl = allow_if_no_acl
+        self._entries: dict[ResourcePattern, frozenset[Entry]] = {}
+        self._prefixes: dict[ResourceType, set[str]] = {}
+        self._decisions: dict[tuple[Principal, str, Operation, ResourceType, str], bool] = {}
+
+    # --- the ACLs -----------------------------------------------------------------------------------
+
+    def update(self, pattern: ResourcePattern, entries: frozenset[Entry]) -> None:
+        """These are all entries of the pattern now; none removes it."""
+        if entries:
+            self._entries[pattern] = entries
+        else:
+            self._entries.pop(pattern, None)
+        if pattern.pattern_type is PatternType.PREFIXED:
+            prefixes = self._prefixes.setdefault(pattern.resource_type, set())
+            (prefixes.add if entries else prefixes.discard)(pattern.name)
+        self._decisions.clear()
+
+    def entries(self, pattern: ResourcePattern) -> frozenset[Entry]:
+        return self._entries.get(pattern, frozenset())
+
+    def patterns(self) -> list[ResourcePattern]:
+        return sorted(self._entries)
+
+    def bindings(self, wanted: AclFilter) -> Iterator[AclBinding]:
+        for pattern in self.patterns():
+            for entry in sorted(self._entries[pattern]):
+                binding = AclBinding(pattern, entry)
+                if wanted.matches(binding):
+                    yield binding
+
+    # --- decisions ----------------------------------------------------------------------------------
+
+    def allows(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+    ) -> bool:
+        key = (principal, host, operation, resource_type, name)
+        decision = self._decisions.get(key)
+        if decision is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            decision = self._decisions[key] = self._decide(principal, host, operation, resource_type, name)
+        return decision
+
+    def _decide(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        if principal in self._super_users:
+            return True
+        entries = self._applying(resource_type, name)
+        if not entries:
+            return self._allow_if_no_acl
+        who = (str(principal), ANYBODY)
+        mine = [each for each in entries if each.principal in who and each.host in (host, WILDCARD)]
+        if any(
+            each.permission is Permission.DENY and each.operation in (operation, Operation.ALL)
+            for each in mine
+        ):
+            return False
+        enough = (*IMPLYING.get(operation, (operation,)), Operation.ALL)
+        return any(each.permission is Permission.ALLOW and each.operation in enough for each in mine)
+
+    def _applying(self, resource_type: ResourceType, name: str) -> list[Entry]:
+        """Every entry that is about the resource, whoever it concerns."""
+        found = [
+            *self._entries.get(ResourcePattern(resource_type, WILDCARD), ()),
+            *self._entries.get(ResourcePattern(resource_type, name), ()),
+        ]
+        for prefix in self._prefixes.get(resource_type, ()):
+            if name.startswith(prefix):
+                found += self._entries[ResourcePattern(resource_type, prefix, PatternType.PREFIXED)]
+        return found
+
+    def operations(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
+        """Bits of all that it may do to the resource, by the operations' codes (KIP-430)."""
+        return sum(
+            1 << operation
+            for operation in SUPPORTED[resource_type]
+            if self.allows(principal, host, operation, resource_type, name)
+        )
+
+    def allows_some(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        if principal in self._super_users:
+            return True
+
+        def names(permission: Permission, pattern_type: PatternType) -> set[str]:
+            """Of the patterns with such an entry for this principal; implied operations do not count."""
+            who = (str(principal), ANYBODY)
+            return {
+                pattern.name
+                for pattern, entries in self._entries.items()
+                if pattern.resource_type is resource_type and pattern.pattern_type is pattern_type
+                if any(
+                    each.permission is permission
+                    and each.principal in who
+                    and each.host in (host, WILDCARD)
+                    and each.operation in (operation, Operation.ALL)
+                    for each in entries
+                )
+            }
+
+        denied = names(Permission.DENY, PatternType.LITERAL)
+        if WILDCARD in denied:
+            return False
+        if self._allow_if_no_acl:
+            return True
+        denied_prefixes = names(Permission.DENY, PatternType.PREFIXED)
+
+        def is_dominated(name: str) -> bool:
+            return any(name.startswith(prefix) for prefix in denied_prefixes)
+
+        return any(
+            not is_dominated(prefix) for prefix in names(Permission.ALLOW, PatternType.PREFIXED)
+        ) or any(
+            name == WILDCARD or (name not in denied and not is_dominated(name))
+            for name in names(Permission.ALLOW, PatternType.LITERAL)
+        )
+
+
+def problems(given: Mapping[str, str]) -> list[str]:
+    """What is wrong with a broker's settings of its authorizer, a line each."""
+    found: list[str] = []
+    name = given.get(CLASS_NAME, "").strip()
+    if name and name not in CLASSES:
+        found.append(f"{CLASS_NAME}={name}: not served; {CLASSES[0]} is")
+    if name and any(key.startswith("authorizer.zookeeper.") for key in given):
+        found.append("authorizer.zookeeper.*: a ZooKeeper of its own for ACLs is not served")
+    try:
+        parse_super_users(given.get(SUPER_USERS, ""))
+    except ValueError as error:
+        found.append(f"{SUPER_USERS}={given[SUPER_USERS]}: {error}")
+    return found
+
+
+def make_authorizer(given: Mapping[str, str]) -> AclAuthorizer | None:
+    """As a broker's settings (which have no `problems`) ask for it; None where they ask for none."""
+    if not given.get(CLASS_NAME, "").strip():
+        return None
+    return AclAuthorizer(
+        super_users=parse_super_users(given.get(SUPER_USERS, "")),
+        allow_if_no_acl=given.get(ALLOW_IF_NO_ACL, "").strip().lower() == "true",
+    )
+
+
+def parse_super_users(text: str) -> frozenset[Principal]:
+    """`super.users`: "User:a;User:b". Raises ValueError."""
+    # Java's split leaves out what is empty at the end.
+    text = text.rstrip(";")
+    return frozenset(Principal.parse(part.strip()) for part in text.split(";")) if text else frozenset()

@@ -1,0 +1,152 @@
+"""Which guard stands before which API. An API that is in neither table cannot be served with an authorizer.
+
+Called by `ottla.server.routes` when a broker has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ottla.metadata.cache import MetadataCache
+from ottla.metadata.config import BrokerConfig
+from ottla.protocol.api import ApiKey
+from ottla.security.acls import Operation, ResourceType
+from ottla.security.authorizer import AclAuthorizer
+from ottla.server.authorization import cluster as clusters
+from ottla.server.authorization import groups, topics, transactions
+from ottla.server.authorization.guarding import (
+    Guard,
+    cluster,
+    each,
+    guarded,
+    itself,
+    resource,
+    then,
+)
+from ottla.server.dispatch import Request, Route
+from ottla.server.handlers.first_view import FirstView
+
+TOPIC, GROUP, TRANSACTION = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+READ, WRITE, DELETE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DELETE, Operation.DESCRIBE
+
+OPEN: Final = frozenset(
+    (
+        ApiKey.API_VERSIONS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.FETCH,
+    )
+)
+"""Anybody may ask these. Tokens are renewed and ended by who may, whatever ACLs say; Fetch asks about each
+topic itself, sessions and all."""
+
+
+def guards(
+    config: BrokerConfig, cache: MetadataCache, is_controller: Callable[[], bool]
+) -> dict[ApiKey, Guard]:
+    of_brokers = cluster(Operation.CLUSTER_ACTION)
+    alters = cluster(Operation.ALTER)
+    describes = cluster(DESCRIBE)
+    reads_group = resource(READ, GROUP, "group_id")
+    deletion = config.get_bool("delete.topic.enable")
+    return {
+        ApiKey.PRODUCE: topics.produce,
+        ApiKey.LIST_OFFSETS: each(DESCRIBE, TOPIC, "topics", "topics"),
+        ApiKey.METADATA: topics.metadata(cache, auto_create=config.get_bool("auto.create.topics.enable")),
+        ApiKey.LEADER_AND_ISR: of_brokers,
+        ApiKey.STOP_REPLICA: of_brokers,
+        ApiKey.UPDATE_METADATA: of_brokers,
+        ApiKey.CONTROLLED_SHUTDOWN: of_brokers,
+        ApiKey.OFFSET_COMMIT: then(reads_group, each(READ, TOPIC, "topics", "topics")),
+        ApiKey.OFFSET_FETCH: groups.offset_fetch,
+        ApiKey.FIND_COORDINATOR: groups.find_coordinator,
+        ApiKey.JOIN_GROUP: reads_group,
+        ApiKey.HEARTBEAT: reads_group,
+        ApiKey.LEAVE_GROUP: reads_group,
+        ApiKey.SYNC_GROUP: reads_group,
+        ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
+        ApiKey.LIST_GROUPS: groups.list_groups,
+        ApiKey.CREATE_TOPICS: topics.create_topics(is_controller),
+        ApiKey.DELETE_TOPICS: topics.delete_topics(cache, is_controller, enabled=deletion),
+        ApiKey.DELETE_RECORDS: each(DELETE, TOPIC, "topics", "topics"),
+        ApiKey.INIT_PRODUCER_ID: topics.init_producer_id,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: topics.offset_for_leader_epoch,
+        ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions(cache),
+        ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
+        ApiKey.END_TXN: resource(WRITE, TRANSACTION, "transactional_id"),
+        ApiKey.WRITE_TXN_MARKERS: clusters.write_txn_markers,
+        ApiKey.TXN_OFFSET_COMMIT: transactions.offset_commit,
+        ApiKey.DESCRIBE_ACLS: describes,
+        ApiKey.CREATE_ACLS: alters,
+        ApiKey.DELETE_ACLS: alters,
+        ApiKey.DESCRIBE_CONFIGS: clusters.configs(Operation.DESCRIBE_CONFIGS, "results", with_text=True),
+        ApiKey.ALTER_CONFIGS: clusters.configs(Operation.ALTER_CONFIGS, "responses", with_text=False),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: alters,
+        ApiKey.DESCRIBE_LOG_DIRS: clusters.describe_log_dirs,
+        ApiKey.CREATE_PARTITIONS: topics.create_partitions(is_controller),
+        ApiKey.CREATE_DELEGATION_TOKEN: clusters.create_token,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: clusters.describe_tokens,
+        ApiKey.DELETE_GROUPS: each(DELETE, GROUP, "groups_names", "results", name=itself),
+        ApiKey.ELECT_LEADERS: alters,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: clusters.configs(
+            Operation.ALTER_CONFIGS, "responses", with_text=False
+        ),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: alters,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: describes,
+        ApiKey.OFFSET_DELETE: groups.offset_delete,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster(Operation.DESCRIBE_CONFIGS),
+        ApiKey.ALTER_CLIENT_QUOTAS: cluster(Operation.ALTER_CONFIGS),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describes,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _at_controller(alters, is_controller),
+        ApiKey.ALTER_PARTITION: of_brokers,
+        ApiKey.UPDATE_FEATURES: alters,
+        ApiKey.ENVELOPE: of_brokers,
+        ApiKey.DESCRIBE_CLUSTER: clusters.describe_cluster,
+        ApiKey.DESCRIBE_PRODUCERS: topics.describe_producers,
+        ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe,
+        ApiKey.LIST_TRANSACTIONS: transactions.list_all,
+        ApiKey.ALLOCATE_PRODUCER_IDS: of_brokers,
+    }
+
+
+def guard_all(
+    routes: Iterable[Route],
+    authorizer: AclAuthorizer,
+    guard_of: dict[ApiKey, Guard],
+    first_view: FirstView,
+) -> list[Route]:
+    """The routes with their guards. Raises KeyError for an API that nobody has thought about."""
+    behind = []
+    for route in routes:
+        if route.api_key in OPEN:
+            behind.append(route)
+            continue
+        route = guarded(route, guard_of[route.api_key], authorizer)
+        if route.api_key == ApiKey.METADATA:
+            # Before the cluster is known, every topic would be one to create.
+            route = _once_known(route, first_view)
+        behind.append(route)
+    return behind
+
+
+def _once_known(route: Route, first_view: FirstView) -> Route:
+    then_handle = route.handle
+
+    def handle(request: Request) -> None:
+        if not first_view.wait(request, lambda waited: _nothing(then_handle(waited))):
+            then_handle(request)
+
+    versions = (route.min_version, route.max_version)
+    return Route(route.request_class, handle, route.on_error, versions=versions)
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+def _at_controller(guard: Guard, is_controller: Callable[[], bool]) -> Guard:
+    """Other brokers say NOT_CONTROLLER before anything else."""
+    return lambda access, message: guard(access, message) if is_controller() else None
