@@ -67,7 +67,7 @@ class Traffic:
             if said.get("summary"):
                 self.summary = said
 
-    def wait_for_more(self, records: int, timeout_s: float = 90) -> None:
+    def wait_for_more(self, records: int, timeout_s: float = 180) -> None:
         """Await so many more records, acknowledged and consumed."""
         acknowledged, consumed = self._acknowledged + records, self._consumed + records
         deadline = time.monotonic() + timeout_s

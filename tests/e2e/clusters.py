@@ -154,6 +154,10 @@ class Cluster:
         """How far each pod is, by name."""
         return {pod["metadata"]["name"]: stage_of(pod) for pod in self._listed(component)}
 
+    def stages_by_uid(self) -> dict[str, str]:
+        """How far each broker's pod is."""
+        return {pod["metadata"]["uid"]: stage_of(pod) for pod in self._listed("broker")}
+
     def _pods(self, component: str) -> dict[str, str]:
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self._listed(component)}
 

@@ -37,7 +37,7 @@ class Kube:
         """What runs `kubectl` or `helm` for this cluster."""
         return [*([str(self._script)] if self._script is not None else []), tool, *arguments]
 
-    def kubectl(self, *arguments: str, text: str | None = None, timeout_s: float = 120) -> str:
+    def kubectl(self, *arguments: str, text: str | None = None, timeout_s: float = 300) -> str:
         return _run(self.command("kubectl", arguments), text, timeout_s)
 
     def helm(self, *arguments: str, timeout_s: float = 600) -> str:
@@ -129,8 +129,14 @@ def stage_of(pod: Object) -> str:
     return "ready" if ready else "starting"
 
 
+_PATIENCE = 3
+"""Machines that test are busy: what is expected in a time may take so many times as long."""
+
+
 def wait_for(what: str, look: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5) -> T:
-    """What `look` returns once that is true; AssertionError after the time-out, with what was seen last."""
+    """What `look` returns once that is true; AssertionError after the time-out, for which nobody waits who is
+    not kept waiting."""
+    timeout_s *= _PATIENCE
     deadline = time.monotonic() + timeout_s
     while True:
         seen = look()
