@@ -1,4 +1,4 @@
-"""What all tests share: judges that may be missing, the rule that CI misses none, and Hypothesis' profile.
+"""What all tests share: judges that may be missing, the rule that CI misses none, ports, Hypothesis' profile.
 
 With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason starts with "Docker". Hypothesis
 draws the same examples each time, however slow the machine is; with OTTLA_EXPLORE set, it looks for others.
@@ -22,6 +22,16 @@ settings.load_profile("ottla")
 _skipped: list[str] = []
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes that run tests side by side start their servers on ports of their own."""
+    if _is_worker(config):
+        worker = config.workerinput
+        share, shares = int(worker["workerid"].removeprefix("gw")), int(worker["workercount"])
+        size = 10_000 // shares
+        first = 10_000 + share % shares * size
+        os.environ["OTTLA_PORTS"] = f"{first}-{first + size - 1}"
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -32,7 +42,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if os.environ.get("OTTLA_NO_SKIPS") and _skipped and exitstatus == 0 and not _is_worker(session):
+    if os.environ.get("OTTLA_NO_SKIPS") and _skipped and exitstatus == 0 and not _is_worker(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -43,5 +53,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(line)
 
 
-def _is_worker(session: pytest.Session) -> bool:
-    return hasattr(session.config, "workerinput")
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import PartitionDescription, TopicPartition
-from ottla.local.cluster import LocalCluster
+from ottla.local.cluster import LocalCluster, run_admin
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": "4000",
@@ -38,15 +38,22 @@ def bring_back(cluster: LocalCluster) -> None:
 
 
 def all_in_sync(cluster: LocalCluster) -> bool:
-    topics = cluster.admin(lambda client: client.describe_topics())
-    return len(cluster.describe().brokers) == len(cluster.brokers) and all(
-        p.leader >= 0 and len(p.isr) == len(p.replicas) for t in topics.values() for p in t.partitions
-    )
+    """As every broker says: one that has just come back knows that it was away."""
+
+    async def whole(client: AdminClient) -> bool:
+        topics = await client.describe_topics()
+        return len((await client.describe_cluster()).brokers) == len(cluster.brokers) and all(
+            p.leader >= 0 and len(p.isr) == len(p.replicas) for t in topics.values() for p in t.partitions
+        )
+
+    return all(run_admin([(b.host, b.port)], whole) for b in cluster.brokers.values())
 
 
 def partition_of(cluster: LocalCluster, topic: str, partition: int = 0) -> PartitionDescription:
+    """Raises LookupError while the broker that was asked has not heard of it."""
     description = cluster.topic(topic)
-    assert description is not None, f"{topic} is not there"
+    if description is None:
+        raise LookupError(f"{topic} is not there")
     return description.partitions[partition]
 
 
@@ -54,6 +61,31 @@ def leader_of(cluster: LocalCluster, topic: str, partition: int = 0) -> int:
     """-1 while it has none, or the broker that was asked has not heard of the topic."""
     description = cluster.topic(topic)
     return -1 if description is None else description.partitions[partition].leader
+
+
+def present_leader(cluster: LocalCluster, topic: str, partition: int = 0) -> int:
+    """The leader, as soon as there is one."""
+    found = -1
+
+    def there() -> bool:
+        nonlocal found
+        found = leader_of(cluster, topic, partition)
+        return found >= 0
+
+    cluster.wait_until(there, f"{topic}-{partition} to have a leader")
+    return found
+
+
+def make_the_first_lead(cluster: LocalCluster, topic: str, partitions: int) -> None:
+    """Wait until each partition is led by the first of its replicas: a broker that the machine kept from its
+    ZooKeeper for a while has lost what it led."""
+    places = [TopicPartition(topic, p) for p in range(partitions)]
+
+    def led() -> bool:
+        cluster.admin(lambda client: client.elect_preferred_leaders(places))
+        return all(found.leader == found.replicas[0] for found in (partition_of(cluster, *p) for p in places))
+
+    cluster.wait_until(led, "the first replicas to lead")
 
 
 def wait_until_heard(cluster: LocalCluster) -> None:

@@ -26,7 +26,7 @@ def send_to(broker: BrokerProcess, request: Message) -> Any:
     """Ask this broker, and no other."""
 
     async def ask() -> Any:
-        connection = await BrokerConnection.open(broker.host, broker.port, client_id="stubborn")
+        connection = await BrokerConnection.open(broker.host, broker.port, client_id="stubborn", timeout_s=60)
         try:
             return await connection.request(request)
         finally:
@@ -45,12 +45,12 @@ def send_to_zombie(
 
     async def ask(connection: BrokerConnection, request: Message) -> Any:
         try:
-            return await connection.request(request, timeout_s=90)
+            return await connection.request(request, timeout_s=400)
         except (ConnectionLost, TimeoutError):
             return None
 
     async def story() -> list[Any]:
-        connection = await BrokerConnection.open(broker.host, broker.port, client_id="stubborn")
+        connection = await BrokerConnection.open(broker.host, broker.port, client_id="stubborn", timeout_s=60)
         broker.signal(signal.SIGSTOP)
         try:
             asking = [asyncio.create_task(ask(connection, request)) for request in requests]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults import leader_of, present_leader
 from judges import needs_kafka_jars
 from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
 
@@ -43,12 +44,6 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str
     cluster.wait_until(lambda: cluster.fully_replicated(name), f"{name} to be whole again")
 
 
-def leader_of(cluster: LocalCluster, topic: str, partition: int = 0) -> int:
-    """-1 while it has none, or the broker that was asked has not heard of the topic."""
-    description = cluster.topic(topic)
-    return -1 if description is None else description.partitions[partition].leader
-
-
 def check(cluster: LocalCluster, topic: str, producer: VerifiableProducer) -> None:
     producer.stop()
     assert producer.errors == []
@@ -59,7 +54,7 @@ def check(cluster: LocalCluster, topic: str, producer: VerifiableProducer) -> No
 def test_a_leader_killed_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
         producer.wait_for(500)
-        victim = leader_of(cluster, topic)
+        victim = present_leader(cluster, topic)
         cluster.brokers[victim].kill()
         cluster.wait_until(lambda: leader_of(cluster, topic) not in (victim, -1), "a new leader")
         producer.wait_for_more(1000)
@@ -72,7 +67,7 @@ def test_a_leader_killed_under_load(cluster: LocalCluster, topic: str, tmp_path:
 def test_the_controller_killed_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
         producer.wait_for(500)
-        victim = cluster.describe().controller_id
+        victim = cluster.controller()
         cluster.brokers[victim].kill()
         cluster.wait_until(lambda: cluster.describe().controller_id not in (victim, -1), "a new controller")
         producer.wait_for_more(1000)
@@ -88,13 +83,14 @@ def test_a_leader_started_again_at_once_gives_way_to_others(
 
     def epochs() -> dict[int, int]:
         description = cluster.topic(topic)
-        assert description is not None
+        if description is None:
+            raise LookupError("the broker that was asked has not heard of it yet")
         return {p.partition: p.leader_epoch for p in description.partitions}
 
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
         producer.wait_for(500)
         before = epochs()
-        victim = cluster.describe().controller_id
+        victim = cluster.controller()
         led = [partition for partition in before if leader_of(cluster, topic, partition) == victim]
         cluster.brokers[victim].kill()
         cluster.brokers[victim].start()
@@ -141,7 +137,9 @@ def test_a_follower_that_was_away_leaves_the_isr_and_comes_back(
 
         def in_sync() -> bool:
             described = cluster.topic(topic)
-            return described is not None and all(away in p.isr for p in described.partitions)
+            if described is None:
+                raise LookupError("the broker that was asked has not heard of it yet")
+            return all(away in p.isr for p in described.partitions)
 
         cluster.brokers[away].stop(timeout_s=90)
         cluster.wait_until(lambda: not in_sync(), "the follower to leave the ISR")

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.timeout(420)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     needs_kafka_jars()
-    with cluster_for_faults(tmp_path_factory.mktemp("sessions")) as running:
+    # None ends by itself.
+    sessions = {"zookeeper_session_timeout_ms": "30000"}
+    with cluster_for_faults(tmp_path_factory.mktemp("sessions"), **sessions) as running:
         yield running
 
 
@@ -79,7 +81,7 @@ def test_a_leader_whose_session_is_closed_registers_anew(
     cluster: LocalCluster, tree: KazooClient, tmp_path: Path
 ) -> None:
     cluster.create_topic("led", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
-    controller = cluster.describe().controller_id
+    controller = cluster.controller()
     topic = cluster.topic("led")
     assert topic is not None
     leaders = {partition.leader for partition in topic.partitions}
@@ -91,8 +93,13 @@ def test_a_controller_whose_session_is_closed_steps_down_and_registers_anew(
 ) -> None:
     cluster.create_topic("controlled", partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
     epoch = int(tree.get(znodes.CONTROLLER_EPOCH)[0])
-    controller = cluster.describe().controller_id
+    controller = cluster.controller()
     check_it_comes_back(cluster, tree, controller, "controlled", tmp_path)
     assert int(tree.get(znodes.CONTROLLER_EPOCH)[0]) > epoch, "there was an election"
-    owner = tree.get(znodes.CONTROLLER)[1].ephemeralOwner
-    assert owner in {tree.exists(znodes.broker_path(b)).ephemeralOwner for b in cluster.brokers}
+
+    def is_a_brokers() -> bool:
+        at = tree.exists(znodes.CONTROLLER)
+        nodes = [tree.exists(znodes.broker_path(broker)) for broker in cluster.brokers]
+        return at is not None and at.ephemeralOwner in {node.ephemeralOwner for node in nodes if node}
+
+    cluster.wait_until(is_a_brokers, "the controller to be one of the registered brokers")

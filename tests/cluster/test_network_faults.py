@@ -82,7 +82,7 @@ def heal_and_check(cluster: NetworkCluster, topic: str, producer: VerifiableProd
 def test_a_controller_that_leads_is_cut_off(
     cluster: NetworkCluster, topic: str, producer: VerifiableProducer
 ) -> None:
-    gone = cluster.describe().controller_id
+    gone = cluster.controller()
     assert gone in leaders_seen_by(cluster, gone, topic)
     cluster.isolate(gone)
     for broker in set(cluster.brokers) - {gone}:
@@ -95,7 +95,7 @@ def test_a_leader_and_a_follower_cannot_reach_each_other(
     cluster: NetworkCluster, topic: str, producer: VerifiableProducer
 ) -> None:
     # Neither is the controller: a leader must reach it to shrink the ISR.
-    third = cluster.describe().controller_id
+    third = cluster.controller()
     at, led = next((at, p) for at, p in enumerate(seen_by(cluster, third, topic)) if p.leader != third)
     leader = led.leader
     (follower,) = set(led.replicas) - {leader, third}

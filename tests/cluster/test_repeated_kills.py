@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from faults import bring_back, cluster_for_faults, leader_of, partition_of
+from faults import bring_back, cluster_for_faults, partition_of, present_leader
 from judges import needs_kafka_jars
 from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
 
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def the_leader(cluster: LocalCluster, topic: str) -> list[int]:
-    return [leader_of(cluster, topic)]
+    return [present_leader(cluster, topic)]
 
 
 def a_follower(cluster: LocalCluster, topic: str) -> list[int]:
@@ -40,7 +40,7 @@ def a_follower(cluster: LocalCluster, topic: str) -> list[int]:
 
 
 def the_controller(cluster: LocalCluster, _: str) -> list[int]:
-    return [cluster.describe().controller_id]
+    return [cluster.controller()]
 
 
 def all_but_one_follower(cluster: LocalCluster, topic: str) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from faults import bring_back, cluster_for_faults, leader_of, start_and_end, wait_until_heard
+from faults import bring_back, cluster_for_faults, leader_of, present_leader, start_and_end, wait_until_heard
 
 from ottla.local.cluster import LocalCluster
 from ottla.local.ports import wait_until
@@ -89,7 +89,7 @@ def test_what_exceeds_the_size_goes_everywhere(cluster: LocalCluster, topic: str
     cluster.wait_until(lambda: leftovers(cluster, topic) == [], "the deleted files to be gone")
 
     # A follower that was away meanwhile takes over the new start; so does a leader that starts again.
-    leader = leader_of(cluster, topic)
+    leader = present_leader(cluster, topic)
     away = next(broker for broker in cluster.brokers if broker != leader)
     assert cluster.brokers[away].stop(timeout_s=90)
     fill(cluster, topic)

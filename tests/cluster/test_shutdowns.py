@@ -20,7 +20,7 @@ SOON_S = 28
 def test_brokers_without_a_zookeeper_stop_within_the_grace_of_a_pod(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         cluster.create_topic("t", partitions=6)
-        controller = cluster.brokers[cluster.describe().controller_id]
+        controller = cluster.brokers[cluster.controller()]
         other = next(broker for broker in cluster.brokers.values() if broker is not controller)
         cluster.zookeeper.kill()
         controller.kill()

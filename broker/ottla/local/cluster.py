@@ -7,7 +7,7 @@ planning instead. A context manager: whatever happens inside, no process is left
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,6 +20,7 @@ from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import StartFailed
 from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
@@ -86,6 +87,23 @@ class LocalCluster:
     def describe(self) -> ClusterDescription:
         return self.admin(lambda client: client.describe_cluster())
 
+    def controller(self) -> int:
+        """The controller, once all brokers that run name the same."""
+        named: set[int] = set()
+
+        def agreed() -> bool:
+            named.clear()
+            for broker in self.brokers.values():
+                if broker.running:
+                    described = run_admin(
+                        [(broker.host, broker.port)], lambda client: client.describe_cluster()
+                    )
+                    named.add(described.controller_id)
+            return len(named) == 1 and named != {-1}
+
+        self.wait_until(agreed, "all to know the controller")
+        return named.pop()
+
     def topic(self, name: str) -> TopicDescription | None:
         return self.admin(lambda client: client.describe_topics([name])).get(name)
 
@@ -97,14 +115,46 @@ class LocalCluster:
 
         return [run_admin([(b.host, b.port)], described) for b in self.brokers.values() if b.running]
 
-    def create_topic(self, name: str, *, partitions: int = 1, replicas: int = 3, **config: str) -> None:
-        """Create a topic, and wait until all know of its leaders and its full ISRs; `_` in names is `.`."""
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replicas: int = 3,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        **config: str,
+    ) -> None:
+        """Create a topic, and wait until all know of its leaders and its full ISRs; `_` in names is `.`.
+
+        With `assignment`, each partition's brokers, in place of both numbers.
+        """
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        self.admin(
-            lambda client: client.create_topic(
-                name, partitions=partitions, replication_factor=replicas, config=settings
-            )
-        )
+        tried = False
+        missed = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+
+        def created() -> bool:
+            """Not while the controller misses a broker that has just lost its session, say."""
+            nonlocal tried
+            again, tried = tried, True
+            try:
+                self.admin(
+                    lambda client: client.create_topic(
+                        name,
+                        partitions=-1 if assignment else partitions,
+                        replication_factor=-1 if assignment else replicas,
+                        assignment=assignment,
+                        config=settings,
+                    )
+                )
+            except KafkaError as error:
+                if again and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                    return True  # the answer to the first request was lost
+                if error.code in missed and replicas <= len(self.brokers):
+                    return False
+                raise
+            return True
+
+        self.wait_until(created, f"{name} to be created")
         self.wait_until(lambda: self.fully_replicated(name, partitions), f"{name} to be fully replicated")
 
     def fully_replicated(self, name: str, partitions: int = 1) -> bool:
@@ -122,17 +172,25 @@ class LocalCluster:
         return not any(self.views(topic))
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
-        """Await a condition; while no broker answers, it does not hold. Raises StartFailed with the logs."""
+        """Await a condition; while no broker answers, or says that it cannot yet, or has not heard of what is
+        looked for (LookupError), it does not hold. Raises StartFailed with the logs."""
+        last: Exception | None = None
 
         def holds() -> bool:
+            nonlocal last
             try:
                 return condition()
-            except (ClusterUnreachable, ConnectionLost, TimeoutError, OSError):
-                return False
+            except (ClusterUnreachable, ConnectionLost, TimeoutError, OSError, LookupError) as error:
+                last = error
+            except KafkaError as error:
+                if not error.code.retriable:
+                    raise
+                last = error
+            return False
 
         if not wait_until(holds, timeout_s=timeout_s, poll_s=0.1):
             logs = "\n".join(f"--- broker {b.broker_id}\n{b.log_tail()}" for b in self.brokers.values())
-            raise StartFailed(f"waited {timeout_s:g} s for {what}\n{logs}")
+            raise StartFailed(f"waited {timeout_s:g} s for {what} ({last!r})\n{logs}")
 
 
 def run_admin(bootstrap: list[tuple[str, int]], use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
