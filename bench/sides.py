@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -119,6 +119,21 @@ class Side(ABC):
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
+    def kill_broker(self, broker: int) -> None:
+        """SIGKILL, as a crash would."""
+        self._members[broker].kill()
+
+    def stop_broker(self, broker: int) -> None:
+        self._members[broker].stop()
+
+    @abstractmethod
+    def start_broker(self, broker: int) -> None:
+        """Start one that was stopped; returns when it accepts connections."""
+
+    @property
+    @abstractmethod
+    def _members(self) -> Sequence[BrokerProcess | KafkaBroker]: ...
+
     def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
         return run_admin([("127.0.0.1", port) for port in self.ports], use)
 
@@ -176,6 +191,14 @@ class OttlaSide(Side):
         for broker in self._brokers:
             broker.start_and_wait(READY_TIMEOUT_S)
 
+    def start_broker(self, broker: int) -> None:
+        with on_core(BROKER_CORE):
+            self._brokers[broker].start_and_wait(READY_TIMEOUT_S)
+
+    @property
+    def _members(self) -> Sequence[BrokerProcess]:
+        return self._brokers
+
     def _stop(self) -> None:
         brokers = getattr(self, "_brokers", [])
         for broker in brokers:
@@ -217,6 +240,14 @@ class KafkaSide(Side):
     def _start_again(self) -> None:
         for broker in self._brokers:
             broker.start(timeout_s=READY_TIMEOUT_S)
+
+    def start_broker(self, broker: int) -> None:
+        with on_core(BROKER_CORE):
+            self._brokers[broker].start(timeout_s=READY_TIMEOUT_S)
+
+    @property
+    def _members(self) -> Sequence[KafkaBroker]:
+        return self._brokers
 
     def _stop(self) -> None:
         for broker in getattr(self, "_brokers", []):

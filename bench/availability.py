@@ -1,0 +1,211 @@
+"""`python -m bench.availability`: a follower that was away catches up, and a leader is lost under a producer.
+
+Three brokers of a side on core 0, a topic of one partition and three replicas; the sides take turns.
+
+- catch-up: a follower is stopped, the leader gets so many MiB, the follower starts again. The time runs from
+  the first byte that comes into its log file until it has all that the leader's file has: the files are the
+  judge, and neither side's own start counts.
+- leader lost: librdkafka's producer sends 200 records a second, each a request of its own, with acks=all and
+  idempotence, while the leader is killed (SIGKILL) or stopped (SIGTERM: a controlled shutdown). What counts
+  is the longest time between the acknowledgements of two records in a row, as the client sees it. After a
+  SIGKILL it holds the session timeout of ZooKeeper, 6 s here, which nobody can know of earlier. Nothing may
+  be lost: every record acknowledged is counted in the log afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+from confluent_kafka import Consumer, Producer, TopicPartition
+from rich.console import Console
+from rich.table import Table
+
+from bench.requests import IN_FLIGHT, TOPIC, Peer, produce_frame
+from bench.sides import KafkaSide, OttlaSide, Side
+from bench.tools import CLIENT_CORE
+
+BROKERS = 3
+WAIT_S = 180.0
+FRAME_BYTES = 64 << 10
+RECORDS_PER_S = 200
+SETTINGS = {"zookeeper.session.timeout.ms": "6000", "auto.leader.rebalance.enable": "false"}
+
+
+class CatchUp(NamedTuple):
+    mib_per_s: float
+    leader_cpu_s: float
+    """CPU seconds a GiB, of all its threads; so below."""
+    follower_cpu_s: float
+
+
+def await_(condition: Callable[[], bool], what: str, poll_s: float = 0.01) -> float:
+    """When the condition came true, by the monotonic clock."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise click.ClickException(f"waited {WAIT_S:g} s for {what}")
+        time.sleep(poll_s)
+    return time.monotonic()
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of the process, by the kernel's ticks."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def log_bytes(side: Side, broker: int) -> int:
+    files = (side.directory / str(broker) / "data" / f"{TOPIC}-0").glob("*.log")
+    return sum(file.stat().st_size for file in files)
+
+
+def leader_of(side: Side) -> int:
+    return side.admin(lambda c: c.describe_topics([TOPIC]))[TOPIC].partitions[0].leader
+
+
+def is_in_sync(side: Side) -> bool:
+    found = side.admin(lambda c: c.describe_topics([TOPIC])).get(TOPIC)
+    return found is not None and found.partitions[0].leader >= 0 and len(found.partitions[0].isr) == BROKERS
+
+
+def catch_up(side: Side, mib: int) -> CatchUp:
+    side.create_topic(TOPIC)
+    leader = leader_of(side)
+    follower = (leader + 1) % BROKERS
+    side.stop_broker(follower)
+    frame = produce_frame(FRAME_BYTES)
+    peer = Peer(side.ports[leader])
+    peer.run(frame, (mib << 20) // len(frame), IN_FLIGHT)
+    peer.close()
+    whole = log_bytes(side, leader)
+    third = ({0, 1, 2} - {leader, follower}).pop()
+    await_(lambda: log_bytes(side, third) == whole, "the other follower, lest it takes part")
+    assert log_bytes(side, follower) == 0
+    leader_before = cpu_s(side.pid(leader))
+    side.start_broker(follower)
+    began = await_(lambda: log_bytes(side, follower) > 0, "the first byte", poll_s=0.001)
+    follower_before, leader_before = cpu_s(side.pid(follower)), cpu_s(side.pid(leader))
+    ended = await_(lambda: log_bytes(side, follower) == whole, "the last byte", poll_s=0.001)
+    gib = whole / (1 << 30)
+    taken = CatchUp(
+        whole / (1 << 20) / (ended - began),
+        (cpu_s(side.pid(leader)) - leader_before) / gib,
+        (cpu_s(side.pid(follower)) - follower_before) / gib,
+    )
+    await_(lambda: is_in_sync(side), "three replicas in sync")
+    side.delete_topic(TOPIC)
+    return taken
+
+
+def longest_gap(side: Side, lose: Callable[[int], None]) -> float:
+    """In ms, between acknowledgements, while the leader is lost."""
+    side.create_topic(TOPIC)
+    leader = leader_of(side)
+    acknowledged: list[float] = []
+    failures: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is None:
+            acknowledged.append(time.monotonic())
+        else:
+            failures.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": side.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "log_level": 0,
+        }
+    )
+
+    def send_for(seconds: float) -> None:
+        """On and on, at an even pace."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            producer.produce(TOPIC, b"x" * 100, partition=0, on_delivery=delivered)
+            producer.poll(1 / RECORDS_PER_S)
+
+    send_for(3)
+    lost_at = time.monotonic()
+    lose(leader)
+    await_other = time.monotonic() + WAIT_S
+    while not acknowledged or acknowledged[-1] < lost_at + 0.1 or leader_of(side) == leader:
+        send_for(1)
+        if time.monotonic() > await_other:
+            raise click.ClickException("the partition has no other leader")
+    send_for(2)
+    if producer.flush(WAIT_S) or failures:
+        raise click.ClickException(f"not all was acknowledged: {failures[:3]}")
+    gap = max(later - before for before, later in pairwise(acknowledged))
+    kept = end_offset(side)
+    if kept != len(acknowledged):
+        raise click.ClickException(f"{len(acknowledged)} records were acknowledged, and {kept} are there")
+    side.start_broker(leader)
+    await_(lambda: is_in_sync(side), "three replicas in sync")
+    side.delete_topic(TOPIC)
+    return gap * 1000
+
+
+def end_offset(side: Side) -> int:
+    consumer = Consumer({"bootstrap.servers": side.bootstrap, "group.id": "bench", "log_level": 0})
+    try:
+        _, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30)
+        return int(high)
+    finally:
+        consumer.close()
+
+
+@click.command()
+@click.option("--mib", default=512, show_default=True, help="What the follower has missed.")
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--only", type=click.Choice(["catch-up", "leader"]), help="One of the two.")
+def main(mib: int, rounds: int, only: str | None) -> None:
+    """Catch-up of a follower in MiB/s, and leader failover as a client sees it, on both sides."""
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    caught: dict[str, list[CatchUp]] = {}
+    killed: dict[str, list[float]] = {}
+    stopped: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for kind in (OttlaSide, KafkaSide) if number % 2 == 0 else (KafkaSide, OttlaSide):
+            with (
+                tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory,
+                kind(Path(directory), BROKERS, SETTINGS) as side,
+            ):
+                if only != "leader":
+                    catch_up(side, mib)  # a JVM wants to be warm
+                    caught.setdefault(side.name, []).append(catch_up(side, mib))
+                if only != "catch-up":
+                    stopped.setdefault(side.name, []).append(longest_gap(side, side.stop_broker))
+                    killed.setdefault(side.name, []).append(longest_gap(side, side.kill_broker))
+    table = Table(
+        "side",
+        "catch-up MiB/s",
+        "leader CPU s/GiB",
+        "follower CPU s/GiB",
+        "leader stopped ms",
+        "leader killed ms",
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name in ("Ottla", "Kafka"):
+        rates = [statistics.median(c) for c in zip(*caught[name], strict=True)] if name in caught else []
+        gaps = [statistics.median(g[name]) for g in (stopped, killed) if name in g]
+        table.add_row(
+            name,
+            *([f"{rates[0]:,.0f}", f"{rates[1]:.2f}", f"{rates[2]:.2f}"] if rates else ["-"] * 3),
+            *([f"{gap:,.0f}" for gap in gaps] if gaps else ["-"] * 2),
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
