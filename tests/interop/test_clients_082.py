@@ -1,0 +1,271 @@
+"""Kafka 0.8.2's clients and tools against Ottla: the world in which ZooKeeper knew the consumers.
+
+The high-level consumer shares out partitions by ranges, finds topics by a filter, outlives a broker, and
+moves its offsets from ZooKeeper to Kafka and back (dual.commit.enabled). What SimpleConsumer and the tools
+are answered is compared with Apache Kafka 3.9.1, told the same in the same test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from clients_082 import Clients, needs_jars_082, run_tool_082, start_tool_082
+from judges import needs_kafka_jars
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from bench.apache_kafka import KafkaBroker
+from ottla.client.admin import AdminClient
+from ottla.client.admin_types import TopicPartition
+from ottla.local.brokers import BrokerProcess
+from ottla.local.cluster import run_admin
+from ottla.local.ports import free_port, wait_until
+from ottla.local.zookeeper import EmbeddedZooKeeper
+
+WAIT_S = 150
+SETTINGS = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "3",
+    "auto.create.topics.enable": "false",
+}
+pytestmark = pytest.mark.timeout(420)
+
+
+class Side(NamedTuple):
+    """A broker, and the address that old clients find it by."""
+
+    port: int
+    zookeeper: str
+
+
+class World:
+    def __init__(self, directory: Path, running: ExitStack) -> None:
+        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        running.callback(zookeeper.stop)
+        zookeeper.start()
+        self.directory = directory
+        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=SETTINGS)
+        self.broker = BrokerProcess(0, directory / "ottla", free_port())
+        running.callback(java.stop)
+        running.callback(self.broker.stop)
+        self.broker.write_properties(f"{zookeeper.connect}/ottla", SETTINGS)
+        self.broker.start_and_wait()
+        java.start()
+        self.ours = Side(self.broker.port, f"{zookeeper.connect}/ottla")
+        self.sides = {"Ottla": self.ours, "Apache Kafka": Side(java.port, f"{zookeeper.connect}/kafka")}
+        self.tree = KazooClient(f"{zookeeper.connect}/ottla")
+        self.tree.start(timeout=60)
+        running.callback(self.tree.close)
+        running.callback(self.tree.stop)
+        self.clients = running.enter_context(Clients(directory / "clients.log"))
+
+    def make_topic(self, name: str, partitions: int, *, everywhere: bool = False) -> None:
+        async def make(client: AdminClient) -> None:
+            await client.create_topic(name, partitions=partitions, replication_factor=1)
+
+        for side in self.sides.values() if everywhere else [self.ours]:
+            run_admin([("127.0.0.1", side.port)], make)
+
+    def node(self, path: str) -> str | None:
+        try:
+            data: bytes | None = self.tree.get(path)[0]
+        except NoNodeError:
+            return None
+        return (data or b"").decode()
+
+    def owners(self, group: str, topic: str, partitions: int) -> list[str | None]:
+        """The consumer that owns each partition, without the number of its stream."""
+        nodes = [self.node(f"/consumers/{group}/owners/{topic}/{p}") for p in range(partitions)]
+        return [None if node is None else node.rpartition("-")[0] for node in nodes]
+
+    def in_zookeeper(self, group: str, topic: str) -> int:
+        return int(self.node(f"/consumers/{group}/offsets/{topic}/0") or -1)
+
+    def in_kafka(self, group: str, topic: str) -> int:
+        async def committed(client: AdminClient) -> int:
+            return (await client.group_offsets(group)).get(TopicPartition(topic, 0), -1)
+
+        return run_admin([("127.0.0.1", self.ours.port)], committed)
+
+    def produce(self, topic: str, first: int, count: int, codec: str = "none", kind: str = "sync") -> None:
+        self.clients.do("produce", self.ours.port, topic, first, count, codec, kind)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    needs_kafka_jars()
+    needs_jars_082()
+    with ExitStack() as running:
+        yield World(tmp_path_factory.mktemp("world"), running)
+
+
+def wait_for(condition: Callable[[], bool], what: str, state: Callable[[], object] = str) -> None:
+    assert wait_until(condition, timeout_s=WAIT_S), f"{what} did not come: {state()}"
+
+
+def test_partitions_are_shared_out_by_ranges(world: World) -> None:
+    """As consumers come and go, orderly and not; every record reaches one of them."""
+    clients, zookeeper = world.clients, world.ours.zookeeper
+    world.make_topic("ranges", partitions=5)
+
+    def wait_for_owners(*expected: str) -> None:
+        wanted = [f"shared_{name}" for name in expected]
+        wait_for(
+            lambda: world.owners("shared", "ranges", 5) == wanted,
+            f"owners {expected}",
+            lambda: world.owners("shared", "ranges", 5),
+        )
+
+    clients.start("a", "shared", "topic:ranges", zookeeper)
+    clients.allow("a", 10_000)
+    wait_for_owners("a", "a", "a", "a", "a")
+    world.produce("ranges", 0, 50)
+    wait_for(lambda: set(clients.values("a")) == set(range(50)), "all to a", lambda: clients.seen("a"))
+
+    clients.start("b", "shared", "topic:ranges", zookeeper)
+    clients.allow("b", 10_000)
+    wait_for_owners("a", "a", "a", "b", "b")
+    world.produce("ranges", 50, 50)
+    wait_for(
+        lambda: set(clients.values("a", "b")) == set(range(100)),
+        "all to both",
+        lambda: clients.seen("a", "b"),
+    )
+    assert {item.split("/")[1] for item in clients.seen("b")} <= {"3", "4"}
+
+    # A third, a console consumer, is killed: its nodes go with its session.
+    settings = world.directory / "console.properties"
+    settings.write_text(
+        "group.id=shared\nconsumer.id=c\nzookeeper.session.timeout.ms=4000\n"
+        "rebalance.max.retries=40\nrebalance.backoff.ms=500\n"
+    )
+    console = start_tool_082(
+        world.directory / "console.log",
+        "kafka.tools.ConsoleConsumer",
+        *("--zookeeper", zookeeper, "--topic", "ranges", "--consumer.config", str(settings)),
+    )
+    try:
+        wait_for_owners("a", "a", "b", "b", "c")
+    finally:
+        console.kill()
+        console.wait()
+    wait_for_owners("a", "a", "a", "b", "b")
+    clients.do("stop", "a")
+    wait_for_owners("b", "b", "b", "b", "b")
+    clients.do("stop", "b")
+    assert world.tree.get_children("/consumers/shared/ids") == []
+
+
+def test_a_filter_finds_topics_and_a_broker_comes_back(world: World) -> None:
+    clients = world.clients
+    world.make_topic("found-1", partitions=1)
+    world.make_topic("other", partitions=1)
+    clients.start("f", "filtering", "filter:found-.*", world.ours.zookeeper)
+    clients.allow("f", 10_000)
+    world.produce("other", 900, 5)
+    world.produce("found-1", 0, 20, "gzip")
+
+    def wait_for_values(count: int) -> None:
+        """Each at least once: a rebalance may bring some again."""
+        seen = lambda: set(clients.values("f"))  # noqa: E731
+        wait_for(lambda: seen() == set(range(count)), f"{count} values", seen)
+
+    wait_for_values(20)
+    world.make_topic("found-2", partitions=2)
+    wait_for(lambda: world.owners("filtering", "found-2", 2) == ["filtering_f"] * 2, "the second topic")
+    world.produce("found-2", 20, 20, "snappy", "async")
+    wait_for_values(40)
+
+    world.broker.kill()
+    world.broker.start_and_wait()
+    world.produce("found-1", 40, 10)
+    wait_for_values(50)
+    clients.do("commit", "f")
+    assert world.in_zookeeper("filtering", "found-1") == 30
+    clients.do("stop", "f")
+
+
+def test_offsets_move_from_zookeeper_to_kafka_and_back(world: World) -> None:
+    """By the steps of the manual: first commit to both, then to Kafka alone; and the same way back."""
+    clients, group, topic = world.clients, "moving", "moved"
+    world.make_topic(topic, partitions=1)
+    world.produce(topic, 0, 60)
+    zookeeper, kafka = ["offsets.storage=zookeeper"], ["offsets.storage=kafka", "dual.commit.enabled=false"]
+    both = ["offsets.storage=kafka", "dual.commit.enabled=true"]
+    taken = 0
+    in_zookeeper = in_kafka = -1
+    for step, settings in enumerate((zookeeper, both, kafka, both, zookeeper)):
+        name = f"m{step}"
+        manually = [*settings, "auto.commit.enable=false"]
+        clients.start(name, group, f"topic:{topic}", world.ours.zookeeper, *manually)
+        wait_for(lambda name=name: world.owners(group, topic, 1) == [f"{group}_{name}"], f"owner {name}")
+        clients.allow(name, 10)
+        wait_for(lambda name=name: clients.do("count", name) == "10", f"step {step}")
+        values = clients.values(name)
+        assert values[0] == taken, f"step {step}: {values}"
+        taken = values[-1] + 1
+        clients.do("commit", name)
+        if settings != kafka:
+            in_zookeeper = taken
+        if settings != zookeeper:
+            in_kafka = taken
+        assert world.in_zookeeper(group, topic) == in_zookeeper, f"step {step}"
+        assert world.in_kafka(group, topic) == in_kafka, f"step {step}"
+        clients.do("stop", name)
+
+
+def test_simple_consumers_and_tools_are_answered_as_by_kafka(world: World) -> None:
+    clients = world.clients
+    world.make_topic("simple", partitions=2, everywhere=True)
+    answers: dict[str, dict[str, str]] = {}
+    for name, side in world.sides.items():
+        told = answers[name] = {}
+        port = side.port
+        clients.do("produce", port, "simple", 0, 30, "none", "sync")
+        for partition in (0, 7):
+            for time, most in ((-1, 5), (-2, 5), (-1, 0), (0, 5)):
+                asked = ("before", port, "simple", partition, time, most)
+                told[f"before {partition} {time} {most}"] = clients.do(*asked)
+            for offset in (0, 3, 15, 16):
+                told[f"fetch {partition} {offset}"] = clients.do("fetch", port, "simple", partition, offset)
+        told["nothing in ZooKeeper"] = clients.do("kept", 0, port, "old", "simple", 0)
+        told["keep in ZooKeeper"] = clients.do("keep", 0, port, "old", "simple", 0, 4, "meta")
+        told["kept in ZooKeeper"] = clients.do("kept", 0, port, "old", "simple", 0)
+        # Version 1 is the coordinator's, which may have to be made first.
+        wait_for(lambda port=port: _coordinates(clients, port), f"a coordinator at {name}")
+        told["nothing in Kafka"] = clients.do("kept", 1, port, "old", "simple", 0)
+        told["keep in Kafka"] = clients.do("keep", 1, port, "old", "simple", 1, 5, "meta")
+        told["kept in Kafka"] = clients.do("kept", 1, port, "old", "simple", 1)
+        told["the console"] = run_tool_082(
+            "kafka.tools.ConsoleConsumer",
+            *("--zookeeper", side.zookeeper, "--topic", "simple", "--from-beginning", "--max-messages", "30"),
+        )
+        told["the console"] = " ".join(sorted(told["the console"].split()))
+        told["its offsets"] = run_tool_082(
+            "kafka.tools.ConsumerOffsetChecker",
+            *("--zookeeper", side.zookeeper, "--group", "old", "--topic", "simple"),
+        )
+        told["the ends of its partitions"] = run_tool_082(
+            "kafka.tools.GetOffsetShell",
+            *("--broker-list", f"127.0.0.1:{port}", "--topic", "simple", "--time", "-1"),
+        )
+    kafka, ours = answers["Apache Kafka"], answers["Ottla"]
+    differing = [label for label in kafka if ours[label] != kafka[label]]
+    assert not differing, "\n".join(f"{x}:\n  Kafka {kafka[x]!r}\n  ours  {ours[x]!r}" for x in differing)
+    assert ours["kept in ZooKeeper"].startswith("0 4")
+    assert ours["kept in Kafka"] == "0 5 meta"
+    assert ours["its offsets"].split("\n")[1].split()[2:6] == ["0", "4", "15", "11"]
+
+
+def _coordinates(clients: Clients, port: int) -> bool:
+    """Whether group `old` has a coordinator: that is the one broker there is."""
+    run_admin([("127.0.0.1", port)], _find_coordinator)
+    return clients.do("kept", 1, port, "old", "simple", 0).split()[0] == "0"
+
+
+async def _find_coordinator(client: AdminClient) -> None:
+    await client.group_offsets("old")
