@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from judges import java, needs_kafka_jars
 
 from bench.apache_kafka import kafka_classpath
-from ottla.quotas.clients import DEFAULT, UNNAMED, ClientQuotas, Name, QuotaEntity
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.quotas.clients import ClientQuotas, RequestQuotas
+from ottla.quotas.connections import ConnectionRates
+from ottla.quotas.levels import DEFAULT, UNNAMED, Name, QuotaEntity
+from ottla.quotas.mutations import MutationQuotas, TokenBucket
 from ottla.quotas.rates import SimpleRate, Windows
 from ottla.quotas.replication import EVERY_PARTITION, ReplicationQuota, throttled_partitions
 
 py4j_gateway = pytest.importorskip("py4j.java_gateway")
+py4j_protocol = pytest.importorskip("py4j.protocol")
 
 START_MS = 1_700_000_000_000
 USERS = ("anna", "bert")
@@ -48,9 +53,9 @@ def jvm() -> Iterator[Any]:
 
 
 class KafkaQuotas:
-    """A `ClientQuotaManager` of Kafka's, with our interface."""
+    """A `ClientQuotaManager` of Kafka's, or one of its kin, with our interface."""
 
-    def __init__(self, jvm: Any, windows: Windows) -> None:
+    def __init__(self, jvm: Any, windows: Windows, kin: str | None = None) -> None:
         self._jvm = jvm
         server = jvm.kafka.server
         config = jvm.org.apache.kafka.server.config.ClientQuotaManagerConfig(
@@ -59,8 +64,11 @@ class KafkaQuotas:
         metrics = jvm.org.apache.kafka.common.metrics.Metrics()
         kind = getattr(server, "QuotaType$Produce$").__getattr__("MODULE$")
         none = jvm.scala.Option.empty()
-        self._manager = server.ClientQuotaManager(
-            config, metrics, kind, jvm.org.apache.kafka.common.utils.Time.SYSTEM, "t", none
+        time = jvm.org.apache.kafka.common.utils.Time.SYSTEM
+        self._manager = (
+            server.ClientQuotaManager(config, metrics, kind, time, "t", none)
+            if kin is None
+            else getattr(server, kin)(config, metrics, time, "t", none)
         )
         address = jvm.java.net.InetAddress.getLoopbackAddress()
         self._sessions = {
@@ -92,7 +100,7 @@ class KafkaQuotas:
         self._manager.updateQuota(name(entity.user), client, client, quota)
 
     def record(self, user: str, client_id: str, amount: float, now_ms: int) -> int:
-        found = self._manager.maybeRecordAndGetThrottleTimeMs(
+        found = self._manager.recordAndGetThrottleTimeMs(
             self._sessions[user], client_id, float(amount), now_ms
         )
         return int(found)
@@ -101,9 +109,32 @@ class KafkaQuotas:
         return float(self._manager.getMaxValueInQuotaWindow(self._sessions[user], client_id))
 
 
-def both(jvm: Any, windows: Windows, steps: list[tuple[Any, ...]]) -> tuple[list[Any], list[Any]]:
+class Strict(MutationQuotas):
+    """Our token buckets, asked as Kafka's manager is."""
+
+    def record(self, user: str, client_id: str, amount: float, now_ms: int) -> int:
+        quota = self.of(user, client_id, now_ms, strict=True)
+        try:
+            quota.record(int(amount), now_ms)
+        except KafkaError as error:
+            if error.code != ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                raise
+            return quota.throttle_ms(now_ms)
+        return 0
+
+    def most_at_once(self, user: str, client_id: str) -> int | None:
+        raise NotImplementedError
+
+
+def both(
+    jvm: Any,
+    windows: Windows,
+    steps: list[tuple[Any, ...]],
+    kin: str | None = None,
+    make: Callable[[Windows], ClientQuotas | Strict] = ClientQuotas,
+) -> tuple[list[Any], list[Any]]:
     """What Kafka and we answer to ("update", entity, limit), ("record", …) and ("most", …)."""
-    kafka, ours = KafkaQuotas(jvm, windows), ClientQuotas(windows)
+    kafka, ours = KafkaQuotas(jvm, windows, kin), make(windows)
     theirs: list[Any] = []
     mine: list[Any] = []
     try:
@@ -113,7 +144,7 @@ def both(jvm: Any, windows: Windows, steps: list[tuple[Any, ...]]) -> tuple[list
                 ours.update(*arguments)
             elif verb == "record":
                 # Kafka's handlers act on a positive time only, and ask nothing before there are quotas.
-                theirs.append(max(0, kafka.record(*arguments)))
+                theirs.append(max(0, kafka.record(*arguments)) if ours.enabled else 0)
                 mine.append(ours.record(*arguments) if ours.enabled else 0)
             else:
                 most = kafka.most_at_once(*arguments)
@@ -124,11 +155,10 @@ def both(jvm: Any, windows: Windows, steps: list[tuple[Any, ...]]) -> tuple[list
     return theirs, mine
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_every_throttle_time_is_kafkas(jvm: Any, seed: int) -> None:
+def story(
+    rng: random.Random, *, limits: Sequence[float], amounts: Sequence[float], most: bool
+) -> list[tuple[Any, ...]]:
     """Bursts, silences, windows that end just then, limits that change; every level of precedence."""
-    rng = random.Random(seed)
-    windows = Windows(rng.choice((11, 2, 1)) if seed else 11, rng.choice((1000, 2000)) if seed else 1000)
     names: tuple[Name, ...] = (UNNAMED, DEFAULT)
     entities = [
         QuotaEntity(user, client)
@@ -140,15 +170,120 @@ def test_every_throttle_time_is_kafkas(jvm: Any, seed: int) -> None:
     steps: list[tuple[Any, ...]] = []
     for _ in range(500):
         if rng.random() < 0.06:
-            limit = None if rng.random() < 0.4 else float(rng.choice((0, 1, 1000, 20_000, 123_457)))
+            limit = None if rng.random() < 0.4 else float(rng.choice(limits))
             steps.append(("update", rng.choice(entities), limit))
         who = rng.choice(USERS), rng.choice(CLIENTS)
-        steps.append(("record", *who, rng.choice((1, 100, 3000, 65_536, 1_000_003)), now_ms))
-        if rng.random() < 0.1:
+        steps.append(("record", *who, rng.choice(amounts), now_ms))
+        if most and rng.random() < 0.1:
             steps.append(("most", *who))
         now_ms += rng.choice((0, 1, 7, 250, 999, 1000, 1001, 3000, 10_500, 25_000))
-    theirs, mine = both(jvm, windows, steps)
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_throttle_time_is_kafkas(jvm: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    windows = Windows(rng.choice((11, 2, 1)) if seed else 11, rng.choice((1000, 2000)) if seed else 1000)
+    limits, amounts = (0, 1, 1000, 20_000, 123_457), (1, 100, 3000, 65_536, 1_000_003)
+    theirs, mine = both(jvm, windows, story(rng, limits=limits, amounts=amounts, most=True))
     assert sum(1 for answer in theirs if answer) > 20, "hardly anything was throttled"
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_wait_for_requests_that_took_long_is_kafkas(jvm: Any, seed: int) -> None:
+    """request_percentage: nobody waits longer than a window."""
+    rng = random.Random(seed)
+    steps = story(rng, limits=(0, 0.05, 0.5, float("nan")), amounts=(0.001, 0.05, 0.4, 40), most=False)
+    now_ms: int = steps[-1][-1]
+    # Somebody who is over the limit by a little, for long.
+    steps.append(("update", QuotaEntity("anna", "c1"), 1.0))
+    for _ in range(300):
+        now_ms += rng.randrange(160)
+        steps.append(("record", "anna", "c1", rng.uniform(0.05, 0.12), now_ms))
+    theirs, mine = both(jvm, Windows(11, 1000), steps, "ClientRequestQuotaManager", RequestQuotas)
+    assert 1000 in theirs, "nobody waited for the whole window"
+    assert len(set(theirs)) > 10
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_client_that_changes_too_many_topics_waits_as_long_as_in_kafka(jvm: Any, seed: int) -> None:
+    """controller_mutation_rate, strict: nothing is counted of what is refused."""
+    rng = random.Random(seed)
+    windows = Windows(rng.choice((11, 2, 1)), rng.choice((1000, 2000)))
+    steps = story(rng, limits=(0, 0.1, 1, 2.5, 40), amounts=(0, 1, 5, 100, 10_000), most=False)
+    theirs, mine = both(jvm, windows, steps, "ControllerMutationQuotaManager", Strict)
+    assert len(set(theirs)) > 10, "hardly anything was throttled"
+    assert mine == theirs
+
+
+def test_the_tokens_in_a_bucket_are_kafkas(jvm: Any) -> None:
+    """Permissive ones may be overdrawn again and again."""
+    rng = random.Random(3)
+    metrics = jvm.org.apache.kafka.common.metrics
+    seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+
+    def config(limit: float) -> Any:
+        return (
+            metrics.MetricConfig().timeWindow(1, seconds).samples(11).quota(metrics.Quota.upperBound(limit))
+        )
+
+    kafka, ours = metrics.stats.TokenBucket(), TokenBucket(Windows(), 5.0)
+    their_config = config(5.0)
+    now_ms = START_MS
+    for _ in range(500):
+        if rng.random() < 0.1:
+            ours.limit = float(rng.choice((0, 0.3, 5, 40)))
+            their_config = config(ours.limit)
+        if rng.random() < 0.5:
+            partitions = rng.choice((1, 3, 30, 300))
+            kafka.record(their_config, float(partitions), now_ms)
+            ours.take(partitions, now_ms)
+        assert ours.tokens(now_ms) == kafka.measure(their_config, now_ms)
+        now_ms += rng.choice((0, 3, 500, 1000, 1001, 12_000))
+
+
+def test_connections_that_come_too_fast_wait_as_long_as_in_kafka(jvm: Any) -> None:
+    """A listener's sensor, and one of an address, whose refused connections are not counted."""
+    rng = random.Random(11)
+    metrics = jvm.org.apache.kafka.common.metrics
+    seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+    utils = jvm.kafka.utils.QuotaUtils
+
+    class Sensor:
+        def __init__(self, name: str, limit: int) -> None:
+            bound = metrics.Quota.upperBound(float(limit))
+            config = metrics.MetricConfig().timeWindow(1, seconds).samples(11).quota(bound)
+            self.sensor = metrics.Metrics(config).sensor(name)
+            name_of_metric = jvm.org.apache.kafka.common.MetricName(name, "g", "", jvm.java.util.HashMap())
+            self.sensor.add(name_of_metric, metrics.stats.Rate())
+
+        def wait_ms(self, now_ms: int) -> int:
+            try:
+                self.sensor.record(1.0, now_ms)
+            except py4j_protocol.Py4JJavaError as error:
+                return int(utils.boundedThrottleTime(error.java_exception, 1000, now_ms))
+            return 0
+
+    listener, address = Sensor("listener", 3), Sensor("address", 2)
+    ours = ConnectionRates(Windows())
+    ours.limit_address("10.0.0.1", 2)
+    now_ms = START_MS
+    theirs, mine = [], []
+    for _ in range(400):
+        theirs.append(listener.wait_ms(now_ms))
+        mine.append(ours.accepted("L", 3, None, now_ms))
+        if rng.random() < 0.5:
+            refused_ms = address.wait_ms(now_ms)
+            if refused_ms:
+                address.sensor.record(-1.0, now_ms, False)
+                listener.sensor.record(-1.0, now_ms, False)
+            theirs.append(refused_ms)
+            mine.append(ours.from_address("10.0.0.1", "L", now_ms, of_broker=False))
+        assert ours.from_address("10.0.0.2", "L", now_ms, of_broker=False) == 0
+        now_ms += rng.choice((0, 1, 30, 250, 400, 1000, 5000))
+    assert len(set(theirs)) > 5
     assert mine == theirs
 
 

@@ -33,11 +33,18 @@ class Broker:
     def __init__(self, tree: MemoryTree) -> None:
         self.store = MemoryStore(tree)
         self.heard: dict[QuotaEntity, Mapping[str, str]] = {}
+        self.addresses: dict[str | None, Mapping[str, str]] = {}
         self._changed = asyncio.Event()
         self.configs = DynamicConfigs(
-            self.store, lambda topic, config: None, on_quota_config=quota_listener(self._on_quota)
+            self.store,
+            lambda topic, config: None,
+            on_quota_config=quota_listener(self._on_quota, self._on_address),
         )
         self.quotas = StoredQuotas(self.configs)
+
+    def _on_address(self, address: str | None, config: Mapping[str, str]) -> None:
+        self.addresses[address] = config
+        self._changed.set()
 
     def _on_quota(self, entity: QuotaEntity, config: Mapping[str, str]) -> None:
         self.heard[entity] = config
@@ -145,3 +152,22 @@ def test_paths_that_name_no_entity_are_refused() -> None:
 def test_numbers_are_written_as_java_writes_them() -> None:
     written = {0.0: "0.0", 12.5: "12.5", 1e6: "1000000.0", 1e7: "1.0E7", 1.25e-4: "1.25E-4", -2e20: "-2.0E20"}
     assert {value: double_text(value) for value in written} == written
+
+
+def test_quotas_of_addresses_are_heard_by_number_and_by_name() -> None:
+    rate = {"connection_creation_rate": "5"}
+
+    async def story() -> None:
+        tree = MemoryTree()
+        async with Broker(tree) as here, Broker(tree) as writer:
+            for name in ("10.0.0.1", "localhost", None):
+                address = {"ip": name}
+                await writer.quotas.alter(address, [("connection_creation_rate", 5.0)], validate_only=False)
+            await here.until(lambda: len(here.addresses) >= 3)
+            assert here.addresses.pop("10.0.0.1") == here.addresses.pop(None) == rate
+            resolved = set(here.addresses)
+            assert resolved <= {"127.0.0.1", "::1"}
+            await writer.quotas.alter({"ip": None}, [("connection_creation_rate", None)], validate_only=False)
+            await here.until(lambda: here.addresses.get(None) == {})
+
+    asyncio.run(story())

@@ -58,7 +58,7 @@ def test_a_dynamic_time_in_milliseconds_hides_one_given_in_hours() -> None:
         ({"num.partitions": "2", "broker.rack": "r"}, r"dynamically: Set\(broker.rack, num.partitions\)"),
         ({"listeners": "PLAINTEXT://:1"}, "dynamically"),
         ({"ssl.keystore.location": "/x"}, "dynamically"),
-        ({"listener.name.internal.max.connections": "5"}, "dynamically"),
+        ({"listener.name.internal.max.connections": "0"}, "Invalid max.connections 0"),
         ({"log.segment.bytes": "x"}, "Invalid value x for configuration log.segment.bytes: Not a number"),
         ({"log.segment.bytes": "1"}, "Value must be at least 14"),
         ({"leader.replication.throttled.rate": "-1"}, "Value must be at least 0"),

@@ -7,7 +7,6 @@ import pytest
 
 from ottla.quotas.broker import BrokerQuotas
 from ottla.quotas.clients import (
-    ANONYMOUS,
     DEFAULT,
     SENSOR_EXPIRATION_MS,
     UNNAMED,
@@ -17,6 +16,7 @@ from ottla.quotas.clients import (
 from ottla.quotas.rates import Rate, SimpleRate, Windows
 
 NOW_MS = 1_000_000
+ANONYMOUS = "ANONYMOUS"
 EVERY_CLIENT = QuotaEntity(UNNAMED, DEFAULT)
 EVERY_USER = QuotaEntity(DEFAULT, UNNAMED)
 
@@ -115,7 +115,7 @@ def test_a_rate_forgets_what_is_older_than_its_windows() -> None:
 
 
 def test_settings_become_quotas() -> None:
-    broker = BrokerQuotas(1, Windows(), Windows(), Windows())
+    broker = BrokerQuotas(1, Windows(), Windows(), Windows(), Windows())
     broker.client_config_changed(QuotaEntity("anna", DEFAULT), {"producer_byte_rate": "10"})
     assert broker.produce.limit_of("anna", "c") == 10.0
     assert broker.fetch.limit_of("anna", "c") is None
@@ -125,7 +125,7 @@ def test_settings_become_quotas() -> None:
 
 
 def test_replicas_are_held_back_only_over_the_limit_and_where_they_are_named() -> None:
-    broker = BrokerQuotas(1, Windows(), Windows(), Windows())
+    broker = BrokerQuotas(1, Windows(), Windows(), Windows(), Windows())
     assert not broker.leader.active
     broker.topic_config_changed("t", {"leader.replication.throttled.replicas": "0:1,1:2"})
     broker.topic_config_changed("u", {"leader.replication.throttled.replicas": "*"})

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.metadata.config import BrokerConfig, ConfigError
+from ottla.quotas.connections import ConnectionRates
+from ottla.quotas.rates import Windows
 from ottla.server.connection import Connection
 from ottla.server.connection_limits import ConnectionLimits
 from ottla.server.idle_watch import IdleWatch
@@ -36,7 +38,7 @@ def config(**settings: str) -> BrokerConfig:
 class Served:
     """A server that echoes, with these settings; the port of its first listener, or of a named one."""
 
-    def __init__(self, settings: BrokerConfig) -> None:
+    def __init__(self, settings: BrokerConfig, rates: ConnectionRates | None = None) -> None:
         def echo(connection: Connection, frame: memoryview) -> None:
             body = bytes(frame)
             connection.respond((len(body).to_bytes(4, "big") + body,))
@@ -47,7 +49,7 @@ class Served:
             on_frame=echo,
             max_request_bytes=1000,
             idle_max_ms=60_000,
-            limits=ConnectionLimits(settings),
+            limits=ConnectionLimits(settings, rates),
         )
         self.ports = {
             x.name: self.server.bind(Endpoint(x.name, "127.0.0.1", 0)).port for x in settings.listeners
@@ -149,12 +151,83 @@ def test_an_address_that_has_its_share_is_refused_and_others_are_served(run: asy
     run.run(story())
 
 
+def test_a_listener_that_has_its_share_accepts_nobody_and_others_do(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        served = Served(config(**BOTH, **{"listener.name.clients.max.connections": "1"}))
+        first, second = await served.connect("CLIENTS"), await served.connect("CLIENTS")
+        await first.is_served()
+        second.ask()
+        brokers = [await served.connect("BROKERS") for _ in range(3)]
+        for broker in brokers:
+            await broker.is_served()
+        assert len(served.server.connections) == 4
+        served.config.overlay({"listener.name.clients.max.connections": "2"}, {})
+        served.server.tick()
+        await second.answered()
+        served.server.close_all()
+        served.server.stop_accepting()
+
+    run.run(story())
+
+
+@pytest.mark.parametrize("prefix", ["", "listener.name.clients."])
+def test_connections_that_come_too_fast_wait_and_are_served(run: asyncio.Runner, prefix: str) -> None:
+    """One a second, counted over two: most of four have to wait; on the brokers' listener nobody has."""
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        served = Served(
+            config(**BOTH, **{f"{prefix}max.connection.creation.rate": "1"}),
+            ConnectionRates(Windows(2, 1000)),
+        )
+        began = loop.time()
+        clients = [await served.connect("CLIENTS") for _ in range(4)]
+        for client in clients:
+            client.ask()
+        if prefix:
+            await (await served.connect("BROKERS")).is_served()
+        for client in clients:
+            await client.answered()
+        assert loop.time() - began >= 1, "four connections in no time"
+        served.server.close_all()
+        served.server.stop_accepting()
+
+    run.run(story())
+
+
+def test_an_address_that_comes_too_often_is_closed_after_a_while_and_others_are_served(
+    run: asyncio.Runner,
+) -> None:
+    async def story() -> None:
+        rates = ConnectionRates(Windows(11, 1000))
+        rates.limit_address("127.0.0.2", 0)
+        served = Served(config(), rates)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        refused = await served.connect(source="127.0.0.2")
+        refused.ask()
+        other = await served.connect(source="127.0.0.3")
+        await other.is_served()
+        await refused.was_closed()
+        assert loop.time() - began >= 1, "it was closed at once"
+        assert len(served.server.connections) == 1
+        rates.limit_address("127.0.0.2", None)
+        forgiven = await served.connect(source="127.0.0.2")
+        await forgiven.is_served()
+        served.server.close_all()
+        served.server.stop_accepting()
+
+    run.run(story())
+
+
 def test_limits_that_make_no_sense_are_refused() -> None:
     for settings in (
         {"max_connections_per_ip_overrides": "127.0.0.1"},
         {"max_connections_per_ip_overrides": "127.0.0.1:many"},
         {"max_connections_per_ip": "0"},
         {"queued_max_request_bytes": "1000"},
+        {"listener.name.plaintext.max.connections": "0"},
+        {"listener.name.plaintext.max.connection.creation.rate": "many"},
     ):
         with pytest.raises(ConfigError):
             config(**settings)

@@ -29,6 +29,7 @@ from ottla.controller.effects import Effects
 from ottla.controller.office import NotController
 from ottla.controller.state import ClusterState
 from ottla.controller.term import Term
+from ottla.controller.topic_requests import Charge
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import (
@@ -372,19 +373,28 @@ class Controller:
     # Entry points.
 
     async def create_topics(
-        self, request: m.CreateTopicsRequest, version: int | None = None
+        self,
+        request: m.CreateTopicsRequest,
+        version: int | None = None,
+        charge: Charge = topic_requests.nobody_pays,
     ) -> m.CreateTopicsResponse:
-        return await topic_requests.create_topics(self, request)
+        return await topic_requests.create_topics(self, request, charge)
 
     async def delete_topics(
-        self, request: m.DeleteTopicsRequest, version: int | None = None
+        self,
+        request: m.DeleteTopicsRequest,
+        version: int | None = None,
+        charge: Charge = topic_requests.nobody_pays,
     ) -> m.DeleteTopicsResponse:
-        return await topic_requests.delete_topics(self, request, _or_latest(request, version))
+        return await topic_requests.delete_topics(self, request, _or_latest(request, version), charge)
 
     async def create_partitions(
-        self, request: m.CreatePartitionsRequest, version: int | None = None
+        self,
+        request: m.CreatePartitionsRequest,
+        version: int | None = None,
+        charge: Charge = topic_requests.nobody_pays,
     ) -> m.CreatePartitionsResponse:
-        return await topic_requests.create_partitions(self, request)
+        return await topic_requests.create_partitions(self, request, charge)
 
     async def alter_partition_reassignments(
         self, request: m.AlterPartitionReassignmentsRequest, version: int | None = None

@@ -1,7 +1,8 @@
 """CreateTopics 0-7, DeleteTopics 0-6, CreatePartitions 0-3, as the controller answers them.
 
-Called through `Controller`. Each topic of a request succeeds or fails by itself. Left out on purpose:
-controller mutation quotas (KIP-599), and create-topic policies.
+Called through `Controller`. Each topic of a request succeeds or fails by itself. `charge` counts partitions
+that are about to be created or deleted against the client's quota, and raises KafkaError when they may not be
+(KIP-599). Left out on purpose: create-topic policies.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ _DELETION_DISABLED_SINCE = 3
 _BY_ID_SINCE = 6
 
 Acknowledged = dict[int, "asyncio.Future[Any]"]
+Charge = Callable[[int], None]
 T = TypeVar("T")
 _NOT_CONTROLLER = KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
 _FAILED = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The controller failed; its log tells more.")
+
+
+def nobody_pays(partitions: int) -> None:
+    """For what brokers do by themselves."""
 
 
 async def _outcome(office: Office, work: Callable[[Term], Awaitable[T]]) -> T | KafkaError:
@@ -80,7 +86,7 @@ def _all_led(state: ClusterState, names: Iterable[str]) -> bool:
 # CreateTopics
 
 
-async def create_topics(office: Office, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create_topics(office: Office, request: CreateTopicsRequest, charge: Charge) -> CreateTopicsResponse:
     repeated = {name for name, count in Counter(t.name for t in request.topics).items() if count > 1}
     asked = [topic for topic in request.topics if topic.name not in repeated]
     results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {
@@ -100,6 +106,7 @@ async def create_topics(office: Office, request: CreateTopicsRequest) -> CreateT
                     random=office.random_below,
                 )
                 if not request.validate_only:
+                    charge(len(new.assignments))
                     await _claim(term, new)
             except KafkaError as error:
                 results[topic.name] = _failed_creation(topic.name, error)
@@ -177,7 +184,9 @@ def _effective_configs(
 # DeleteTopics
 
 
-async def delete_topics(office: Office, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
+async def delete_topics(
+    office: Office, request: DeleteTopicsRequest, version: int, charge: Charge
+) -> DeleteTopicsResponse:
     asked = _topics_to_delete(request, version)
     if not office.config["delete.topic.enable"]:
         code = (
@@ -194,7 +203,7 @@ async def delete_topics(office: Office, request: DeleteTopicsRequest, version: i
         deletion.enqueue(state, effects, await term.store.children(znodes.DELETE_TOPICS))
         names: list[str] = []
         for topic in asked:
-            result = _judge_deletion(state, topic)
+            result = _judge_deletion(state, topic, charge)
             results.append(result)
             if not result.error_code and result.name is not None:
                 names.append(result.name)
@@ -228,7 +237,7 @@ def _topics_to_delete(
 
 
 def _judge_deletion(
-    state: ClusterState, asked: DeleteTopicsRequest.DeleteTopicState
+    state: ClusterState, asked: DeleteTopicsRequest.DeleteTopicState, charge: Charge
 ) -> DeleteTopicsResponse.DeletableTopicResult:
     result = DeleteTopicsResponse.DeletableTopicResult(name=asked.name, topic_id=asked.topic_id)
     by_id = asked.topic_id != ZERO_UUID
@@ -242,6 +251,10 @@ def _judge_deletion(
         result.error_message = "There is no such topic."
     else:
         result.name, result.topic_id = topic.name, topic.topic_id
+        try:
+            charge(len(topic.assignments))
+        except KafkaError as error:
+            result.error_code = error.code
     return result
 
 
@@ -266,7 +279,9 @@ def _deletions(
 # CreatePartitions
 
 
-async def create_partitions(office: Office, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+async def create_partitions(
+    office: Office, request: CreatePartitionsRequest, charge: Charge
+) -> CreatePartitionsResponse:
     repeated = {name for name, count in Counter(t.name for t in request.topics).items() if count > 1}
     asked = [topic for topic in request.topics if topic.name not in repeated]
     results: dict[str, KafkaError | None] = {
@@ -278,6 +293,8 @@ async def create_partitions(office: Office, request: CreatePartitionsRequest) ->
         for topic in asked:
             try:
                 placed = topics.judge_partitions(term.state, topic)
+                if not request.validate_only:
+                    charge(len(placed))
             except KafkaError as error:
                 results[topic.name] = error
                 continue

@@ -64,8 +64,6 @@ _WITHOUT_EFFECT = """
     broker.session.timeout.ms INT 9000
     connection.failed.authentication.delay.ms INT 100 0
     connections.max.reauth.ms LONG 0
-    controller.quota.window.num INT 11 1
-    controller.quota.window.size.seconds INT 1 1
     create.topic.policy.class.name CLASS -
     delete.records.purgatory.purge.interval.requests INT 1
     eligible.leader.replicas.enable BOOLEAN false
@@ -100,7 +98,6 @@ _WITHOUT_EFFECT = """
     log.local.retention.bytes LONG -2 -2
     log.local.retention.ms LONG -2 -2
     log.message.format.version STRING 3.0-IV1
-    max.connection.creation.rate INT 2147483647 0
     max.request.partition.size.limit INT 2000 1
     metadata.log.dir STRING -
     metadata.log.max.record.bytes.between.snapshots LONG 20971520 1
@@ -295,6 +292,8 @@ _ACTED_UPON = [
     # quotas
     K("quota.window.num", INT, "11", "Samples that a client's rate is measured over.", at_least(1)),
     K("quota.window.size.seconds", INT, "1", "Time that each of those samples spans.", at_least(1)),
+    K("controller.quota.window.num", INT, "11", "The same for changes of topics.", at_least(1)),
+    K("controller.quota.window.size.seconds", INT, "1", "The same for changes of topics.", at_least(1)),
     K(
         "replication.quota.window.num",
         INT,
@@ -384,6 +383,7 @@ _ACTED_UPON = [
     # sockets
     K("connections.max.idle.ms", LONG, "600000", "Close connections that are silent this long."),
     K("max.connections", INT, INT_MAX, "Connections in all.", at_least(0)),
+    K("max.connection.creation.rate", INT, INT_MAX, "New connections a second.", at_least(0)),
     K("max.connections.per.ip", INT, INT_MAX, "Connections from one address.", at_least(0)),
     K("max.connections.per.ip.overrides", STRING, "", "The same for single ones: HOST:COUNT,…"),
     K("queued.max.request.bytes", LONG, "-1", "Memory for requests in all; -1 for no bound."),

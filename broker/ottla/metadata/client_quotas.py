@@ -14,6 +14,7 @@ with UNKNOWN_SERVER_ERROR (it does for a node with a setting it does not know, s
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import math
 import socket
@@ -26,7 +27,7 @@ from urllib.parse import quote, unquote_plus
 from ottla.metadata import znodes
 from ottla.metadata.dynamic import CLIENTS, IPS, USERS, DynamicConfigs
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.quotas.clients import DEFAULT, UNNAMED, Name, QuotaEntity
+from ottla.quotas.levels import DEFAULT, UNNAMED, Name, QuotaEntity
 
 log = logging.getLogger(__name__)
 
@@ -270,13 +271,37 @@ def _unexpected(detail: str) -> KafkaError:
 
 
 OnQuotaEntity = Callable[[QuotaEntity, Mapping[str, str]], None]
+OnAddress = Callable[[str | None, Mapping[str, str]], None]
 
 
-def quota_listener(changed: OnQuotaEntity) -> Callable[[str, str, dict[str, str]], None]:
-    """For `DynamicConfigs`: calls `changed` for users and clients. Addresses are not enforced yet."""
+def quota_listener(
+    changed: OnQuotaEntity, address_changed: OnAddress
+) -> Callable[[str, str, dict[str, str]], None]:
+    """For `DynamicConfigs`: calls `changed` for users and clients, `address_changed` for addresses, which may
+    have been named by a host; None is the default of all addresses."""
 
     def heard(entity_type: str, path: str, config: dict[str, str]) -> None:
         if entity_type != IPS:
             changed(quota_entity(entity_type, path), config)
+        elif path == znodes.DEFAULT_ENTITY:
+            address_changed(None, config)
+        else:
+            try:
+                address_changed(str(ipaddress.ip_address(path)), config)
+            except ValueError:
+                lookup = asyncio.ensure_future(_first_address(path))
+                lookup.add_done_callback(lambda found: resolved(path, found, config))
+
+    def resolved(host: str, found: asyncio.Future[str], config: dict[str, str]) -> None:
+        if not found.cancelled():
+            if found.exception() is None:
+                address_changed(found.result(), config)
+            else:
+                log.error("ignoring the quotas of ips/%s: %s", host, found.exception())
 
     return heard
+
+
+async def _first_address(host: str) -> str:
+    found = await asyncio.get_running_loop().getaddrinfo(host, None)
+    return str(found[0][4][0])

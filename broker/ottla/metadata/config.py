@@ -19,6 +19,7 @@ from ottla.metadata.broker_config_table import BROKER_CONFIGS, QUOTA_CONFIGS, WI
 from ottla.metadata.config_def import ConfigDef, ConfigError, ConfigKey, ConfigType, Value
 from ottla.metadata.config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from ottla.metadata.inter_broker import InterBrokerVersion
+from ottla.metadata.listener_settings import LIMITS, is_limit, limit_problem, listener_key
 from ottla.metadata.listeners import Listener, is_connect_string, parse_listeners, parse_protocol_map
 
 __all__ = [
@@ -200,6 +201,15 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
 
+    def listener_limit(self, listener: str, name: str) -> int:
+        """One of `listener_settings.LIMITS`: the listener's own, or else the broker's."""
+        assert name in LIMITS
+        key = listener_key(listener, name)
+        for layer in (self.of_broker, self.of_cluster, self.given):
+            if key in layer:
+                return int(layer[key])
+        return self.get_int(name)
+
     def get_int(self, name: str) -> int:
         value = self._values[name]
         assert isinstance(value, int), f"{name} is not an integer: {value!r}"
@@ -333,6 +343,11 @@ def _judge_unknown(name: str, text: str, problems: list[str], warnings: list[str
         if name.startswith(prefix):
             problems.append(f"{name}: {reason}")
             return
+    if is_limit(name):
+        problem = limit_problem(name, text)
+        if problem is not None:
+            problems.append(problem)
+        return
     if name in WITHOUT_EFFECT:
         warnings.append(f"{name} is a setting of Kafka's that has no effect in Ottla yet")
         return

@@ -20,11 +20,11 @@ from ottla.metadata.config import (
     ConfigError,
     is_refused,
 )
+from ottla.metadata.listener_settings import PREFIX, is_limit, limit_problem
 from ottla.metadata.znodes import DEFAULT_ENTITY
 
 log = logging.getLogger(__name__)
 
-_LISTENER_PREFIX: Final = "listener.name."
 # Kafka resizes these pools by at most a factor of two at a time. We have no such pools, and its rules.
 _THREADS: Final = (
     "background.threads",
@@ -142,10 +142,12 @@ def _is_dynamic(name: str) -> bool:
     """Unknown names may be stored, as in Kafka, whose plugins read settings of their own."""
     if name in BROKER_CONFIGS or name in QUOTA_CONFIGS:
         return is_dynamic(name)
-    return not is_refused(name) and not name.startswith(_LISTENER_PREFIX)
+    return not is_refused(name) and (not name.startswith(PREFIX) or is_limit(name))
 
 
 def _problem(name: str, text: str) -> str | None:
+    if is_limit(name):
+        return limit_problem(name, text)
     for table in (BROKER_CONFIGS, QUOTA_CONFIGS):
         if name in table:
             return table.problem_in_kafka(name, text)

@@ -1,175 +1,98 @@
-"""How long a client is to wait: the eight levels of precedence, and what every client has used (KIP-13, 55).
+"""How long a client is to wait that took more of something than its rate allows (KIP-13, KIP-55, KIP-124).
 
-One `ClientQuotas` for each kind of quota; the handlers record what a request weighed and answer with the time
-it returns. The most specific of these that is set holds:
-
-    1. user and client-id           5. default user and default client-id
-    2. user and default client-id   6. default user
-    3. user                         7. client-id
-    4. default user and client-id   8. default client-id
-
-A quota of a default is not shared: each user (levels 3 and 6), client-id (7 and 8) or pair (the others) has
-its own usage. Everything is as `ClientQuotaManager` of Kafka 3.9.1 has it, which a test compares it with.
-
-Invariants: nothing is counted before the first quota was set (`enabled`), and all clients are from then on;
-every sensor's limit is the one its levels give now; a sensor unused for an hour is forgotten.
+One `ClientQuotas` for each kind of quota that is a rate; the handlers record what a request weighed and
+answer with the time it returns. Whose limit holds is `levels`' matter. Everything is as
+`ClientQuotaManager` of Kafka 3.9.1 has it, which a test compares it with.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
+from ottla.quotas.levels import (
+    DEFAULT,
+    SENSOR_EXPIRATION_MS,
+    UNLIMITED,
+    UNNAMED,
+    Levels,
+    Name,
+    QuotaEntity,
+)
 from ottla.quotas.rates import Rate, Windows
 
-ANONYMOUS: Final = "ANONYMOUS"
-"""The user of a connection without authentication."""
+__all__ = [
+    "DEFAULT",
+    "SENSOR_EXPIRATION_MS",
+    "UNLIMITED",
+    "UNNAMED",
+    "ClientQuotas",
+    "Name",
+    "QuotaEntity",
+    "RequestQuotas",
+    "throttle_ms",
+]
 
-Name: TypeAlias = str | None
-"""A user or a client-id; None is the default, "" that the entity names none."""
-
-DEFAULT: Final[Name] = None
-UNNAMED: Final = ""
-
-UNLIMITED: Final = float(2**63 - 1)
-SENSOR_EXPIRATION_MS: Final = 3600 * 1000
-_SWEEP_INTERVAL_MS: Final = 30 * 1000
-
-_CLIENT_LEVELS, _USER_LEVELS, _PAIR_LEVELS = 1, 2, 4
-
-
-class QuotaEntity(NamedTuple):
-    """What a quota is set for."""
-
-    user: Name = UNNAMED
-    client_id: Name = UNNAMED
+PERCENT_PER_NANOSECOND: Final = 100.0 / 1e9
 
 
-class _Sensor:
+class _Used:
     """What one client, user or pair has used; `limit` is in amount per second."""
 
     __slots__ = ("limit", "rate", "used_ms")
 
-    def __init__(self, rate: Rate, limit: float | None) -> None:
+    def __init__(self, rate: Rate, limit: float) -> None:
         self.rate = rate
-        self.limit = UNLIMITED if limit is None else limit
+        self.limit = limit
         self.used_ms = 0
 
 
-class ClientQuotas:
+class ClientQuotas(Levels[_Used]):
     """Limits and usage of one kind of quota."""
 
     def __init__(self, windows: Windows) -> None:
-        self.enabled = False
-        """Whether a quota of any kind has been set since the start; until then there is nothing to ask."""
+        super().__init__()
         self._windows = windows
-        self._levels = 0
-        self._limits: dict[QuotaEntity, float] = {}
-        self._sensors: dict[tuple[str, str], _Sensor] = {}
-        self._swept_ms = 0
 
-    def update(self, entity: QuotaEntity, limit: float | None) -> None:
-        """Set the limit of an entity, in amount per second; None takes it away.
-
-        Also to be called for an entity that is known but has no limit of this kind: Kafka tells clients
-        apart by the levels that were ever spoken of.
-        """
-        if entity.user == UNNAMED:
-            self._levels |= _CLIENT_LEVELS
-        else:
-            self._levels |= _USER_LEVELS if entity.client_id == UNNAMED else _PAIR_LEVELS
-        self.enabled = True
-        if limit is None:
-            self._limits.pop(entity, None)
-        else:
-            self._limits[entity] = limit
-        for key, sensor in self._sensors.items():
-            found = self._limit(*key)
-            sensor.limit = UNLIMITED if found is None else found
+    def make_sensor(self, limit: float) -> _Used:
+        return _Used(Rate(self._windows), limit)
 
     def record(self, user: str, client_id: str | None, amount: float, now_ms: int) -> int:
         """Count what a request weighed; returns for how many ms the client is to be silent, mostly 0."""
-        sensor = self._sensor(user, client_id, now_ms)
+        sensor = self.sensor(user, client_id, now_ms)
         sensor.rate.record(amount, now_ms)
         observed, window_ms = sensor.rate.measure(now_ms)
-        return 0 if observed <= sensor.limit else throttle_ms(observed, sensor.limit, window_ms)
+        return 0 if observed <= sensor.limit else self.throttle_ms(observed, sensor.limit, window_ms)
+
+    def throttle_ms(self, observed: float, limit: float, window_ms: int) -> int:
+        """The wait of a client whose rate is above its limit."""
+        return throttle_ms(observed, limit, window_ms)
 
     def unrecord(self, user: str, client_id: str | None, amount: float, now_ms: int) -> None:
         """Take back what `record` counted: the throttled answer will not carry it."""
-        self._sensor(user, client_id, now_ms).rate.record(-amount, now_ms)
+        self.sensor(user, client_id, now_ms).rate.record(-amount, now_ms)
 
     def most_at_once(self, user: str, client_id: str | None) -> int | None:
         """The largest amount that can pass without waiting, after a silence; None when there is no limit.
 
         An answer that is larger would be throttled for ever: Fetch does not read more than this.
         """
-        limit = self._limit(*self._key(user, client_id or ""))
+        limit = self.limit_of(user, client_id)
         if limit is None:
             return None
         most = limit * (self._windows.samples - 1) * self._windows.window_ms / 1000
         return max(0, int(min(most, 2**31 - 1)))
 
-    def limit_of(self, user: str, client_id: str | None) -> float | None:
-        """The limit that holds for a client, in amount per second; None if there is none."""
-        return self._limit(*self._key(user, client_id or ""))
 
-    def __len__(self) -> int:
-        """How many clients are being counted."""
-        return len(self._sensors)
+class RequestQuotas(ClientQuotas):
+    """request_percentage: the share of the broker's time, where 100 is the whole of its one loop (KIP-124).
 
-    def _sensor(self, user: str, client_id: str | None, now_ms: int) -> _Sensor:
-        key = self._key(user, client_id or "")
-        sensor = self._sensors.get(key)
-        if sensor is None:
-            if now_ms - self._swept_ms >= _SWEEP_INTERVAL_MS:
-                self._sweep(now_ms)
-            sensor = self._sensors[key] = _Sensor(Rate(self._windows), self._limit(*key))
-        sensor.used_ms = now_ms
-        return sensor
+    No wait is longer than one window: what takes time is not known before, so a request that was dear need
+    not be paid for at once.
+    """
 
-    def _sweep(self, now_ms: int) -> None:
-        """Forget who has not been seen for long. Done when someone new comes, for only then do they grow."""
-        self._swept_ms = now_ms
-        oldest_ms = now_ms - SENSOR_EXPIRATION_MS
-        for key in [key for key, sensor in self._sensors.items() if sensor.used_ms < oldest_ms]:
-            del self._sensors[key]
-
-    def _key(self, user: str, client_id: str) -> tuple[str, str]:
-        """Whose usage a request counts to: (user, client-id), where "" means any."""
-        levels = self._levels
-        if levels <= _CLIENT_LEVELS:
-            return "", client_id
-        if levels == _USER_LEVELS:
-            return user, ""
-        if levels == _PAIR_LEVELS:
-            return user, client_id
-        limits = self._limits
-        if (user, client_id) in limits or (user, DEFAULT) in limits:
-            return user, client_id
-        if (user, UNNAMED) in limits:
-            return user, ""
-        if (DEFAULT, client_id) in limits or (DEFAULT, DEFAULT) in limits:
-            return user, client_id
-        if (DEFAULT, UNNAMED) in limits:
-            return user, ""
-        return "", client_id
-
-    def _limit(self, user: str, client_id: str) -> float | None:
-        """The limit of a key that `_key` gave."""
-        names: tuple[tuple[Name, Name], ...]
-        if user and client_id:
-            names = ((user, client_id), (user, DEFAULT), (DEFAULT, client_id), (DEFAULT, DEFAULT))
-        elif user:
-            names = ((user, UNNAMED), (DEFAULT, UNNAMED))
-        elif client_id:
-            names = ((UNNAMED, client_id), (UNNAMED, DEFAULT))
-        else:
-            return None
-        for name in names:
-            limit = self._limits.get(QuotaEntity(*name))
-            if limit is not None:
-                return limit
-        return None
+    def throttle_ms(self, observed: float, limit: float, window_ms: int) -> int:
+        return bounded_throttle_ms(observed, limit, window_ms, self._windows.window_ms)
 
 
 def throttle_ms(observed: float, limit: float, window_ms: int) -> int:
@@ -180,7 +103,17 @@ def throttle_ms(observed: float, limit: float, window_ms: int) -> int:
     """
     if limit == 0:
         return 0
-    exact = (observed - limit) / limit * window_ms
-    rounded = min(math.floor(exact + 0.5), 2**63 - 1)
-    low = rounded & 0xFFFFFFFF
+    low = _exact_ms(observed, limit, window_ms) & 0xFFFFFFFF
     return low if low < 2**31 else 0
+
+
+def bounded_throttle_ms(observed: float, limit: float, window_ms: int, most_ms: int) -> int:
+    """The same, `most_ms` at most; a limit of 0 gives all of that."""
+    return most_ms if limit == 0 else max(0, min(_exact_ms(observed, limit, window_ms), most_ms))
+
+
+def _exact_ms(observed: float, limit: float, window_ms: int) -> int:
+    exact = (observed - limit) / limit * window_ms
+    if math.isnan(exact):
+        return 0
+    return 2**63 - 1 if exact >= 2.0**63 else math.floor(exact + 0.5)

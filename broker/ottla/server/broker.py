@@ -216,7 +216,7 @@ class Broker:
             store,
             topic_config_changed,
             settings.heard,
-            on_quota_config=quota_listener(quotas.client_config_changed),
+            on_quota_config=quota_listener(quotas.client_config_changed, quotas.address_config_changed),
             clock=clock,
         )
         live_settings.follow(
@@ -257,7 +257,7 @@ class Broker:
             backlog=config.get_int("socket.listen.backlog.size"),
             queued_max_bytes=config.get_int("queued.max.request.bytes"),
             cold_reads=cold_reads,
-            limits=ConnectionLimits(config),
+            limits=ConnectionLimits(config, quotas.connections, steady_clock_ms),
         )
         undo.callback(server.close_all)
         undo.callback(server.stop_accepting)

@@ -18,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
 
 from ottla.protocol import codec, frames
 from ottla.protocol.api import ApiKey
@@ -36,6 +37,29 @@ SyncHandler = Callable[["Request"], None]
 AsyncHandler = Callable[["Request"], Coroutine[Any, Any, Message]]
 OnError = Callable[[Any, int, ErrorCode, "str | None"], Message]
 """(decoded request, version, error, detail) -> the response that says so."""
+
+
+class Meter(Protocol):
+    """Measures the loop's time that a request takes (server.throttling)."""
+
+    def pause(self, request: Request) -> None:
+        """The loop goes on with something else."""
+
+    def resume(self) -> None:
+        """The loop is back at it."""
+
+    def answered(self, request: Request) -> int:
+        """Called before the answer goes out: for how many ms the client has to wait."""
+
+
+class Meters(Protocol):
+    """Makes them, where a client has a quota on time."""
+
+    @property
+    def limited(self) -> bool: ...
+
+    def begin(self, request: Request) -> Meter | None:
+        """None for requests that are exempt."""
 
 
 class Route:
@@ -86,6 +110,7 @@ class Request:
         "client_id",
         "connection",
         "correlation_id",
+        "meter",
         "route",
         "size",
         "version",
@@ -102,6 +127,7 @@ class Request:
         self.amend: Callable[[Any], None] | None = None
         """What is still to be done to the response message (ottla.server.authorization)."""
         self.answered = False
+        self.meter: Meter | None = None
         self.size = len(frame)
         """Of header and body, in bytes: what quotas count."""
         self._frame: memoryview | None = frame
@@ -140,6 +166,8 @@ class Request:
     def respond(self, message: Message) -> None:
         if self.amend is not None:
             self.amend(message)
+        if self.meter is not None and hasattr(message, "throttle_time_ms"):
+            message.throttle_time_ms = max(message.throttle_time_ms, self.meter.answered(self))
         data = frames.encode_response(message, self.version, self.correlation_id)
         self.respond_raw((data,))
 
@@ -185,9 +213,36 @@ class Request:
             self.connection.close("no response could be made")
 
 
+class _Metered:
+    """Awaits a coroutine, and measures the loop's time that it takes."""
+
+    def __init__(self, work: Coroutine[Any, Any, Message], request: Request, meter: Meter) -> None:
+        self._work = work
+        self._request = request
+        self._meter = meter
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        request, meter = self._request, self._meter
+        steps = self._work.__await__()
+        step: Callable[[], Any] = partial(next, steps)
+        while True:
+            meter.resume()
+            try:
+                awaited = step()
+            except StopIteration as done:
+                return cast(Message, done.value)
+            finally:
+                meter.pause(request)
+            try:
+                step = partial(steps.send, (yield awaited))
+            except BaseException as e:
+                step = partial(steps.throw, e)
+
+
 class Dispatcher:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.meters: Meters | None = None
         self._routes: dict[int, Route] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -212,6 +267,8 @@ class Dispatcher:
             connection.close(f"API key {header.api_key} is not served")
             return
         request = Request(connection, route, header, frame)
+        if self.meters is not None and self.meters.limited:
+            request.meter = self.meters.begin(request)
         if not route.min_version <= header.api_version <= route.max_version:
             self._refuse_version(request)
         elif route.is_async:
@@ -231,10 +288,13 @@ class Dispatcher:
                 request.fail(e)
             if not request.answered and not route.keeps_frame:
                 request.detach()
+        if request.meter is not None:
+            request.meter.pause(request)
 
     async def _run(self, request: Request) -> None:
         try:
-            response = await cast(AsyncHandler, request.route.handle)(request)
+            work = cast(AsyncHandler, request.route.handle)(request)
+            response = await (work if request.meter is None else _Metered(work, request, request.meter))
             if not request.connection.closed:
                 request.respond(response)
         except Exception as e:

@@ -12,6 +12,8 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from ottla.server.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPool, RequestMemory
@@ -66,6 +68,10 @@ class SocketServer:
         self.memory = None if queued_max_bytes <= 0 else RequestMemory(queued_max_bytes, loop.call_soon)
         self._listening: dict[str, socket.socket] = {}
         self._accepting: set[str] = set()
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
+        """Connections that came too fast: to be served or closed later."""
+        self._slowed: set[str] = set()
+        """Listeners that accept nobody while one of those waits."""
         self._serving = False
         self.connections: set[PlaintextConnection] = set()
 
@@ -112,14 +118,14 @@ class SocketServer:
 
     def _resume(self, listener: str) -> None:
         sock = self._listening.get(listener)
-        if sock is not None and listener not in self._accepting:
+        if sock is not None and listener not in self._accepting and listener not in self._slowed:
             self._accepting.add(listener)
             self._loop.add_reader(sock.fileno(), self._accept, listener, sock)
 
     def _accept(self, listener: str, sock: socket.socket) -> None:
         limits = self._limits
         for _ in range(ACCEPTS_PER_EVENT):
-            if limits is not None and limits.is_full and not limits.is_protected(listener):
+            if limits is not None and not limits.has_room(listener):
                 self._pause(listener, sock)
                 log.debug("max.connections: nobody is accepted on %s until somebody leaves", listener)
                 return
@@ -135,23 +141,53 @@ class SocketServer:
                 self._loop.call_later(ACCEPT_RETRY_S, self._resume, listener)
                 return
             peer = (str(address[0]).removeprefix("::ffff:"), int(address[1]))
-            if limits is not None and not limits.admit(peer[0]):
-                client.close()
-                continue
             client.setblocking(False)
-            try:
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                if self._send_buffer_bytes > 0:
-                    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-            except OSError:  # gone already
+            wait_ms = 0 if limits is None else limits.accepted(listener)
+            if wait_ms > 0:
+                self._pause(listener, sock)
+                self._slowed.add(listener)
+                self._hold(client, wait_ms, partial(self._admit_late, client, listener, peer))
+                return
+            self._admit(client, listener, peer)
+
+    def _admit(self, client: socket.socket, listener: str, peer: tuple[str, int]) -> None:
+        limits = self._limits
+        if limits is not None:
+            refused_ms = limits.refused_for(peer[0], listener)
+            if refused_ms > 0:
+                # Closed at once it would come again at once.
+                self._hold(client, refused_ms, client.close)
+                return
+            if not limits.admit(peer[0], listener):
                 client.close()
-                if limits is not None:
-                    limits.left(peer[0])
-                continue
-            self.adopt(client, listener, peer)
-            if limits is not None and limits.is_exceeded:
-                self._make_room()
+                return
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._send_buffer_bytes > 0:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        except OSError:  # gone already
+            client.close()
+            if limits is not None:
+                limits.left(peer[0], listener)
+            return
+        self.adopt(client, listener, peer)
+        if limits is not None and limits.is_exceeded:
+            self._make_room()
+
+    def _hold(self, client: socket.socket, wait_ms: int, then: Callable[[], None]) -> None:
+        """Leave a connection alone for a while."""
+
+        def wait_is_over() -> None:
+            del self._held[client]
+            then()
+
+        self._held[client] = self._loop.call_later(wait_ms / 1000, wait_is_over)
+
+    def _admit_late(self, client: socket.socket, listener: str, peer: tuple[str, int]) -> None:
+        self._slowed.discard(listener)
+        self._admit(client, listener, peer)
+        self._resume(listener)
 
     def _pause(self, listener: str, sock: socket.socket) -> None:
         self._accepting.discard(listener)
@@ -189,16 +225,15 @@ class SocketServer:
         self._idle_watch.forget(connection)
         limits = self._limits
         if limits is not None:
-            limits.left(connection.peer_host)
+            limits.left(connection.peer_host, connection.listener)
             self._accept_again()
 
     def _accept_again(self) -> None:
         """Where accepting was stopped because of max.connections."""
         if self._serving and len(self._accepting) < len(self._listening):
-            if self._limits is not None and self._limits.is_full:
-                return
             for listener in self._listening:
-                self._resume(listener)
+                if self._limits is None or self._limits.has_room(listener):
+                    self._resume(listener)
 
     def tick(self) -> None:
         """Close connections idle for `connections.max.idle.ms`; gather in buffers that are hardly used."""
@@ -219,6 +254,10 @@ class SocketServer:
             sock.close()
         self._accepting.clear()
         self._listening.clear()
+        for client, timer in self._held.items():
+            timer.cancel()
+            client.close()
+        self._held.clear()
 
     def close_all(self) -> None:
         for connection in list(self.connections):

@@ -51,7 +51,7 @@ from ottla.server.handlers.reassignments import ReassignmentsHandler
 from ottla.server.handlers.topics import TopicsHandler
 from ottla.server.handlers.zookeeper_offsets import ZooKeeperOffsets
 from ottla.server.purgatory import Purgatory
-from ottla.server.throttling import ClientThrottle
+from ottla.server.throttling import ClientThrottle, LoopTime
 from ottla.storage.manager import LogManager
 
 
@@ -94,6 +94,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     fetch_max_bytes = config.get_int("fetch.max.bytes")
     throttle = ClientThrottle(rooms.quotas, clock)
     access = None if rooms.acls is None else TopicAccess(rooms.acls.authorizer)
+    dispatcher.meters = LoopTime(rooms.quotas.requests, clock)
     return (
         ProduceHandler(replicas, purgatory, cache, clock, throttle, access),
         FetchHandler(
@@ -127,7 +128,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             load_topic_configs=rooms.dynamic.load_topics,
             on_topics_deleted=rooms.coordinator.topics_deleted,
         ),
-        TopicsHandler(controller),
+        TopicsHandler(controller, throttle),
         ConfigsHandler(config, cache, rooms.dynamic.topic_config),
         AlterConfigsHandler(rooms.settings, cache, rooms.dynamic),
         ReassignmentsHandler(controller),

@@ -3,9 +3,6 @@
 Behaviour: any broker answers, as in ZooKeeper mode; a change is stored under /config and reaches all brokers
 by a notification. Each entity of an alteration succeeds or fails on its own; one that is named twice is
 changed twice and answered once, with what came of the last. Of two names of the same type the last counts.
-
-Stored and described, but not enforced yet: `request_percentage`, `controller_mutation_rate`, and
-`connection_creation_rate` of addresses.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class FetchAnswers:
             endpoints=endpoints,
         )
         quota = self._quota
-        if quota is not None and quota.limits_fetches and not read.follower:
+        if quota is not None and (quota.limits_fetches or request.meter is not None) and not read.follower:
             throttle_ms = quota.throttle_ms(request, size_of(parts, version))
             if throttle_ms > 0:
                 self._send_nothing(request, read, throttle_ms)

@@ -143,7 +143,7 @@ class ProduceHandler:
                     key, offset, timeout_ms, partial(pending.settled, key, result)
                 )
             return
-        response.throttle_time_ms = self._throttle.produced(request)
+        response.throttle_time_ms = self._throttle.produced(request, acks)
         if acks == 0:
             if failed:
                 request.connection.close(

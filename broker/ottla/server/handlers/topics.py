@@ -1,7 +1,8 @@
 """CreateTopics 0 to 7, DeleteTopics 0 to 6, CreatePartitions 0 to 3, ElectLeaders 0 to 2.
 
 Behaviour: the controller's. Any other broker answers NOT_CONTROLLER, as in this generation of Kafka without
-forwarding: clients find the controller in Metadata.
+forwarding: clients find the controller in Metadata. A client whose quota of mutations is used up (KIP-599) is
+refused, topic by topic, in the versions that have an error for it; before, its connection falls silent.
 """
 
 from __future__ import annotations
@@ -19,11 +20,17 @@ from ottla.protocol.messages import (
     ElectLeadersResponse,
 )
 from ottla.server.dispatch import Request, Route
+from ottla.server.throttling import ClientThrottle
+
+CREATE_TOPICS_STRICT_FROM = 6
+DELETE_TOPICS_STRICT_FROM = 5
+CREATE_PARTITIONS_STRICT_FROM = 3
 
 
 class TopicsHandler:
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, throttle: ClientThrottle) -> None:
         self._controller = controller
+        self._throttle = throttle
 
     def routes(self) -> list[Route]:
         return [
@@ -34,14 +41,25 @@ class TopicsHandler:
         ]
 
     async def create_topics(self, request: Request) -> CreateTopicsResponse:
-        return await self._controller.create_topics(request.decode(CreateTopicsRequest), request.version)
+        message = request.decode(CreateTopicsRequest)
+        quota = self._throttle.mutations(request, CREATE_TOPICS_STRICT_FROM)
+        response = await self._controller.create_topics(message, request.version, quota.record)
+        response.throttle_time_ms = quota.answered(request)
+        return response
 
     async def delete_topics(self, request: Request) -> DeleteTopicsResponse:
-        return await self._controller.delete_topics(request.decode(DeleteTopicsRequest), request.version)
+        message = request.decode(DeleteTopicsRequest)
+        quota = self._throttle.mutations(request, DELETE_TOPICS_STRICT_FROM)
+        response = await self._controller.delete_topics(message, request.version, quota.record)
+        response.throttle_time_ms = quota.answered(request)
+        return response
 
     async def create_partitions(self, request: Request) -> CreatePartitionsResponse:
         message = request.decode(CreatePartitionsRequest)
-        return await self._controller.create_partitions(message, request.version)
+        quota = self._throttle.mutations(request, CREATE_PARTITIONS_STRICT_FROM)
+        response = await self._controller.create_partitions(message, request.version, quota.record)
+        response.throttle_time_ms = quota.answered(request)
+        return response
 
     async def elect_leaders(self, request: Request) -> ElectLeadersResponse:
         return await self._controller.elect_leaders(request.decode(ElectLeadersRequest), request.version)

@@ -1,0 +1,151 @@
+"""The eight levels of precedence over user and client-id, and who has a sensor of his own (KIP-55).
+
+Called by `clients` (rates) and `mutations` (token buckets), which say what a sensor is. The most specific of
+these that is set holds:
+
+    1. user and client-id           5. default user and default client-id
+    2. user and default client-id   6. default user
+    3. user                         7. client-id
+    4. default user and client-id   8. default client-id
+
+A quota of a default is not shared: each user (levels 3 and 6), client-id (7 and 8) or pair (the others) has
+its own usage. Everything is as `ClientQuotaManager` of Kafka 3.9.1 has it, which a test compares it with.
+
+Invariants: nothing is counted before the first quota was set (`enabled`), and all clients are from then on;
+every sensor's limit is the one its levels give now; a sensor unused for an hour is forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+Name: TypeAlias = str | None
+"""A user or a client-id; None is the default, "" that the entity names none."""
+
+DEFAULT: Final[Name] = None
+UNNAMED: Final = ""
+
+UNLIMITED: Final = float(2**63 - 1)
+SENSOR_EXPIRATION_MS: Final = 3600 * 1000
+_SWEEP_INTERVAL_MS: Final = 30 * 1000
+
+_CLIENT_LEVELS, _USER_LEVELS, _PAIR_LEVELS = 1, 2, 4
+
+
+class QuotaEntity(NamedTuple):
+    """What a quota is set for."""
+
+    user: Name = UNNAMED
+    client_id: Name = UNNAMED
+
+
+class Sensor(Protocol):
+    """What one client, user or pair has used; `limit` is in amount per second."""
+
+    limit: float
+    used_ms: int
+
+
+S = TypeVar("S", bound=Sensor)
+
+
+class Levels(Generic[S]):
+    """Limits and sensors of one kind of quota."""
+
+    def __init__(self) -> None:
+        self.enabled = False
+        """Whether a quota of any kind has been set since the start; until then there is nothing to ask."""
+        self.limited = False
+        """Whether anybody has a limit of this kind now."""
+        self._levels = 0
+        self._limits: dict[QuotaEntity, float] = {}
+        self._sensors: dict[tuple[str, str], S] = {}
+        self._swept_ms = 0
+
+    def make_sensor(self, limit: float) -> S:
+        """A new one, nothing used."""
+        raise NotImplementedError
+
+    def update(self, entity: QuotaEntity, limit: float | None) -> None:
+        """Set the limit of an entity, in amount per second; None takes it away.
+
+        Also to be called for an entity that is known but has no limit of this kind: Kafka tells clients
+        apart by the levels that were ever spoken of.
+        """
+        if entity.user == UNNAMED:
+            self._levels |= _CLIENT_LEVELS
+        else:
+            self._levels |= _USER_LEVELS if entity.client_id == UNNAMED else _PAIR_LEVELS
+        self.enabled = True
+        if limit is None:
+            self._limits.pop(entity, None)
+        else:
+            self._limits[entity] = limit
+        self.limited = bool(self._limits)
+        for key, sensor in self._sensors.items():
+            found = self._limit(*key)
+            sensor.limit = UNLIMITED if found is None else found
+
+    def limit_of(self, user: str, client_id: str | None) -> float | None:
+        """The limit that holds for a client, in amount per second; None if there is none."""
+        return self._limit(*self._key(user, client_id or ""))
+
+    def __len__(self) -> int:
+        """How many clients are being counted."""
+        return len(self._sensors)
+
+    def sensor(self, user: str, client_id: str | None, now_ms: int) -> S:
+        """Where a client's usage is counted."""
+        key = self._key(user, client_id or "")
+        sensor = self._sensors.get(key)
+        if sensor is None:
+            if now_ms - self._swept_ms >= _SWEEP_INTERVAL_MS:
+                self._sweep(now_ms)
+            limit = self._limit(*key)
+            sensor = self._sensors[key] = self.make_sensor(UNLIMITED if limit is None else limit)
+        sensor.used_ms = now_ms
+        return sensor
+
+    def _sweep(self, now_ms: int) -> None:
+        """Forget who has not been seen for long. Done when someone new comes, for only then do they grow."""
+        self._swept_ms = now_ms
+        oldest_ms = now_ms - SENSOR_EXPIRATION_MS
+        for key in [key for key, sensor in self._sensors.items() if sensor.used_ms < oldest_ms]:
+            del self._sensors[key]
+
+    def _key(self, user: str, client_id: str) -> tuple[str, str]:
+        """Whose usage a request counts to: (user, client-id), where "" means any."""
+        levels = self._levels
+        if levels <= _CLIENT_LEVELS:
+            return "", client_id
+        if levels == _USER_LEVELS:
+            return user, ""
+        if levels == _PAIR_LEVELS:
+            return user, client_id
+        limits = self._limits
+        if (user, client_id) in limits or (user, DEFAULT) in limits:
+            return user, client_id
+        if (user, UNNAMED) in limits:
+            return user, ""
+        if (DEFAULT, client_id) in limits or (DEFAULT, DEFAULT) in limits:
+            return user, client_id
+        if (DEFAULT, UNNAMED) in limits:
+            return user, ""
+        return "", client_id
+
+    def _limit(self, user: str, client_id: str) -> float | None:
+        """The limit of a key that `_key` gave."""
+        names: tuple[tuple[Name, Name], ...]
+        if user and client_id:
+            names = ((user, client_id), (user, DEFAULT), (DEFAULT, client_id), (DEFAULT, DEFAULT))
+        elif user:
+            names = ((user, UNNAMED), (DEFAULT, UNNAMED))
+        elif client_id:
+            names = ((UNNAMED, client_id), (UNNAMED, DEFAULT))
+        else:
+            return None
+        for name in names:
+            limit = self._limits.get(QuotaEntity(*name))
+            if limit is not None:
+                return limit
+        return None
