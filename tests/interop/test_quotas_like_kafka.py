@@ -25,8 +25,12 @@ from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
 from ottla.local.ports import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol import messages as m
 from ottla.protocol.messages import (
     AlterClientQuotasRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
     DescribeClientQuotasRequest,
     FetchRequest,
     FetchResponse,
@@ -333,7 +337,7 @@ def produce(size: int, acks: int = 1, partition: int = 0) -> ProduceRequest:
     )
 
 
-async def ask(port: int, client: str, request: Message, version: int) -> Any:
+async def ask(port: int, client: str, request: Message, version: int | None) -> Any:
     connection = await BrokerConnection.open("127.0.0.1", port, client_id=client)
     try:
         return await connection.request(request, version=version)
@@ -479,3 +483,156 @@ def test_a_broker_of_ours_in_kafkas_cluster_keeps_its_quotas_and_is_heard(broker
         asyncio.run(story())
     finally:
         joined.stop()
+
+
+# --- changes of topics (KIP-599) ---------------------------------------------------------------------
+
+
+def creation(name: str, partitions: int) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
+
+
+def growth(name: str, count: int) -> CreatePartitionsRequest:
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+    return CreatePartitionsRequest(topics=[topic], timeout_ms=60_000)
+
+
+def deletion(name: str, version: int) -> DeleteTopicsRequest:
+    if version >= 6:
+        return DeleteTopicsRequest(
+            topics=[DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=60_000
+        )
+    return DeleteTopicsRequest(topic_names=[name], timeout_ms=60_000)
+
+
+def test_who_changes_too_many_topics_is_refused_or_made_to_wait_alike(brokers: Brokers) -> None:
+    """A hundredth of a partition a second: the bucket holds a ninth of one, and each change overdraws it."""
+    rate = 0.01
+    changes: dict[str, list[tuple[Message, int]]] = {
+        f"create v{v}": [(creation(f"c{v}-{n}", 3), v) for n in range(3)] for v in (4, 5, 6, 7)
+    }
+    changes |= {f"grow v{v}": [(growth(f"g{v}", n), v) for n in (3, 5, 6)] for v in (1, 2, 3)}
+    changes |= {f"delete v{v}": [(deletion(f"d{v}-{n}", v), v) for n in range(3)] for v in (3, 4, 5, 6)}
+    changes["only looked at"] = [(replace_validate_only(creation(f"looked-{n}", 100)), 7) for n in range(3)]
+    existing = [creation(f"g{v}", 1) for v in (1, 2, 3)]
+    existing += [creation(f"d{v}-{n}", 2) for v in (3, 4, 5, 6) for n in range(3)]
+
+    async def story(port: int) -> dict[str, list[tuple[list[int], int]]]:
+        for request in existing:
+            await ask(port, "maker", request, 7)
+        await limit_clients(port, changes, controller_mutation_rate=rate)
+        told: dict[str, list[tuple[list[int], int]]] = {}
+        for client, requests in changes.items():
+            told[client] = []
+            for request, version in requests:
+                answer = await ask(port, client, request, version)
+                results = getattr(answer, "topics", None) or getattr(answer, "responses", None)
+                codes = [result.error_code for result in results or answer.results]
+                told[client].append((codes, answer.throttle_time_ms))
+        return told
+
+    async def both() -> list[dict[str, list[tuple[list[int], int]]]]:
+        return list(await asyncio.gather(story(brokers.kafka), story(brokers.ottla)))
+
+    theirs, mine = asyncio.run(both())
+    assert {c: [codes for codes, _ in answers] for c, answers in mine.items()} == {
+        c: [codes for codes, _ in answers] for c, answers in theirs.items()
+    }
+    assert {code for answers in theirs.values() for codes, _ in answers for code in codes} == {0, 89}
+    for client, answers in theirs.items():
+        for (_, kafka_ms), (_, our_ms) in zip(answers, mine[client], strict=True):
+            # What has flown into the bucket between two requests is a matter of the moment.
+            assert our_ms == pytest.approx(kafka_ms, abs=100_000), client
+            assert (our_ms == 0) == (kafka_ms == 0), client
+    assert max(wait_ms for _, wait_ms in mine["create v5"]) > 500_000
+
+
+def replace_validate_only(request: CreateTopicsRequest) -> CreateTopicsRequest:
+    request.validate_only = True
+    return request
+
+
+# --- time (KIP-124) ----------------------------------------------------------------------------------
+
+ASKED_BY_CLIENTS = (
+    m.ListOffsetsRequest(replica_id=-1),
+    m.MetadataRequest(topics=[]),
+    m.OffsetCommitRequest(group_id="g"),
+    m.OffsetFetchRequest(groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g")]),
+    m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]),
+    m.JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"),
+    m.HeartbeatRequest(group_id="g", member_id="nobody"),
+    m.LeaveGroupRequest(group_id="g"),
+    m.SyncGroupRequest(group_id="g", member_id="nobody"),
+    m.DescribeGroupsRequest(groups=["g"]),
+    m.ListGroupsRequest(),
+    m.ApiVersionsRequest(client_software_name="x", client_software_version="1"),
+    m.CreateTopicsRequest(timeout_ms=1000),
+    m.DeleteTopicsRequest(timeout_ms=1000),
+    m.DeleteRecordsRequest(timeout_ms=1000),
+    m.InitProducerIdRequest(transactional_id=None, producer_id=-1, producer_epoch=-1),
+    m.OffsetForLeaderEpochRequest(replica_id=-2),
+    m.DescribeConfigsRequest(),
+    m.AlterConfigsRequest(),
+    m.AlterReplicaLogDirsRequest(),
+    m.DescribeLogDirsRequest(topics=[]),
+    m.CreatePartitionsRequest(timeout_ms=1000),
+    m.DeleteGroupsRequest(groups_names=["nobody"]),
+    m.ElectLeadersRequest(topic_partitions=[], timeout_ms=1000),
+    m.IncrementalAlterConfigsRequest(),
+    m.AlterPartitionReassignmentsRequest(timeout_ms=1000),
+    m.ListPartitionReassignmentsRequest(topics=[], timeout_ms=1000),
+    m.OffsetDeleteRequest(group_id="g"),
+    m.DescribeClientQuotasRequest(),
+    m.AlterClientQuotasRequest(),
+    m.DescribeProducersRequest(),
+    fetch(-1),
+    produce(10),
+    produce(10, acks=-1),
+)
+
+
+def test_every_answer_tells_who_took_too_much_time_to_wait(brokers: Brokers) -> None:
+    """With next to nothing of the time allowed each request is too long, and the wait the longest there is.
+    Each is asked by a client of its own."""
+    cases = {f"slow-{number}": request for number, request in enumerate(ASKED_BY_CLIENTS)}
+
+    async def story(port: int) -> dict[str, int]:
+        await limit_clients(port, cases, request_percentage=0.00001)
+
+        async def wait_ms(name: str, request: Message) -> int:
+            version = 11 if isinstance(request, FetchRequest) else None  # from 13 on it names topics by id
+            answer = await ask(port, name, request, version)
+            return int(answer.throttle_time_ms)
+
+        waits = await asyncio.gather(*[wait_ms(name, request) for name, request in cases.items()])
+        return dict(zip([f"{n} {type(r).__name__}" for n, r in cases.items()], waits, strict=True))
+
+    async def both() -> list[dict[str, int]]:
+        return list(await asyncio.gather(story(brokers.kafka), story(brokers.ottla)))
+
+    theirs, mine = asyncio.run(both())
+    assert set(theirs.values()) == {1000}
+    assert mine == theirs
+
+
+def test_who_took_too_much_time_is_not_read_for_that_time(brokers: Brokers) -> None:
+    async def story(port: int) -> float:
+        await limit_clients(port, ["silenced"], request_percentage=0.00001)
+        connection = await BrokerConnection.open("127.0.0.1", port, client_id="silenced")
+        try:
+            began = asyncio.get_running_loop().time()
+            for _ in range(3):
+                await connection.request(m.ListGroupsRequest(), version=4)
+            return asyncio.get_running_loop().time() - began
+        finally:
+            connection.close()
+
+    async def both() -> list[float]:
+        return list(await asyncio.gather(story(brokers.kafka), story(brokers.ottla)))
+
+    theirs, mine = asyncio.run(both())
+    # Opening the connection asks ApiVersions, which is the first to be too long.
+    assert theirs >= 2
+    assert mine >= 2
