@@ -454,37 +454,6 @@ def test_kafka_configs_says_the_same_of_both(brokers: Brokers) -> None:
     assert mine == theirs
 
 
-def test_a_broker_of_ours_in_kafkas_cluster_keeps_its_quotas_and_is_heard(brokers: Brokers) -> None:
-    """Kafka's tree is read at the start and followed; what we write there Kafka's broker obeys."""
-    joined = BrokerProcess(7, brokers.directory / "joined", free_port())
-    joined.write_properties(f"{brokers.zookeeper}/kafka", SETTINGS)
-
-    async def waits(port: int, client: str) -> int:
-        """Who leads the partition does not matter: a refused produce weighs as much."""
-        answer: ProduceResponse = await ask(port, client, produce(5000), 9)
-        return answer.throttle_time_ms
-
-    async def story() -> None:
-        everything = [await ask(port, "anna", describe(), 1) for port in (brokers.kafka, joined.port)]
-        kafka, ours = (sorted(map(repr, answer.entries)) for answer in everything)
-        assert ours == kafka
-        assert await waits(joined.port, "before") > 30_000
-        await ask(joined.port, "anna", alter(({"client-id": "of ours"}, {"producer_byte_rate": 100.0})), 1)
-        await ask(brokers.kafka, "anna", alter(({"client-id": "of Kafka"}, {"producer_byte_rate": 100.0})), 1)
-
-        async def held() -> bool:
-            return await waits(brokers.kafka, "of ours") > 0 and await waits(joined.port, "of Kafka") > 0
-
-        await asyncio.wait_for(until(held), 120)
-
-    asyncio.run(limit_clients(brokers.kafka, ["before"], producer_byte_rate=100.0))
-    joined.start_and_wait()
-    try:
-        asyncio.run(story())
-    finally:
-        joined.stop()
-
-
 # --- changes of topics (KIP-599) ---------------------------------------------------------------------
 
 
@@ -636,3 +605,37 @@ def test_who_took_too_much_time_is_not_read_for_that_time(brokers: Brokers) -> N
     # Opening the connection asks ApiVersions, which is the first to be too long.
     assert theirs >= 2
     assert mine >= 2
+
+
+# --- both in one cluster (last: who has left it is thought to be there for a moment) ------------------
+
+
+def test_a_broker_of_ours_in_kafkas_cluster_keeps_its_quotas_and_is_heard(brokers: Brokers) -> None:
+    """Kafka's tree is read at the start and followed; what we write there Kafka's broker obeys."""
+    joined = BrokerProcess(7, brokers.directory / "joined", free_port())
+    joined.write_properties(f"{brokers.zookeeper}/kafka", SETTINGS)
+
+    async def waits(port: int, client: str) -> int:
+        """Who leads the partition does not matter: a refused produce weighs as much."""
+        answer: ProduceResponse = await ask(port, client, produce(5000), 9)
+        return answer.throttle_time_ms
+
+    async def story() -> None:
+        everything = [await ask(port, "anna", describe(), 1) for port in (brokers.kafka, joined.port)]
+        kafka, ours = (sorted(map(repr, answer.entries)) for answer in everything)
+        assert ours == kafka
+        assert await waits(joined.port, "before") > 30_000
+        await ask(joined.port, "anna", alter(({"client-id": "of ours"}, {"producer_byte_rate": 100.0})), 1)
+        await ask(brokers.kafka, "anna", alter(({"client-id": "of Kafka"}, {"producer_byte_rate": 100.0})), 1)
+
+        async def held() -> bool:
+            return await waits(brokers.kafka, "of ours") > 0 and await waits(joined.port, "of Kafka") > 0
+
+        await asyncio.wait_for(until(held), 120)
+
+    asyncio.run(limit_clients(brokers.kafka, ["before"], producer_byte_rate=100.0))
+    joined.start_and_wait()
+    try:
+        asyncio.run(story())
+    finally:
+        joined.stop()
