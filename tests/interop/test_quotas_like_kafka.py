@@ -338,7 +338,7 @@ def produce(size: int, acks: int = 1, partition: int = 0) -> ProduceRequest:
 
 
 async def ask(port: int, client: str, request: Message, version: int | None) -> Any:
-    connection = await BrokerConnection.open("127.0.0.1", port, client_id=client)
+    connection = await BrokerConnection.open("127.0.0.1", port, client_id=client, timeout_s=60)
     try:
         return await connection.request(request, version=version)
     finally:
