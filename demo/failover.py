@@ -125,12 +125,15 @@ class Killer:
             self._say(f"fail-over: {self.result.problem}")
 
     def _first_look(self) -> View:
-        """A broker may have heard of less than the one that was asked before: ask again for a while."""
+        """A broker may have heard of less than the one that was asked before, and the machine may have kept a
+        broker from its ZooKeeper: ask again for a while."""
         deadline_s = time.monotonic() + FIRST_LOOK_S
         while True:
             try:
-                return look(self._admin, self._topics)
-            except KafkaException:
+                view = look(self._admin, self._topics)
+                target(view)
+                return view
+            except (KafkaException, NoTarget):
                 if time.monotonic() > deadline_s or self._stop.wait(POLL_S):
                     raise
 
