@@ -16,6 +16,7 @@ from ottla.protocol.records import (
     build_batch,
     build_control_batch,
     decode_batch,
+    decode_keys_and_values,
     decode_records,
     iter_batches,
     last_sequence,
@@ -44,6 +45,7 @@ def test_records_come_back_as_they_went_in(records: list[Record], codec: Codec, 
     data = build_batch(records, codec=codec, base_offset=base_offset)
     expected = [record._replace(offset=base_offset + at) for at, record in enumerate(records)]
     assert decode_batch(data) == expected
+    assert decode_keys_and_values(data) == [(r.offset, r.key, r.value) for r in expected]
     header = parse_batch_header(data)
     assert header.size == len(data)
     assert header.codec is codec

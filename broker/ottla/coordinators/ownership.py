@@ -64,6 +64,8 @@ class OwnedPartitions(Generic[L]):
         self._read = read
         self._admit = admit
         self._partitions: dict[int, _Ownership] = {}
+        self._reading = asyncio.Lock()
+        """One at a time, so that however many partitions come at once, others have their turns in between."""
         self.active = False
 
     def check(self, partition: int) -> ErrorCode:
@@ -111,7 +113,8 @@ class OwnedPartitions(Generic[L]):
 
     async def _load(self, partition: int, ownership: _Ownership) -> None:
         try:
-            loaded = await self._read(partition)
+            async with self._reading:
+                loaded = await self._read(partition)
         except Exception:
             # Serving a part of it would have clients start over; so go on saying "loading".
             logger.exception("loading %s-%d failed; trying again", self._log.topic, partition)

@@ -26,6 +26,9 @@ OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_VALUE_VERSION = 3
 
 _VERSION = struct.Struct(">h")
+_VERSION_AND_LENGTH = struct.Struct(">hh")
+_BARE_OFFSET = struct.Struct(">hqihq")
+"""An OffsetCommitValue of version 3 without metadata, as consumers write them: its length is 0."""
 
 
 class OffsetCommitKey(Message, versions="0-1"):
@@ -166,7 +169,25 @@ def parse_key(key: bytes) -> RecordKey | None:
     return None
 
 
+def split_offset_key(key: bytes) -> tuple[bytes, bytes] | None:
+    """The group, and what follows it in the key of an offset; None for other keys and malformed ones.
+
+    For who reads many: the parts repeat, so each need be parsed once (`parse_group_id`, `parse_partition`).
+    """
+    if len(key) < _VERSION_AND_LENGTH.size:
+        return None
+    version, length = _VERSION_AND_LENGTH.unpack_from(key)
+    end = _VERSION_AND_LENGTH.size + length
+    if not 0 <= version <= OFFSET_KEY_VERSION or not _VERSION_AND_LENGTH.size <= end < len(key):
+        return None
+    return key[:end], key[end:]
+
+
 def parse_offset_value(value: bytes) -> CommittedOffset:
+    if len(value) == _BARE_OFFSET.size:
+        version, offset, leader_epoch, length, timestamp = _BARE_OFFSET.unpack(value)
+        if version == OFFSET_VALUE_VERSION and length == 0:
+            return CommittedOffset(offset, leader_epoch, "", timestamp)
     version = _value_version(value, OffsetCommitValue)
     commit = decode(OffsetCommitValue, version, value, _VERSION.size)
     return CommittedOffset(
@@ -187,6 +208,7 @@ def parse_group_value(group_id: str, value: bytes) -> Group:
     group.generation = stored.generation
     group.protocol_type = stored.protocol_type or None
     group.protocol_name = stored.protocol
+    group.leader_id = stored.leader
     for item in stored.members:
         rebalance_timeout = item.session_timeout if version == 0 else item.rebalance_timeout
         member = Member(
@@ -200,7 +222,6 @@ def parse_group_value(group_id: str, value: bytes) -> Group:
             assignment=bytes(item.assignment),
         )
         group.add(member, stored.protocol_type)
-    group.leader_id = stored.leader
     group.refresh_subscribed_topics()
     return group
 

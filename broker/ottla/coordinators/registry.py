@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from ottla.coordinators.config import GroupConfig
@@ -36,6 +37,8 @@ class Registry:
         self._on_loaded = on_loaded
         self._on_unloaded = on_unloaded
         self._groups: dict[str, Group] = {}
+        self._of_partition: defaultdict[int, dict[str, Group]] = defaultdict(dict)
+        """The same groups, by the partition they are in."""
         self._partitions = OwnedPartitions(log, scheduler, self._replay, self._admit)
 
     def __iter__(self) -> Iterator[Group]:
@@ -62,14 +65,19 @@ class Registry:
     def find_or_create(self, group_id: str) -> Group:
         group = self._groups.get(group_id)
         if group is None:
-            group = self._groups[group_id] = Group(group_id, now_ms=self._clock())
+            group = Group(group_id, now_ms=self._clock())
+            self._keep(group, self.partition_of(group_id))
         return group
+
+    def _keep(self, group: Group, partition: int) -> None:
+        self._groups[group.group_id] = self._of_partition[partition][group.group_id] = group
 
     def discard(self, group: Group) -> None:
         """Forget a dead group."""
         assert group.state is GroupState.DEAD
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
+            del self._of_partition[self.partition_of(group.group_id)][group.group_id]
 
     # -- partitions ----------------------------------------------------------------------------------
 
@@ -97,10 +105,9 @@ class Registry:
     def unload(self, partition: int) -> None:
         """This broker no longer leads the partition: its groups live elsewhere now."""
         self._partitions.unload(partition)
-        for group in self:
-            if self.partition_of(group.group_id) == partition:
-                del self._groups[group.group_id]
-                self._on_unloaded(group)
+        for group in self._of_partition.pop(partition, {}).values():
+            del self._groups[group.group_id]
+            self._on_unloaded(group)
 
     def unload_all(self) -> None:
         for partition in self._partitions:
@@ -109,11 +116,13 @@ class Registry:
     def _admit(self, partition: int, groups: list[Group]) -> None:
         for group in groups:
             assert group.group_id not in self._groups
-            self._groups[group.group_id] = group
+            self._keep(group, partition)
             self._on_loaded(group)
         logger.info("loaded %d groups from %s-%d", len(groups), self._log.topic, partition)
 
     async def _replay(self, partition: int) -> list[Group]:
         replay = Replay()
         await read_partition(self._log, partition, replay)
-        return replay.finish()
+        for _ in replay.parse():
+            await asyncio.sleep(0)
+        return list(replay.groups.values())

@@ -2,115 +2,151 @@
 
 Called by `registry` when this broker becomes the partition's leader. Later records win; a tombstone
 removes; offsets committed in a transaction count once its commit marker is read.
+
+In two passes, because most of a log that is still to be compacted has been overtaken: while the log is
+read, only the bytes of each key's last value are kept; what is left then is parsed (`parse`). Both go in
+slices, so that the broker goes on serving.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from typing import TypeAlias
 
 from ottla.coordinators import records
 from ottla.coordinators.group import Group
 from ottla.coordinators.offsets import CommittedOffset, TopicPartition
 from ottla.protocol.errors import ProtocolError
-from ottla.protocol.records import BatchHeader, ControlType, Record, decode_batch, parse_control_record
+from ottla.protocol.records import (
+    BatchHeader,
+    ControlType,
+    Record,
+    decode_batch,
+    decode_keys_and_values,
+    parse_control_record,
+)
 
 logger = logging.getLogger(__name__)
 
+PARSED_PER_SLICE = 200
+"""Values; some millisecond."""
+_OLDEST_KEY = b"\x00\x00"
+_SAME_KEY_TODAY = b"\x00\x01"
 
-class _Loaded:
-    """An offset with the log position of its record: of two, the one written later wins."""
 
-    __slots__ = ("offset", "position")
-
-    def __init__(self, offset: CommittedOffset, position: int) -> None:
-        self.offset = offset
-        self.position = position
+_Stored: TypeAlias = tuple[int, bytes]
+"""Where a value lies in the log, and the value: of two for one key, the one written later wins. A plain
+tuple, which the garbage collector need not look into."""
 
 
 class Replay:
+    """`apply_batch` with every batch in turn, then `parse` to its end, then `groups`."""
+
     def __init__(self) -> None:
-        self._groups: dict[str, Group] = {}
-        self._offsets: dict[str, dict[TopicPartition, _Loaded]] = {}
-        self._pending: dict[int, dict[tuple[str, TopicPartition], _Loaded]] = {}
         self.record_count = 0
+        self.groups: dict[str, Group] = {}
+        self._latest: dict[bytes, _Stored] = {}
+        self._pending: dict[int, dict[bytes, _Stored]] = {}
+        self._partitions: dict[bytes, TopicPartition] = {}
+        self._group_ids: dict[bytes, str] = {}
+
+    # -- reading -------------------------------------------------------------------------------------
 
     def apply_batch(self, buffer: bytes | memoryview, position: int, header: BatchHeader) -> None:
-        batch = decode_batch(buffer, position)
-        self.record_count += len(batch)
         if header.is_control:
-            for record in batch:
+            for record in decode_batch(buffer, position):
                 self._end_transaction(header.producer_id, record)
+            self.record_count += header.record_count
             return
-        producer_id = header.producer_id if header.is_transactional else None
-        for record in batch:
-            try:
-                self._apply(record, producer_id)
-            except (ProtocolError, AssertionError) as problem:
-                logger.error("offset %d of __consumer_offsets is skipped: %s", record.offset, problem)
-
-    def finish(self) -> list[Group]:
-        """The groups as of the last record."""
-        for group_id, offsets in self._offsets.items():
-            if not offsets:
+        found = decode_keys_and_values(buffer, position)
+        self.record_count += len(found)
+        # Of what a transaction writes only offsets wait for its end; but nothing else is written in one.
+        stored = self._pending.setdefault(header.producer_id, {}) if header.is_transactional else self._latest
+        for offset, key, value in found:
+            if key is None:
                 continue
-            self._group(group_id).offsets.committed.update(
-                (partition, loaded.offset) for partition, loaded in offsets.items()
-            )
-        for producer_id, pending in self._pending.items():
-            for (group_id, partition), loaded in pending.items():
-                committed = self._offsets.get(group_id, {}).get(partition)
-                self._group(group_id).offsets.restore_transactional(
-                    producer_id,
-                    partition,
-                    loaded.offset,
-                    overtaken=committed is not None and committed.position > loaded.position,
-                )
-        return list(self._groups.values())
-
-    def _group(self, group_id: str) -> Group:
-        group = self._groups.get(group_id)
-        if group is None:
-            group = self._groups[group_id] = Group(group_id)
-        return group
-
-    def _apply(self, record: Record, producer_id: int | None) -> None:
-        if record.key is None:
-            return
-        key = records.parse_key(record.key)
-        match key:
-            case records.OffsetRecordKey(group_id, partition):
-                self._apply_offset(group_id, partition, record, producer_id)
-            case records.GroupRecordKey(group_id):
-                if record.value is None:
-                    self._groups.pop(group_id, None)
-                else:
-                    self._groups[group_id] = records.parse_group_value(group_id, record.value)
-            case None:
-                logger.warning("offset %d of __consumer_offsets: an unknown kind of record", record.offset)
-
-    def _apply_offset(
-        self, group_id: str, partition: TopicPartition, record: Record, producer_id: int | None
-    ) -> None:
-        loaded = (
-            None if record.value is None else _Loaded(records.parse_offset_value(record.value), record.offset)
-        )
-        if producer_id is not None:
-            pending = self._pending.setdefault(producer_id, {})
-            if loaded is None:
-                pending.pop((group_id, partition), None)
+            if key.startswith(_OLDEST_KEY):
+                key = _SAME_KEY_TODAY + key[len(_OLDEST_KEY) :]
+            if value is None:
+                stored.pop(key, None)
             else:
-                pending[group_id, partition] = loaded
-        elif loaded is None:
-            self._offsets.get(group_id, {}).pop(partition, None)
-        else:
-            self._offsets.setdefault(group_id, {})[partition] = loaded
+                stored[key] = (offset, value)
 
     def _end_transaction(self, producer_id: int, record: Record) -> None:
         pending = self._pending.pop(producer_id, {})
         if parse_control_record(record).type != ControlType.COMMIT:
             return
-        for (group_id, partition), loaded in pending.items():
-            offsets = self._offsets.setdefault(group_id, {})
-            known = offsets.get(partition)
-            if known is None or known.position < loaded.position:
-                offsets[partition] = loaded
+        for key, stored in pending.items():
+            known = self._latest.get(key)
+            if known is None or known[0] < stored[0]:
+                self._latest[key] = stored
+
+    # -- parsing -------------------------------------------------------------------------------------
+
+    def parse(self) -> Iterator[None]:
+        """Make the groups as of the last record; pauses after every slice of the work."""
+        committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        for count, (key, stored) in enumerate(self._latest.items(), 1):
+            self._parse(key, stored, committed)
+            if count % PARSED_PER_SLICE == 0:
+                yield
+        for count, (group_id, offsets) in enumerate(committed.items(), 1):
+            self._group(group_id).offsets.committed = offsets
+            if count % PARSED_PER_SLICE == 0:
+                yield
+        for producer_id, pending in self._pending.items():
+            for key, stored in pending.items():
+                self._restore(producer_id, key, stored)
+
+    def _parse(
+        self, key: bytes, stored: _Stored, committed: dict[str, dict[TopicPartition, CommittedOffset]]
+    ) -> None:
+        position, value = stored
+        try:
+            about = self._about(key)
+            match about:
+                case records.OffsetRecordKey(group_id, partition):
+                    offset = records.parse_offset_value(value)
+                    committed.setdefault(group_id, {})[partition] = offset
+                case records.GroupRecordKey(group_id):
+                    self.groups[group_id] = records.parse_group_value(group_id, value)
+                case None:
+                    logger.warning("offset %d of __consumer_offsets: an unknown kind of record", position)
+        except (ProtocolError, AssertionError) as problem:
+            logger.error("offset %d of __consumer_offsets is skipped: %s", position, problem)
+
+    def _about(self, key: bytes) -> records.RecordKey | None:
+        """`records.parse_key`; groups and partitions repeat, and are parsed (and kept in memory) once."""
+        parts = records.split_offset_key(key)
+        if parts is None:
+            return records.parse_key(key)
+        group_id, partition = self._group_ids.get(parts[0]), self._partitions.get(parts[1])
+        if group_id is None or partition is None:
+            parsed = records.parse_key(key)
+            assert isinstance(parsed, records.OffsetRecordKey)
+            group_id = self._group_ids.setdefault(parts[0], parsed.group_id)
+            partition = self._partitions.setdefault(parts[1], parsed.partition)
+        return records.OffsetRecordKey(group_id, partition)
+
+    def _restore(self, producer_id: int, key: bytes, stored: _Stored) -> None:
+        """A commit in a transaction that has not ended."""
+        position, value = stored
+        try:
+            about = self._about(key)
+            if isinstance(about, records.OffsetRecordKey):
+                known = self._latest.get(key)
+                self._group(about.group_id).offsets.restore_transactional(
+                    producer_id,
+                    about.partition,
+                    records.parse_offset_value(value),
+                    overtaken=known is not None and known[0] > position,
+                )
+        except (ProtocolError, AssertionError) as problem:
+            logger.error("offset %d of __consumer_offsets is skipped: %s", position, problem)
+
+    def _group(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = Group(group_id)
+        return group

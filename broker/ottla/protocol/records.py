@@ -196,20 +196,23 @@ def decode_batch(buf: Buffer, pos: int = 0) -> list[Record]:
 
     Raises KafkaError(CORRUPT_MESSAGE) when the batch does not hold what its header says.
     """
-    header = parse_batch_header(buf, pos)
-    end = pos + header.size
-    if header.magic != MAGIC_V2 or header.size < RECORD_BATCH_OVERHEAD or end > len(buf):
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no whole v2 batch at {pos}")
-    if header.record_count < 0:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"record count {header.record_count} at {pos}")
-    body = memoryview(buf)[pos + RECORD_BATCH_OVERHEAD : end]
-    data = decompress(header.codec, body)
+    header, data = _open_batch(buf, pos)
     try:
         return _decode_body(data, header)
     except (IndexError, ValueError) as problem:
-        raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset} is malformed: {problem}"
-        ) from problem
+        raise _malformed(header, problem) from problem
+
+
+def decode_keys_and_values(buf: Buffer, pos: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of the batch's records: for who reads many and needs nothing else of them.
+
+    Raises KafkaError(CORRUPT_MESSAGE) as `decode_batch` does.
+    """
+    header, data = _open_batch(buf, pos)
+    try:
+        return _scan_body(data, header)
+    except (IndexError, ValueError) as problem:
+        raise _malformed(header, problem) from problem
 
 
 def decode_records(buf: Buffer) -> list[Record]:
@@ -218,6 +221,89 @@ def decode_records(buf: Buffer) -> list[Record]:
     for pos, _ in iter_batches(buf):
         records += decode_batch(buf, pos)
     return records
+
+
+def _open_batch(buf: Buffer, pos: int) -> tuple[BatchHeader, bytes]:
+    """Its header, and its records, decompressed."""
+    header = parse_batch_header(buf, pos)
+    end = pos + header.size
+    if header.magic != MAGIC_V2 or header.size < RECORD_BATCH_OVERHEAD or end > len(buf):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no whole v2 batch at {pos}")
+    if header.record_count < 0:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"record count {header.record_count} at {pos}")
+    body = memoryview(buf)[pos + RECORD_BATCH_OVERHEAD : end]
+    return header, decompress(header.codec, body)
+
+
+def _malformed(header: BatchHeader, problem: Exception) -> KafkaError:
+    return KafkaError(
+        ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset} is malformed: {problem}"
+    )
+
+
+def _scan_body(data: bytes, header: BatchHeader) -> list[tuple[int, bytes | None, bytes | None]]:
+    """`_decode_body`, in less than half the time: numbers of one byte are read in place."""
+    base_offset = header.base_offset
+    found = []
+    size = len(data)
+    pos = 0
+    for _ in range(header.record_count):
+        number = data[pos]
+        if number < 0x80:
+            length = (number >> 1) ^ -(number & 1)
+            pos += 1
+        else:
+            length, pos = read_varint(data, pos)
+        end = pos + length
+        if length < 0 or end > size:
+            raise ValueError(f"a record of {length} bytes at {pos} of {size}")
+        pos += 1  # attributes, unused
+        if data[pos] < 0x80:  # the timestamp
+            pos += 1
+        else:
+            _, pos = read_varint(data, pos)
+        number = data[pos]
+        if number < 0x80:
+            offset_delta = (number >> 1) ^ -(number & 1)
+            pos += 1
+        else:
+            offset_delta, pos = read_varint(data, pos)
+        key, pos = _read_short_bytes(data, pos, end)
+        value, pos = _read_short_bytes(data, pos, end)
+        if data[pos]:
+            pos = _skip_headers(data, pos, end)
+        else:
+            pos += 1
+        if pos != end:
+            raise ValueError(f"a record that ends at {pos}, not at {end}")
+        found.append((base_offset + offset_delta, key, value))
+    if pos != size:
+        raise ValueError(f"{size - pos} bytes after the last record")
+    return found
+
+
+def _read_short_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    """`_read_bytes`, sooner when there are fewer than 64."""
+    number = data[pos]
+    if number & 0x81:
+        return _read_bytes(data, pos, end)
+    pos += 1
+    stop = pos + (number >> 1)
+    if stop > end:
+        raise ValueError(f"{number >> 1} bytes at {pos} reach beyond the record's end at {end}")
+    return data[pos:stop], stop
+
+
+def _skip_headers(data: bytes, pos: int, end: int) -> int:
+    count, pos = read_varint(data, pos)
+    if not 0 <= count <= end - pos:
+        raise ValueError(f"header count {count}")
+    for _ in range(count):
+        name, pos = _read_bytes(data, pos, end)
+        if name is None:
+            raise ValueError("a header without a key")
+        _, pos = _read_bytes(data, pos, end)
+    return pos
 
 
 def _decode_body(data: bytes, header: BatchHeader) -> list[Record]:

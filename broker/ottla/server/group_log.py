@@ -6,15 +6,20 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from struct import Struct
+from typing import Final
 
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.records import iter_batches
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.records import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, parse_batch_header
 from ottla.replication.manager import ReplicaManager
 from ottla.server.cold_reads import ColdReads
 from ottla.server.purgatory import Purgatory
 from ottla.server.replicated_append import append_replicated
 
 log = logging.getLogger(__name__)
+
+_LENGTH: Final = Struct(">i")
+"""The last field of what comes before a batch's length counts."""
 
 
 class ReplicatedLog:
@@ -77,7 +82,17 @@ class ReplicatedLog:
 
 
 def next_offset(batches: bytes, offset: int) -> int:
-    """The offset after the last whole batch; at least one above `offset`, so that reading goes on."""
-    for _, header in iter_batches(batches):
-        offset = max(offset + 1, header.next_offset)
-    return offset
+    """The offset after the last whole batch; at least one above `offset`, so that reading goes on. Raises
+    KafkaError(CORRUPT_MESSAGE) where there is none.
+
+    Thousands of batches may lie before it: of those only the lengths are looked at.
+    """
+    last = at = 0
+    while at + RECORD_BATCH_OVERHEAD <= len(batches):
+        size = LOG_OVERHEAD + _LENGTH.unpack_from(batches, at + LOG_OVERHEAD - _LENGTH.size)[0]
+        if size < RECORD_BATCH_OVERHEAD or at + size > len(batches):
+            break
+        last, at = at, at + size
+    if not at:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at offset {offset}")
+    return max(offset + 1, parse_batch_header(batches, last).next_offset)
