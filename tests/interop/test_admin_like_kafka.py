@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from group_talk import Talk, kafka_and_ottla, side_by_side, until
 from judges import needs_kafka_jars
 
+from ottla.client.connection import ConnectionLost
 from ottla.protocol import messages as m
 
 SETTINGS = {
@@ -262,5 +263,52 @@ def test_who_produces(ports: dict[str, int]) -> None:
                 assert producer.last_timestamp > 0
         talk.note("both", answer, ignoring=["producer_id", "last_timestamp"])
         await talk.ask("no such", "anna", producers({"t": [9], "nope": [0]}), 0, ignoring=WORDS)
+
+    same(ports, story)
+
+
+def test_features_are_refused(ports: dict[str, int]) -> None:
+    row = m.UpdateFeaturesRequest.FeatureUpdateKey
+
+    async def story(talk: Talk) -> None:
+        async def update(label: str, *updates: object, version: int = 1, **options: Any) -> None:
+            request = m.UpdateFeaturesRequest(timeout_ms=10_000, feature_updates=list(updates), **options)
+            await talk.ask(label, "anna", request, version)
+
+        await update("nothing")
+        await update("unknown", row(feature="metadata.version", max_version_level=20))
+        await update("unnamed", row(feature="", max_version_level=1))
+        await update("no level", row(feature="group.version", max_version_level=0))
+        await update("below", row(feature="group.version", max_version_level=-3))
+        for kind in (0, 2, 3, 4, -1):
+            await update(f"take away {kind}", row(feature="f", max_version_level=0, upgrade_type=kind))
+            await update(f"lower {kind}", row(feature="f", max_version_level=1, upgrade_type=kind))
+        await update("only asked", row(feature="f", max_version_level=1), validate_only=True)
+        await update(
+            "several",
+            row(feature="f", max_version_level=1),
+            row(feature="g", max_version_level=0),
+            row(feature="h", max_version_level=0, upgrade_type=2),
+        )
+        for allowed in (False, True):
+            for level in (0, 1):
+                update_0 = row(feature="f", max_version_level=level, allow_downgrade=allowed)
+                await update(f"version 0, {level} {allowed}", update_0, version=0)
+
+    same(ports, story)
+
+
+def test_what_is_not_served_without_kraft(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        await talk.ask("join", "anna", m.ConsumerGroupHeartbeatRequest(group_id="g", topic_partitions=[]), 0)
+        await talk.ask("describe", "anna", m.ConsumerGroupDescribeRequest(group_ids=["g", "", "h"]), 0)
+        await talk.ask("describe none", "anna", m.ConsumerGroupDescribeRequest(), 0)
+        served = await talk.send("anna", m.ApiVersionsRequest(), 3)
+        left_out = [row for row in served.api_keys if row.api_key in (57, 58, 68, 69)]
+        talk.note("advertised", left_out)
+        envelope = m.EnvelopeRequest(request_data=b"", request_principal=b"", client_host_address=b"")
+        with pytest.raises(ConnectionLost):
+            await talk.send("bert", envelope, 0)
+        talk.note("an envelope", "closes the connection")
 
     same(ports, story)

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from ottla.controller import (
     admin_nodes,
+    features,
     membership,
     partition_requests,
     producer_ids,
@@ -46,6 +47,7 @@ from ottla.metadata.store import (
     StoreUnavailable,
 )
 from ottla.protocol import messages as m
+from ottla.protocol.types import Message
 
 log = logging.getLogger(__name__)
 
@@ -421,11 +423,16 @@ class Controller:
     ) -> m.ControlledShutdownResponse:
         return await partition_requests.controlled_shutdown(self, request)
 
+    async def update_features(
+        self, request: m.UpdateFeaturesRequest, version: int | None = None
+    ) -> m.UpdateFeaturesResponse:
+        return await features.update_features(self, request, _or_latest(request, version))
+
     async def allocate_producer_ids(
         self, request: m.AllocateProducerIdsRequest
     ) -> m.AllocateProducerIdsResponse:
         return await producer_ids.allocate_producer_ids(self, request)
 
 
-def _or_latest(request: m.AlterPartitionRequest | m.DeleteTopicsRequest, version: int | None) -> int:
+def _or_latest(request: Message, version: int | None) -> int:
     return type(request).max_version if version is None else version

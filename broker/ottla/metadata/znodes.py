@@ -408,9 +408,19 @@ def decode_preferred_election(data: bytes) -> list[TopicPartition]:
         raise InvalidNode(f"{PREFERRED_ELECTION} makes no sense: {data[:200]!r}") from error
 
 
-def encode_feature(version: int = 2) -> bytes:
-    """The feature node, enabled and with no finalized feature. Version 1 is that of before 3.3."""
-    return _dump({"features": {}, "version": version, "status": 1})
+def encode_feature(version: int = 2, features: Mapping[str, int] | None = None) -> bytes:
+    """The feature node, enabled. Version 1 is that of before 3.3, and has no finalized feature here."""
+    levels = {name: {"max_version_level": level} for name, level in (features or {}).items()}
+    return _dump({"features": levels, "version": version, "status": 1})
+
+
+def decode_features(data: bytes) -> dict[str, int]:
+    """The finalized level of each feature. Raises InvalidNode."""
+    try:
+        node = json.loads(data)
+        return {str(name): int(range_["max_version_level"]) for name, range_ in node["features"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidNode(f"{FEATURE} makes no sense: {data[:200]!r}") from error
 
 
 def empty_feature_version(data: bytes) -> int | None:

@@ -38,10 +38,12 @@ from ottla.server.handlers.cluster import ClusterHandler
 from ottla.server.handlers.configs import ConfigsHandler
 from ottla.server.handlers.delete_records import DeleteRecordsHandler
 from ottla.server.handlers.describe_producers import DescribeProducersHandler
+from ottla.server.handlers.features import FeaturesHandler
 from ottla.server.handlers.fetch import FetchHandler
 from ottla.server.handlers.find_coordinator import FindCoordinatorHandler
 from ottla.server.handlers.first_view import FirstView
 from ottla.server.handlers.groups import GroupsHandler
+from ottla.server.handlers.left_out import LeftOutHandler
 from ottla.server.handlers.log_dirs import LogDirsHandler
 from ottla.server.handlers.metadata import MetadataHandler
 from ottla.server.handlers.offsets import OffsetsHandler
@@ -137,6 +139,8 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         DeleteRecordsHandler(replicas, cache, monotonic),
         LogDirsHandler(rooms.logs, replicas),
         DescribeProducersHandler(replicas, cache),
+        FeaturesHandler(controller),
+        LeftOutHandler(),
         AclsHandler(rooms.acls),
         ApiVersionsHandler(dispatcher),
     )
