@@ -23,6 +23,7 @@ from ottla.protocol.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from ottla.storage.log import AppendInfo, Log
 from ottla.storage.manager import LogManager
 
 Story = Callable[[Brokers], Awaitable[None]]
@@ -99,10 +100,14 @@ def test_one_partitions_trouble_does_not_hold_up_the_others(
         brokers.tell(leader=1, epoch=0, partitions=3)
         troubled = brokers[2].manager.partition(TOPIC, 1)
 
-        def fails(records: bytes | memoryview, *, now_ms: int) -> None:
-            raise RuntimeError("nobody thought of this")
+        append = Log.append_as_follower
 
-        monkeypatch.setattr(troubled.log, "append_as_follower", fails)
+        def fails(log: Log, records: bytes | memoryview, *, now_ms: int) -> AppendInfo:
+            if log is troubled.log:
+                raise RuntimeError("nobody thought of this")
+            return append(log, records, now_ms=now_ms)
+
+        monkeypatch.setattr(Log, "append_as_follower", fails)
         for partition in range(3):
             brokers[1].produce("x", partition=partition)
         healthy = [brokers[2].manager.partition(TOPIC, p) for p in (0, 2)]
@@ -495,10 +500,14 @@ def test_a_disk_that_fails_costs_its_own_partition_and_leads_under_no_old_epoch(
         brokers.tell(leader=2, epoch=0, partitions=3)
         broken = brokers[1].manager.partition(TOPIC, 1)
 
-        def full(epoch: int, offset: int) -> None:
-            raise OSError(errno.ENOSPC, "no space left")
+        assign = Log.assign_epoch_start
 
-        monkeypatch.setattr(broken.log, "assign_epoch_start", full)
+        def full(log: Log, epoch: int, offset: int) -> None:
+            if log is broken.log:
+                raise OSError(errno.ENOSPC, "no space left")
+            assign(log, epoch, offset)
+
+        monkeypatch.setattr(Log, "assign_epoch_start", full)
         response = brokers.tell(1, leader=1, epoch=1, partitions=3)[1]
         [topic] = response.topics
         errors = {row.partition_index: row.error_code for row in topic.partition_errors}

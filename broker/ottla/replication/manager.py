@@ -215,7 +215,7 @@ class ReplicaManager:
         if self.knows_config(state.topic):
             # A log that was loaded at the start has the settings of that time.
             log.config = config
-        log.producers.verifies = self.verifies
+        log.verifies = self.verifies
         partition = Partition(
             state.topic,
             state.partition,
@@ -337,7 +337,7 @@ class ReplicaManager:
         """Whether logs begin a transaction only with a batch that its coordinator has agreed to (KIP-890)."""
         self.verifies = enabled
         for partition in self._partitions.values():
-            partition.log.producers.verifies = enabled
+            partition.log.verifies = enabled
 
     # --- topic configs ------------------------------------------------------------------------------
 

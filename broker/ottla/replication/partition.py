@@ -209,7 +209,8 @@ class Partition:
         assert log.log_end_offset == self.log.log_end_offset
         assert log.log_start_offset == self.log.log_start_offset
         log.config = self.log.config
-        log.producers.forget_replicated(self.high_watermark)
+        log.verifies = self.log.verifies
+        log.forget_replicated(self.high_watermark)
         log.producers.take_over_verifications(self.log.producers)
         self.log = log
         self.listener.changed(self)
@@ -395,7 +396,7 @@ class Partition:
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
-        self.log.producers.forget_replicated(committed)
+        self.log.forget_replicated(committed)
         return True
 
     # --- the follower's log -------------------------------------------------------------------------
@@ -414,7 +415,7 @@ class Partition:
         advanced = committed > self.high_watermark
         if advanced:
             self.high_watermark = committed
-            log.producers.forget_replicated(committed)
+            log.forget_replicated(committed)
         if leader_log_start > log.log_start_offset:
             log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
             self.log_start_checked()

@@ -10,6 +10,7 @@ replication-offset-checkpoint. Leader epochs have a file of their own kind (`epo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -28,10 +29,11 @@ class MalformedCheckpoint(Exception):
     """A checkpoint file that is not what it should be; the message names file and line."""
 
 
-def read_entries(path: Path, parse: Callable[[list[str]], Entry]) -> list[Entry]:
+def read_entries(path: str | Path, parse: Callable[[list[str]], Entry]) -> list[Entry]:
     """The entries of a version 0 checkpoint; none where there is no file (or an empty one)."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        with open(path, "rb", buffering=0) as file:
+            lines = file.read().decode("utf-8").split("\n")
     except FileNotFoundError:
         return []
     if lines == [""]:
@@ -64,4 +66,4 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
 def _parse_offset(words: list[str]) -> tuple[TopicPartition, int]:
     topic, partition, offset = words
-    return (topic, int(partition)), int(offset)
+    return (sys.intern(topic), int(partition)), int(offset)

@@ -21,10 +21,17 @@ from ottla.storage.segment import Rename, Segment
 class CleanableLog(LogState):
     """See the module."""
 
-    first_dirty_offset: int | None = None
+    __slots__ = ("first_dirty_offset", "truncated_to")
+
+    first_dirty_offset: int | None
     """Where the part begins that was not cleaned yet, kept by the cleaner; None is the log's start."""
-    truncated_to: int = INT64_MAX
+    truncated_to: int
     """The lowest truncation since the cleaner set this."""
+
+    def nothing_cleaned(self) -> None:
+        """As for a log that was just opened."""
+        self.first_dirty_offset = None
+        self.truncated_to = INT64_MAX
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -75,9 +82,9 @@ class CleanableLog(LogState):
         """Put `new`, which was made of `old`, neighbours up to `end_offset`, in their place. False when these
         are not the log's any more. Blocking; raises KAFKA_STORAGE_ERROR."""
         for segment in old:
-            segment.load_indexes()
+            segment.load()
         # A flush, which knows segments by their files' names, is not under way meanwhile.
-        with self._flush_lock, self._lock:
+        with self.flushing(), self._lock:
             segments = list(self._segments)
             at = segments.index(old[0]) if old[0] in segments else 0
             if (

@@ -17,8 +17,10 @@ import fcntl
 import json
 import os
 import re
+import sys
 import uuid
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from ottla.storage.durable import sync_directory, write_atomically
@@ -42,7 +44,7 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
     if name.endswith((DELETE_SUFFIX, *_OTHER_SUFFIXES)):
         return None
     match = re.fullmatch(r"(.+)-(\d+)", name)
-    return (match[1], int(match[2])) if match else None
+    return (sys.intern(match[1]), int(match[2])) if match else None
 
 
 def parse_future_directory(name: str) -> tuple[str, int] | None:
@@ -180,15 +182,18 @@ def encode_topic_id(topic_id: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
+@lru_cache(64)
 def decode_topic_id(text: str) -> uuid.UUID:
+    """Partitions of one topic, which come one after the other, share the id."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
-def read_topic_id(partition_dir: Path) -> uuid.UUID | None:
+def read_topic_id(partition_dir: str | Path) -> uuid.UUID | None:
     """Raises LogDirProblem when the file is there but makes no sense."""
-    path = partition_dir / PARTITION_METADATA_FILE
+    path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with open(path, "rb", buffering=0) as file:
+            lines = file.read().decode("utf-8").splitlines()
     except FileNotFoundError:
         return None
     try:

@@ -5,6 +5,7 @@ Called by the checkpoints, meta.properties and partition.metadata. Blocking: fsy
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -27,10 +28,13 @@ def write_atomically(path: Path, text: str, *, sync: bool = True) -> None:
 
 def sync_file_if_any(path: Path) -> None:
     """Make a file's content durable, unless it is gone."""
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return
+    with contextlib.suppress(FileNotFoundError):
+        sync_file(path)
+
+
+def sync_file(path: str | Path) -> None:
+    """Make a file's content durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -3,7 +3,7 @@
 Owned by `Log`. Invariants: epochs and start offsets both strictly ascend; whatever contradicts a new
 entry is dropped in its favour, for the new entry comes from the present leader.
 
-The file is written a little later (`on_change`), and synced with the log: a broker that comes to lead
+The file is written a little later (while `is_dirty`), and synced with the log: a broker that comes to lead
 thousands of partitions in one moment would else wait for the disk thousands of times. What a crash takes from
 it is learnt again from the batches beyond the recovery point; an epoch that left no batch there is of no
 account.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
 from pathlib import Path
 
 from ottla.storage.checkpoints import MalformedCheckpoint, read_entries, write_entries
@@ -27,22 +26,23 @@ UNDEFINED = -1
 class LeaderEpochCheckpoint:
     """Epochs with their start offsets, kept in memory and in the file."""
 
-    def __init__(self, directory: Path) -> None:
+    __slots__ = ("_directory", "_epochs", "_is_unsynced", "_starts", "is_dirty")
+
+    def __init__(self, directory: str) -> None:
         self._directory = directory
         try:
-            entries = read_entries(directory / CHECKPOINT_FILE, _parse_entry)
+            entries = read_entries(f"{directory}/{CHECKPOINT_FILE}", _parse_entry)
         except MalformedCheckpoint as problem:
             logger.warning("%s; the epochs will be learnt from the log", problem)
             entries = []
-        self._epochs = [epoch for epoch, _ in entries]
-        self._starts = [start for _, start in entries]
-        self.on_change: Callable[[], None] | None = None
-        """Called when `write` has become due."""
+        # Tuples: they seldom change, and there are thousands of them.
+        self._epochs = tuple(epoch for epoch, _ in entries)
+        self._starts = tuple(start for _, start in entries)
         self.is_dirty = False
-        """The file is not what is in memory."""
+        """The file is not what is in memory: `write` is due."""
         self._is_unsynced = False
 
-    def moved_to(self, directory: Path) -> None:
+    def moved_to(self, directory: str) -> None:
         """The log's directory has another name now."""
         self._directory = directory
 
@@ -60,12 +60,10 @@ class LeaderEpochCheckpoint:
             return
         if self._epochs and self._epochs[-1] == epoch and self._starts[-1] <= start_offset:
             return
-        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
-            self._epochs.pop()
-            self._starts.pop()
-        self._epochs.append(epoch)
-        self._starts.append(start_offset)
-        self._changed()
+        kept = len(self._epochs)
+        while kept and (self._epochs[kept - 1] >= epoch or self._starts[kept - 1] >= start_offset):
+            kept -= 1
+        self._set((*self._epochs[:kept], epoch), (*self._starts[:kept], start_offset))
 
     def start_of(self, epoch: int) -> int | None:
         """Where `epoch` begins, or None when it left nothing in the log."""
@@ -97,29 +95,25 @@ class LeaderEpochCheckpoint:
         while kept and self._starts[kept - 1] >= end_offset:
             kept -= 1
         if kept < len(self._starts):
-            del self._epochs[kept:], self._starts[kept:]
             # After a crash the stale tail is dropped again when the log is opened.
-            self._changed()
+            self._set(self._epochs[:kept], self._starts[:kept])
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that end at or before `start_offset`; the one that spans it begins there."""
         covering = bisect_right(self._starts, start_offset) - 1
         if covering < 0 or (covering == 0 and self._starts[0] == start_offset):
             return
-        del self._epochs[:covering], self._starts[:covering]
-        self._starts[0] = start_offset
-        self._changed()
+        self._set(self._epochs[covering:], (start_offset, *self._starts[covering + 1 :]))
 
     def clear(self) -> None:
         """Forget all, in the file too: what begins elsewhere now must not be taken for a part of it."""
         if self._epochs:
-            self._epochs, self._starts = [], []
+            self._set((), ())
             self._write(sync=True)
 
-    def _changed(self) -> None:
+    def _set(self, epochs: tuple[int, ...], starts: tuple[int, ...]) -> None:
+        self._epochs, self._starts = epochs, starts
         self.is_dirty = True
-        if self.on_change is not None:
-            self.on_change()
 
     def write(self) -> None:
         """Bring the file up to date. Not synced."""
@@ -129,11 +123,11 @@ class LeaderEpochCheckpoint:
     def take_unsynced(self) -> list[Path]:
         """The file, if it is to be synced; who takes it does so before the recovery point moves."""
         is_unsynced, self._is_unsynced = self._is_unsynced, False
-        return [self._directory / CHECKPOINT_FILE] if is_unsynced else []
+        return [Path(self._directory, CHECKPOINT_FILE)] if is_unsynced else []
 
     def _write(self, *, sync: bool) -> None:
         lines = (f"{epoch} {start}" for epoch, start in self.entries())
-        write_entries(self._directory / CHECKPOINT_FILE, lines, sync=sync)
+        write_entries(Path(self._directory, CHECKPOINT_FILE), lines, sync=sync)
         self.is_dirty = False
         self._is_unsynced = not sync
 

@@ -43,5 +43,5 @@ def rebuild(segment: Segment, lock: AbstractContextManager[object], is_in_use: C
             return  # truncated, deleted or compacted meanwhile
         offsets.replace_file()
         times.replace_file()
-        segment.offset_index, segment.time_index = offsets, times
+        segment.put_indexes(offsets, times)
     logger.warning("rebuilt the indexes of %s", segment.file.path)

@@ -9,11 +9,12 @@ strictly ascend; an index is never ahead of its log once both are flushed.
 
 Entries are kept in memory (arrays of machine integers, searched by bisect) and written to the file
 in one go when the segment is rolled, flushed or closed: an index lost in a crash is rebuilt from
-the log, whose bytes count. Those of sealed segments are read when first needed.
+the log, whose bytes count. Those that were there at the start are read when first needed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import sys
@@ -23,8 +24,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Self
 
+from ottla.storage.durable import sync_file
 from ottla.storage.page_cache import read_file
 from ottla.storage.places import Placed
+
+_NO_LONGS = array("q")
+_NO_INTS = array("i")
+# Columns of indexes without entries in memory. Never appended to.
 
 
 class CorruptIndex(Exception):
@@ -34,17 +40,20 @@ class CorruptIndex(Exception):
 class _Index(Placed):
     """Two parallel columns, and the file that they are kept in."""
 
-    __slots__ = ("_first", "_second", "_unloaded", "_written", "base_offset", "max_entries")
+    __slots__ = ("_first", "_second", "_unloaded", "_unsynced", "_written", "base_offset", "max_entries")
 
     ENTRY: ClassVar[struct.Struct]
-    FIRST_TYPE: ClassVar[str]
+    NOTHING: ClassVar[array[int]]
+    """The first column of an index without entries."""
 
-    def __init__(self, path: Path, base_offset: int, max_bytes: int) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, base_offset: int, max_bytes: int) -> None:
+        self.place(path)
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
-        self._first = array(self.FIRST_TYPE)
-        self._second = array("i")
+        self._first = self.NOTHING
+        self._second = _NO_INTS
+        self._unsynced = False
+        """Something was written to the file since it was synced."""
         self._unloaded = 0
         """How many entries the file holds that were not read yet; all or none."""
         self._written = 0
@@ -57,16 +66,19 @@ class _Index(Placed):
         """
         size = self.ENTRY.size
         try:
-            with self.path.open("rb") as file:
-                length = os.fstat(file.fileno()).st_size
-                if length % size:
-                    raise CorruptIndex(f"{self.path}: {length} bytes are not whole entries of {size}")
-                if length == 0:
-                    return None
-                first = self.ENTRY.unpack(os.pread(file.fileno(), size, 0))
-                last = self.ENTRY.unpack(os.pread(file.fileno(), size, length - size))
+            fd = os.open(self.location, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise CorruptIndex(f"{self.path}: missing") from None
+        try:
+            length = os.fstat(fd).st_size
+            if length % size:
+                raise CorruptIndex(f"{self.path}: {length} bytes are not whole entries of {size}")
+            if length == 0:
+                return None
+            first = self.ENTRY.unpack(os.pread(fd, size, 0))
+            last = self.ENTRY.unpack(os.pread(fd, size, length - size))
+        finally:
+            os.close(fd)
         if last[0] < first[0] or (length > size and last[0] == first[0]) or last[1] < 0:
             raise CorruptIndex(f"{self.path}: ends in {last}, below its first entry")
         self._unloaded = self._written = length // size
@@ -86,25 +98,25 @@ class _Index(Placed):
         if self._unloaded or (self._written == count and count):
             return
         tail = zip(self._first[self._written : count], self._second[self._written : count], strict=True)
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+        fd = os.open(self.location, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.pwrite(fd, self._pack(tail), self._written * self.ENTRY.size)
+            if count:
+                os.pwrite(fd, self._pack(tail), self._written * self.ENTRY.size)
+                self._unsynced = True
         finally:
             os.close(fd)
         self._written = count
 
     def flush(self) -> None:
-        """Write and fsync."""
+        """Write and, if anything was written since the last time, fsync."""
         self.write()
-        fd = os.open(self.path, os.O_WRONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        if self._unsynced:
+            self._unsynced = False
+            sync_file(self.location)
 
     def like(self) -> Self:
         """An empty one, for the same file."""
-        return type(self)(self.path, self.base_offset, self.max_entries * self.ENTRY.size)
+        return type(self)(self.location, self.base_offset, self.max_entries * self.ENTRY.size)
 
     def replace_file(self) -> None:
         """Write the entries, which are all in memory, in the place of whatever the file holds."""
@@ -129,18 +141,23 @@ class _Index(Placed):
     def _load(self) -> None:
         if not self._unloaded:
             return
-        data = read_file(self.path)
+        data = read_file(self.location)
         self._first, self._second = self._unpack(data[: len(data) - len(data) % self.ENTRY.size])
         self._unloaded = 0
         self._written = len(self._first)
 
     def _keep(self, count: int) -> None:
-        self._load()
-        del self._first[count:], self._second[count:]
+        if count:
+            self._load()
+            del self._first[count:], self._second[count:]
+        else:
+            self._first, self._second, self._unloaded = self.NOTHING, _NO_INTS, 0
         if self._written > count or count == 0:
             self._written = min(self._written, count)
-            if self.path.exists():
-                os.truncate(self.path, self._written * self.ENTRY.size)
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(self.location).st_size > self._written * self.ENTRY.size:
+                    os.truncate(self.location, self._written * self.ENTRY.size)
+                    self._unsynced = True
 
 
 class OffsetIndex(_Index):
@@ -149,7 +166,7 @@ class OffsetIndex(_Index):
     __slots__ = ()
 
     ENTRY = struct.Struct(">ii")
-    FIRST_TYPE = "i"
+    NOTHING = _NO_INTS
 
     @classmethod
     def _unpack(cls, data: bytes) -> tuple[array[int], array[int]]:
@@ -164,6 +181,8 @@ class OffsetIndex(_Index):
         """The batch at `position` ends at `offset`; does nothing when the index is full."""
         self._load()
         if len(self._first) < self.max_entries:
+            if not self._second:
+                self._first, self._second = array("i"), array("i")
             assert not self._first or offset - self.base_offset > self._first[-1]
             self._first.append(offset - self.base_offset)
             self._second.append(position)
@@ -202,7 +221,7 @@ class TimeIndex(_Index):
     __slots__ = ()
 
     ENTRY = struct.Struct(">qi")
-    FIRST_TYPE = "q"
+    NOTHING = _NO_LONGS
 
     @classmethod
     def _unpack(cls, data: bytes) -> tuple[array[int], array[int]]:
@@ -228,6 +247,8 @@ class TimeIndex(_Index):
             return
         relative = offset - self.base_offset
         if timestamp > (self._first[-1] if self._first else -1):
+            if not self._second:
+                self._first, self._second = array("q"), array("i")
             assert not self._second or relative >= self._second[-1]
             self._first.append(timestamp)
             self._second.append(relative)

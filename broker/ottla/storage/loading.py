@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from crc32c import crc32c
@@ -37,6 +37,7 @@ from ottla.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
@@ -54,7 +55,8 @@ class OldFormat(Exception):
 
 
 def load_segments(
-    directory: Path,
+    directory: str,
+    names: Sequence[str],
     config: LogConfig,
     history: ProducerHistory,
     epochs: LeaderEpochCheckpoint,
@@ -64,10 +66,14 @@ def load_segments(
     clean_shutdown: bool,
     now_ms: int,
 ) -> tuple[list[Segment], int]:
-    """The segments, recovered as needed, and the log end offset. Raises OSError, and OldFormat."""
-    _finish_swaps(directory)
-    _remove_leftovers(directory)
-    bases = sorted(int(path.stem) for path in directory.glob(f"*{LOG_SUFFIX}") if path.stem.isdigit())
+    """The segments, recovered as needed, and the log end offset. `names` are those of the files that are
+    there. Raises OSError, and OldFormat."""
+    if any(name.endswith(SWAP_SUFFIX) for name in names):
+        _finish_swaps(Path(directory))
+        names = os.listdir(directory)
+    _remove_leftovers(directory, names)
+    stems = (name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX))
+    bases = sorted(int(stem) for stem in stems if stem.isdigit())
     segments: list[Segment] = []
     end_offset = log_start_offset
     history_is_whole = False
@@ -116,14 +122,16 @@ def load_segments(
         history.snapshots.keep_within(log_start_offset, end_offset)
     else:
         history.rebuild(segments, log_start_offset, end_offset, sync=True)
-    if not epochs.entries():
+    if epochs.latest is None:
         _learn_epochs(segments, epochs)
+    for segment in segments:
+        segment.rest()
     return segments, end_offset
 
 
-def open_segment(directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+def open_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
     """The existing segment that begins at `base_offset`."""
-    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=0)
+    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=0, make=False)
 
 
 def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> Segment:
@@ -131,30 +139,31 @@ def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> Segmen
     log = directory / f"{segment_name(base_offset)}{LOG_SUFFIX}{CLEANED_SUFFIX}"
     if not log.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(log))
-    segment = _segment(directory, base_offset, config, 0, preallocate_bytes=0, suffix=CLEANED_SUFFIX)
+    segment = _segment(str(directory), base_offset, config, 0, preallocate_bytes=0, suffix=CLEANED_SUFFIX)
     if _attach(segment, is_last=False) is None:
         raise CorruptIndex(f"{log} and its indexes do not agree")
     return segment
 
 
-def new_segment(directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+def new_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
     """A new, empty segment that begins at `base_offset`."""
     preallocate_bytes = config.segment_bytes if config.preallocate else 0
     return _segment(directory, base_offset, config, now_ms, preallocate_bytes=preallocate_bytes)
 
 
 def _segment(
-    directory: Path,
+    directory: str,
     base_offset: int,
     config: LogConfig,
     now_ms: int,
     *,
     preallocate_bytes: int,
     suffix: str = "",
+    make: bool = True,
 ) -> Segment:
     # Spread by the segment's name, not by chance: as even, and the same after a restart.
     jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
-    name = f"{directory.name}/{base_offset}".encode()
+    name = f"{os.path.basename(directory)}/{base_offset}".encode()
     return Segment(
         directory,
         base_offset,
@@ -164,6 +173,7 @@ def _segment(
         roll_jitter_ms=crc32c(name) % jitter_ms_max if jitter_ms_max > 0 else 0,
         preallocate_bytes=preallocate_bytes,
         suffix=suffix,
+        make=make,
     )
 
 
@@ -174,9 +184,9 @@ def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheck
     checkpoint misses are noted. Returns whether nothing had to be cut, and the offset after the last batch.
     """
     size_found = segment.size
-    segment.offset_index.reset()
-    segment.time_index.reset()
-    segment.txn_index.reset()
+    segment.reset_indexes()
+    if not size_found:
+        return True, segment.base_offset
     segment.size = 0
     end_offset = segment.base_offset
     for header, batch in _verified_batches(segment, size_found):
@@ -199,7 +209,8 @@ def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheck
         )
         os.ftruncate(segment.fd, segment.size)
     segment.seal()
-    segment.sync()
+    if not intact:
+        segment.sync()
     return intact, end_offset
 
 
@@ -238,20 +249,17 @@ def _attach(segment: Segment, *, is_last: bool) -> int | None:
     Returns where the segment ends, if it is the last; any number otherwise.
     """
     try:
-        last_position = segment.offset_index.attach()
-        last_time = segment.time_index.attach()
-        segment.txn_index.check()
+        last_position, last_time = segment.attach_indexes()
     except CorruptIndex as problem:
         logger.warning("rebuilding an index: %s", problem)
         return None
     if last_position is not None and last_position[1] >= segment.size:
         logger.warning("rebuilding %s: it points beyond the log's end", segment.offset_index.path)
         return None
-    segment.index_full = segment.offset_index.is_full or segment.time_index.is_full
     if last_time is not None:
         segment.max_timestamp = last_time[0]
         segment.max_timestamp_offset = segment.base_offset + last_time[1]
-    if not is_last:
+    if not is_last or not segment.size:
         return segment.base_offset
     segment.load_timestamps()
     return _end_of(segment)
@@ -290,8 +298,6 @@ def _finish_swaps(directory: Path) -> None:
     """
     swaps = [path for path in directory.glob("*.swap") if _offset_of(path) is not None]
     cleaned = [offset for path in directory.glob("*.cleaned") if (offset := _offset_of(path)) is not None]
-    if not swaps:
-        return
     logger.warning("%s: finishing an interrupted swap of compacted segments", directory)
     for path in [path for path in swaps if cleaned and (_offset_of(path) or 0) >= min(cleaned)]:
         swaps.remove(path)
@@ -321,10 +327,10 @@ def _span(path: Path) -> tuple[int, int]:
     return base, end
 
 
-def _remove_leftovers(directory: Path) -> None:
-    for path in directory.iterdir():
-        orphan = path.suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX) and not (
-            path.with_suffix(LOG_SUFFIX).exists()
-        )
-        if orphan or path.suffix in (DELETED_SUFFIX, ".cleaned", ".tmp"):
-            path.unlink()
+def _remove_leftovers(directory: str, names: Sequence[str]) -> None:
+    logs = {name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX)}
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        is_orphan = suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX) and stem not in logs
+        if is_orphan or suffix in (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp"):
+            os.unlink(f"{directory}/{name}")

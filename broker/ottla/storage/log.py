@@ -11,6 +11,8 @@ The rest of what a log does, and the rules about threads, are in `log_state`.
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +66,8 @@ class AppendInfo(NamedTuple):
 class Log(CleanableLog):
     """See the module. Make one with `Log.open`."""
 
+    __slots__ = ()
+
     @classmethod
     def open(
         cls,
@@ -82,13 +86,18 @@ class Log(CleanableLog):
         Files that go are left to `chores`; without, to the next opening. Raises OSError, and
         `loading.OldFormat` for what only another version can open.
         """
-        if not directory.exists():
+        place = sys.intern(str(directory))
+        try:
+            names = os.listdir(place)
+        except FileNotFoundError:
             directory.mkdir(parents=True)
             sync_directory(directory.parent)
-        history = ProducerHistory(directory)
-        epochs = LeaderEpochCheckpoint(directory)
+            names = []
+        history = ProducerHistory(place, names)
+        epochs = LeaderEpochCheckpoint(place)
         segments, end_offset = load_segments(
-            directory,
+            place,
+            names,
             config,
             history,
             epochs,
@@ -98,7 +107,7 @@ class Log(CleanableLog):
             now_ms=now_ms,
         )
         log = cls(
-            directory,
+            place,
             config,
             segments,
             history,
@@ -114,6 +123,7 @@ class Log(CleanableLog):
         epochs.truncate_from_start(log.log_start_offset)
         epochs.write()
         log.latest_epoch = epochs.latest
+        log.nothing_cleaned()
         return log
 
     # --- appending -------------------------------------------------------------------------------
@@ -295,6 +305,7 @@ class Log(CleanableLog):
                 if header.producer_id >= 0:
                     self._history.note(header, view[pos : pos + header.size], segment)
             at = stop
+        self._producers_noted()
 
     def _must_roll(
         self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int
@@ -344,12 +355,13 @@ class Log(CleanableLog):
         guard: object | None,
     ) -> AppendInfo | None:
         """Raises KafkaError when the batch may not be appended; its first append when it is a retry."""
+        producers = self.producers
         if attributes & CONTROL_FLAG:
             marker = parse_control_record(decode_batch(view)[0])
-            self.producers.check_marker(producer_id, producer_epoch, marker)
+            producers.check_marker(producer_id, producer_epoch, marker)
             return None
         if client:
-            first = self.producers.find_duplicate(
+            first = producers.find_duplicate(
                 producer_id, producer_epoch, sequence, last_sequence(sequence, delta)
             )
             if first is not None:
@@ -363,6 +375,6 @@ class Log(CleanableLog):
                 )
         transactional = bool(attributes & TRANSACTIONAL_FLAG)
         if transactional:
-            self.producers.check_verified(producer_id, guard)
-        self.producers.check_data(producer_id, producer_epoch, sequence, transactional, client=client)
+            producers.check_verified(producer_id, guard)
+        producers.check_data(producer_id, producer_epoch, sequence, transactional, client=client)
         return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sys
 import threading
 import uuid
 from bisect import bisect_right
@@ -36,6 +37,7 @@ from ottla.storage.loading import new_segment
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dirs import LogDir
 from ottla.storage.producer_history import ProducerHistory
+from ottla.storage.producers import ProducerState
 from ottla.storage.retention import SegmentFacts, deletable_segments
 from ottla.storage.segment import LogRead, Segment
 from ottla.storage.txn_index import AbortedTransaction
@@ -46,9 +48,38 @@ logger = logging.getLogger(__name__)
 class LogState:
     """See the module."""
 
+    # Slots, here and in what logs are made of: a broker has thousands of logs that nobody uses.
+    __slots__ = (
+        "_active",
+        "_chores",
+        "_config",
+        "_directory",
+        "_epochs",
+        "_flush_lock",
+        "_flush_messages",
+        "_history",
+        "_is_plain",
+        "_lock",
+        "_max_message_bytes",
+        "_producers",
+        "_roll_ms",
+        "_segment_bytes",
+        "_segments",
+        "_topic_id",
+        "_verifies",
+        "closed",
+        "last_flush_ms",
+        "latest_epoch",
+        "log_dir",
+        "log_end_offset",
+        "log_start_offset",
+        "recovery_point",
+        "truncations",
+    )
+
     def __init__(
         self,
-        directory: Path,
+        directory: str,
         config: LogConfig,
         segments: list[Segment],
         history: ProducerHistory,
@@ -61,14 +92,16 @@ class LogState:
         recovery_point: int,
         last_flush_ms: int,
     ) -> None:
-        self.directory = directory
+        self._directory = directory
         self.log_dir = log_dir
         """Where it lies; told of every I/O error, after which it takes its logs out of use."""
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
         """All before it is on disk for certain."""
-        self.producers = history.state
+        self._producers: ProducerState | None = None
+        """The history's, once somebody has asked for it, or there was something in it at the start."""
+        self._verifies = False
         self.closed = False
         """Takes no appends any more: it was closed or deleted, or its directory has failed."""
         self.last_flush_ms = last_flush_ms
@@ -77,17 +110,22 @@ class LogState:
         self._epochs = epochs
         self._chores = chores
         self.latest_epoch = epochs.latest
-        epochs.on_change = self._epochs_changed
         self._topic_id = read_topic_id(directory)
         self._lock = threading.RLock()
-        self._flush_lock = threading.Lock()
+        self._flush_lock: threading.Lock | None = None
         self.truncations = 0
         """How often something was dropped from its end."""
         self._config = config
         self._set_segments(segments)
         self.config = config
+        if history.has_producers:
+            self._producers = history.state
 
     # --- facts -----------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> Path:
+        return Path(self._directory)
 
     @property
     def config(self) -> LogConfig:
@@ -207,12 +245,48 @@ class LogState:
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers silent for that long (producer.id.expiration.ms); how many."""
+        if self._producers is None:
+            return 0
         with self._lock:
-            return self.producers.expire(now_ms, expiration_ms)
+            return self._producers.expire(now_ms, expiration_ms)
+
+    @property
+    def producers(self) -> ProducerState:
+        """Made when it is first asked for."""
+        state = self._producers
+        if state is None:
+            with self._lock:
+                state = self._history.state
+                state.verifies = self._verifies
+                self._producers = state
+        return state
+
+    def _producers_noted(self) -> None:
+        """The history may have come to have some."""
+        if self._producers is None and self._history.has_producers:
+            self._producers = self.producers
+
+    @property
+    def verifies(self) -> bool:
+        """Whether transactions have to be verified before they begin here (KIP-890)."""
+        return self._verifies
+
+    @verifies.setter
+    def verifies(self, verifies: bool) -> None:
+        self._verifies = verifies
+        if self._producers is not None:
+            self._producers.verifies = verifies
+
+    def forget_replicated(self, high_watermark: int) -> None:
+        """All before it is on every replica in sync."""
+        if self._producers is not None:
+            self._producers.forget_replicated(high_watermark)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to where read_committed consumers may read (KIP-98)."""
-        unstable = self.producers.first_unstable_offset(high_watermark)
+        if self._producers is None:
+            return high_watermark
+        unstable = self._producers.first_unstable_offset(high_watermark)
         if unstable is None or unstable >= high_watermark:
             return high_watermark
         return max(unstable, self.log_start_offset)
@@ -251,7 +325,7 @@ class LogState:
         """Note that `epoch` begins at `offset`: on becoming leader, and with an epoch's first batch."""
         with self._lock, self._io("note an epoch of"):
             self._epochs.assign(epoch, offset)
-            self.latest_epoch = self._epochs.latest
+            self._epochs_changed()
 
     def write_epochs(self) -> None:
         """Bring the file of leader epochs up to date. No fsync."""
@@ -274,7 +348,7 @@ class LogState:
             if offset >= self.log_end_offset:
                 # Also a leader's epoch that begins here, and left nothing in the log.
                 self._epochs.truncate_from_end(self.log_end_offset)
-                self.latest_epoch = self._epochs.latest
+                self._epochs_changed()
                 return False
             if offset < self._segments[0].base_offset:
                 self.truncate_fully_and_start_at(offset)
@@ -289,11 +363,12 @@ class LogState:
             self.log_start_offset = min(self.log_start_offset, offset)
             self._lower_recovery_point(offset)
             self._epochs.truncate_from_end(offset)
-            self.latest_epoch = self._epochs.latest
+            self._epochs_changed()
             if taken_back:
                 self._history.snapshots.keep_within(self.log_start_offset, offset)
             else:  # not synced: this runs on the event loop
                 self._history.rebuild(kept, self.log_start_offset, offset, sync=False)
+                self._producers_noted()
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -301,7 +376,7 @@ class LogState:
         with self._lock, self._io("truncate"):
             self.truncations += 1
             self._bury(self._segments)
-            self._set_segments([new_segment(self.directory, offset, self._config, 0)])
+            self._set_segments([new_segment(self._directory, offset, self._config, 0)])
             self.log_end_offset = self.log_start_offset = offset
             self._lower_recovery_point(offset)
             self._epochs.clear()
@@ -329,7 +404,7 @@ class LogState:
                 return
             self._active.seal()
             offset = max(self.log_end_offset, base_offset or 0)
-            segment = new_segment(self.directory, offset, self._config, now_ms)
+            segment = new_segment(self._directory, offset, self._config, now_ms)
             self._history.take_snapshot(offset, self.log_start_offset, sync=False)
             self._set_segments([*self._segments, segment])
             self._chores.work_soon(self.flush_sealed)
@@ -341,7 +416,7 @@ class LogState:
                 return False
             self.log_start_offset = offset
             self._epochs.truncate_from_start(offset)
-            self.latest_epoch = self._epochs.latest
+            self._epochs_changed()
             return True
 
     def delete_old_segments(self, *, now_ms: int, high_watermark: int) -> int:
@@ -349,7 +424,7 @@ class LogState:
         with self._io("delete segments of"):
             # What may have to come from the disk, before others wait for the lock.
             for segment in self._segments[: self._deletable(now_ms, high_watermark)]:
-                segment.load_indexes()
+                segment.load()
         with self._lock, self._io("delete segments of"):
             segments = self._segments
             count = self._deletable(now_ms, high_watermark)
@@ -396,7 +471,9 @@ class LogState:
 
     def flush(self, *, include_active: bool = True) -> None:
         """fsync what was appended since the recovery point, and move that. Blocking."""
-        with self._flush_lock:
+        if self.recovery_point >= (self.log_end_offset if include_active else self._active.base_offset):
+            return
+        with self.flushing():
             with self._lock:
                 if self.closed:
                     return
@@ -442,8 +519,7 @@ class LogState:
             self.flush()
             with self._lock:
                 self._history.take_snapshot(self.log_end_offset, self.log_start_offset, sync=True)
-            for index in (self._active.offset_index, self._active.time_index):
-                index.flush()
+            self._active.sync_indexes()
         self.closed = True
 
     def retire(self) -> Path | None:
@@ -451,26 +527,29 @@ class LogState:
         name, or None when it was gone already. Quick: no fsync, nothing is removed yet."""
         with self._lock:
             suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
-            doomed = self.directory.with_name(self.directory.name[: 255 - len(suffix)] + suffix)
+            present = self.directory
+            doomed = present.with_name(present.name[: 255 - len(suffix)] + suffix)
             try:
                 with self._io("delete"):
-                    if not self.directory.exists():
+                    if not present.exists():
                         return None
-                    self.directory.rename(doomed)
+                    present.rename(doomed)
             finally:
                 self.closed = True
-            self.directory = doomed
+            self._directory = str(doomed)
             return doomed
 
     def move_to(self, directory: Path) -> None:
         """Rename the directory: a log that was in the making takes its place. Raises KAFKA_STORAGE_ERROR."""
         with self._lock, self._io("rename"):
+            for segment in self._segments:
+                segment.load()
             self.directory.rename(directory)
-            self.directory = directory
+            self._directory = sys.intern(str(directory))
             for segment in self._segments:
                 segment.moved_to(directory)
-            self._history.snapshots.moved_to(directory)
-            self._epochs.moved_to(directory)
+            self._history.snapshots.moved_to(self._directory)
+            self._epochs.moved_to(self._directory)
 
     def delete(self) -> None:
         """Remove the log: renamed first, so that a crash in between is finished at the next start.
@@ -489,7 +568,17 @@ class LogState:
         self._roll_ms = self._config.max_segment_ms - self._active.roll_jitter_ms
 
     def _epochs_changed(self) -> None:
-        self._chores.work_soon(self.write_epochs)
+        self.latest_epoch = self._epochs.latest
+        if self._epochs.is_dirty:
+            self._chores.work_soon(self.write_epochs)
+
+    def flushing(self) -> threading.Lock:
+        """Held while files are flushed, of segments that are known by their files' names."""
+        lock = self._flush_lock
+        if lock is None:
+            with self._lock:
+                lock = self._flush_lock = self._flush_lock or threading.Lock()
+        return lock
 
     @contextmanager
     def _io(self, action: str) -> Iterator[None]:

@@ -24,7 +24,6 @@ import mmap
 import os
 import threading
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 logger = logging.getLogger(__name__)
@@ -117,10 +116,8 @@ def try_pread(fd: int, length: int, position: int) -> bytes | bytearray | None:
     return buffer[:got]
 
 
-def read_file(path: Path) -> bytes:
-    """As `path.read_bytes()`. Raises OSError, and ColdRead inside `NoWaiting`."""
-    if _here.may_wait:
-        return path.read_bytes()
+def read_file(path: str) -> bytes:
+    """All that is in the file. Raises OSError, and ColdRead inside `NoWaiting`."""
     file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     size = os.fstat(file.fd).st_size
     return bytes(pread(file.fd, size, 0)) if size else b""

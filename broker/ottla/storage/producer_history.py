@@ -13,8 +13,7 @@ stable offset never passes an abort that readers cannot be told of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 from ottla.protocol.records import BatchHeader, decode_batch, parse_control_record
 from ottla.storage.producers import BatchMetadata, ProducerEntry, ProducerState
@@ -33,9 +32,23 @@ _LOOK_BACK_BYTES = (1 << 20, 16 << 20)
 class ProducerHistory:
     """See the module."""
 
-    def __init__(self, directory: Path) -> None:
-        self.state = ProducerState()
-        self.snapshots = SnapshotFiles(directory)
+    __slots__ = ("_state", "snapshots")
+
+    def __init__(self, directory: str, names: Iterable[str]) -> None:
+        """`names` are those of the files in the log's directory."""
+        self._state: ProducerState | None = None
+        self.snapshots = SnapshotFiles(directory, names)
+
+    @property
+    def state(self) -> ProducerState:
+        """Made when it is first asked for: most logs that nobody uses have no producers."""
+        if self._state is None:
+            self._state = ProducerState()
+        return self._state
+
+    @property
+    def has_producers(self) -> bool:
+        return self._state is not None
 
     def note(self, header: BatchHeader, batch: memoryview | bytes, segment: Segment | None) -> None:
         """A producer's batch is in the log; `batch` is read of markers only. An aborted transaction goes
@@ -69,13 +82,17 @@ class ProducerHistory:
         """Write down the state before `offset`, unless that was done or there is nothing before it."""
         latest = self.snapshots.latest
         if offset > (log_start_offset if latest is None else latest):
-            self.snapshots.write(offset, self.state.all(), sync=sync)
+            self.snapshots.write(offset, {} if self._state is None else self._state.all(), sync=sync)
 
     def clear(self) -> None:
         """Forget all producers, and remove the snapshots."""
-        self.state.clear()
-        for offset in list(self.snapshots.offsets):
+        self._forget()
+        for offset in self.snapshots.offsets:
             self.snapshots.remove(offset)
+
+    def _forget(self) -> None:
+        if self._state is not None:
+            self._state.clear()
 
     def rebuild(
         self, segments: Sequence[Segment], log_start_offset: int, end_offset: int, *, sync: bool
@@ -83,12 +100,13 @@ class ProducerHistory:
         """Make the state that of all batches before `end_offset`; later snapshots are removed, and one is
         left there."""
         self.snapshots.keep_within(log_start_offset, end_offset)
-        self.state.clear()
+        self._forget()
         found = self.snapshots.load_newest()
         at = log_start_offset
         if found is not None:
             at, producers = found
-            self.state.load(producers)
+            if producers:
+                self.state.load(producers)
         for index, segment in enumerate(segments):
             next_base = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
             if next_base <= at or segment.base_offset >= end_offset:
@@ -102,7 +120,7 @@ class ProducerHistory:
     def take_back(self, segments: Sequence[Segment], end_offset: int) -> bool:
         """The log is about to be truncated to `end_offset`, within the first of `segments`, its last ones.
         Whether the state is what it was then; if not it is to be rebuilt."""
-        if self.state.is_empty:
+        if self._state is None or self._state.is_empty:
             return True  # it was empty with the tail, so it is without
         tail: list[BatchHeader] = []
         for segment in segments:

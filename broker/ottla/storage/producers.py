@@ -101,6 +101,8 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one log."""
 
+    __slots__ = ("_entries", "_ongoing", "_unreplicated", "_verifying", "verifies")
+
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}

@@ -3,7 +3,8 @@
 Owned by `Log` (which serialises writers); `FileSlice`s travel up to the server, which sends them
 with sendfile. Invariants: `size` is the number of bytes that hold whole batches (a preallocated file is
 longer until it is sealed); a slice keeps its file's descriptor open, so that it stays readable after the
-segment is deleted.
+segment is deleted. Of thousands of logs most are not used for long, and so descriptors and indexes are opened
+and made when they are first needed; that is before the files get other names.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +51,9 @@ _LOCATE = struct.Struct(">qi11xi")
 _MAGIC_POSITION = 16
 # The first bytes of a batch: base offset, batch length, and the leader epoch that the leader gives it.
 HEAD = struct.Struct(">qii")
+_OPENING = threading.Lock()
+_NO_BATCHES: dict[int, int] = {}
+"""Shared by segments that were not appended to yet, and never changed."""
 assert HEAD.size == HEAD_BYTES
 
 
@@ -61,16 +66,32 @@ Rename = Callable[[Path, Path], None]
 
 
 class SegmentFile(Placed):
-    """An open file; the descriptor closes when the last reference is dropped."""
+    """A file, opened when it is first needed; the descriptor closes when the last reference is dropped."""
 
     __slots__ = ("fd", "read_ahead")
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, *, make: bool = True) -> None:
+        """With `make` the file is opened now, and made if it is not there. Raises OSError."""
+        self.place(path)
         self.read_ahead = 0
         """Up to where somebody who reads it from the disk has it read ahead (server.cold_reads)."""
         self.fd = -1
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """The descriptor; -1 before `open`."""
+        if make:
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def open(self) -> int:
+        """The descriptor. From any thread; raises OSError."""
+        with _OPENING:
+            if self.fd < 0:
+                self.fd = os.open(self.location, os.O_RDWR | os.O_CLOEXEC)
+            return self.fd
+
+    def close(self) -> None:
+        """To be opened anew when it is needed. Only for who knows of nobody that reads it."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -106,12 +127,16 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index",
+        "_fd",
+        "_index_max_bytes",
+        "_offset_index",
         "_older",
         "_preallocated",
         "_recent",
+        "_time_index",
+        "_txn_index",
         "base_offset",
         "created_ms",
-        "fd",
         "file",
         "first_timestamp",
         "index_full",
@@ -119,16 +144,13 @@ class Segment:
         "index_is_suspect",
         "max_timestamp",
         "max_timestamp_offset",
-        "offset_index",
         "roll_jitter_ms",
         "size",
-        "time_index",
-        "txn_index",
     )
 
     def __init__(
         self,
-        directory: Path,
+        directory: str | Path,
         base_offset: int,
         *,
         index_interval_bytes: int,
@@ -137,21 +159,20 @@ class Segment:
         roll_jitter_ms: int = 0,
         preallocate_bytes: int = 0,
         suffix: str = "",
+        make: bool = True,
     ) -> None:
-        """Opens the files, or makes them, then with `preallocate_bytes` taken (preallocate). Its age counts
-        as `roll_jitter_ms` more than it is (segment.jitter.ms). The names end in `suffix`."""
-        name = segment_name(base_offset)
-        self.file = SegmentFile(directory / (name + LOG_SUFFIX + suffix))
-        self.fd = self.file.fd
+        """With `make` opens the files, or makes them, then with `preallocate_bytes` taken (preallocate);
+        without, the log has to be there. Its age counts as `roll_jitter_ms` more than it is
+        (segment.jitter.ms). The names end in `suffix`. Raises OSError."""
+        path = f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}{suffix}"
+        self.file = SegmentFile(path, make=make)
+        self._fd = self.file.fd
         self.base_offset = base_offset
-        self.size = os.fstat(self.fd).st_size
-        self.offset_index = OffsetIndex(
-            directory / (name + INDEX_SUFFIX + suffix), base_offset, index_max_bytes
-        )
-        self.time_index = TimeIndex(
-            directory / (name + TIME_INDEX_SUFFIX + suffix), base_offset, index_max_bytes
-        )
-        self.txn_index = TransactionIndex(directory / (name + TXN_INDEX_SUFFIX + suffix), base_offset)
+        self.size = os.stat(path).st_size
+        self._index_max_bytes = index_max_bytes
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TransactionIndex | None = None
         self._preallocated = preallocate_bytes > 0 and self.size == 0
         if self._preallocated:
             os.ftruncate(self.fd, preallocate_bytes)
@@ -169,8 +190,79 @@ class Segment:
         self._bytes_since_index = 0
         # Where recently appended batches begin, in two generations: readers at the tail and the
         # high watermark ask for just these, and need no scan.
-        self._recent: dict[int, int] = {}
-        self._older: dict[int, int] = {}
+        self._recent = _NO_BATCHES
+        self._older = _NO_BATCHES
+
+    # --- its files -------------------------------------------------------------------------------
+
+    @property
+    def fd(self) -> int:
+        """The log's descriptor, opened now if it was not used yet. Raises OSError."""
+        fd = self._fd
+        if fd < 0:
+            fd = self._fd = self.file.open()
+        return fd
+
+    def rest(self) -> None:
+        """Hold no descriptor until it is used (again). Only for who knows of nobody that reads it."""
+        self._fd = -1
+        self.file.close()
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        index = self._offset_index
+        if index is None:
+            path = self._beside(INDEX_SUFFIX)
+            index = self._offset_index = OffsetIndex(path, self.base_offset, self._index_max_bytes)
+        return index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        index = self._time_index
+        if index is None:
+            path = self._beside(TIME_INDEX_SUFFIX)
+            index = self._time_index = TimeIndex(path, self.base_offset, self._index_max_bytes)
+        return index
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        index = self._txn_index
+        if index is None:
+            index = self._txn_index = TransactionIndex(self._beside(TXN_INDEX_SUFFIX), self.base_offset)
+        return index
+
+    def attach_indexes(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """Take over the indexes' files as they are; the last entries of the first two. Raises CorruptIndex,
+        OSError."""
+        offsets, times = self.offset_index, self.time_index
+        last = offsets.attach(), times.attach()
+        self.txn_index.check()
+        self.index_full = offsets.is_full or times.is_full
+        self._forget_empty_indexes()
+        return last
+
+    def reset_indexes(self) -> None:
+        """Make them empty, in memory and on disk. Raises OSError."""
+        for index in (self.offset_index, self.time_index, self.txn_index):
+            index.reset()
+        self._forget_empty_indexes()
+
+    def _forget_empty_indexes(self) -> None:
+        if not self._offset_index:
+            self._offset_index = None
+        if not self._time_index:
+            self._time_index = None
+        if not self._txn_index:
+            self._txn_index = None
+
+    def put_indexes(self, offsets: OffsetIndex, times: TimeIndex) -> None:
+        """Use these from now on."""
+        self._offset_index, self._time_index = offsets, times
+
+    def _beside(self, suffix: str) -> str:
+        """Where another of its files is."""
+        head, _, tail = self.file.location.rpartition(LOG_SUFFIX)
+        return f"{head}{suffix}{tail}"
 
     # --- appending -------------------------------------------------------------------------------
 
@@ -185,7 +277,9 @@ class Segment:
     ) -> None:
         """Write one batch, `head` and `rest` being its bytes. Raises OSError, leaving no part of it."""
         position = self.size
-        fd = self.fd
+        fd = self._fd
+        if fd < 0:
+            fd = self.fd
         written = os.pwritev(fd, (head, rest), position)
         if written != size:
             self._write_remainder(b"".join((head, rest)), written, position)
@@ -201,7 +295,7 @@ class Segment:
         """Account for a batch that was written at `self.size`."""
         position = self.size
         recent = self._recent
-        if len(recent) >= _RECENT_BATCHES_MAX:
+        if not 0 < len(recent) < _RECENT_BATCHES_MAX:
             self._older = recent
             self._recent = recent = {}
         recent[first_offset] = position
@@ -308,6 +402,8 @@ class Segment:
         return scan_headers(self.fd, position, self.size)
 
     def slice(self, position: int, length: int) -> FileSlice:
+        if self._fd < 0:
+            self._fd = self.file.open()
         return FileSlice(self.file, position, length)
 
     def read_batch(self, position: int) -> bytes:
@@ -321,8 +417,7 @@ class Segment:
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
-        self._recent.clear()
-        self._older = {}
+        self._recent = self._older = _NO_BATCHES
         os.ftruncate(self.fd, position)
         self._preallocated = False
         self.size = position
@@ -350,8 +445,7 @@ class Segment:
         """No more appends: note the highest timestamp, bring the files to what they hold."""
         if self.max_timestamp >= 0:
             self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset, sealing=True)
-        self._recent.clear()
-        self._older = {}
+        self._recent = self._older = _NO_BATCHES
         if self._preallocated:
             os.ftruncate(self.fd, self.size)
             self._preallocated = False
@@ -364,21 +458,26 @@ class Segment:
     def sync(self) -> None:
         """fsync log and indexes, as written so far."""
         os.fsync(self.fd)
+        self.sync_indexes()
+        if self._txn_index is not None:
+            self._txn_index.sync()
+
+    def sync_indexes(self) -> None:
+        """Write, and fsync what was written."""
         self.offset_index.flush()
         self.time_index.flush()
-        self.txn_index.sync()
 
     def largest_timestamp(self) -> int:
         """The highest timestamp, or the file's time of change when the records have none."""
         if self.max_timestamp >= 0:
             return self.max_timestamp
-        return int(os.fstat(self.fd).st_mtime * 1000)
+        return int(os.stat(self.file.location if self._fd < 0 else self._fd).st_mtime * 1000)
 
     def set_aside(self, *, with_snapshot: bool = True, rename: Rename = os.rename) -> list[Path]:
         """Rename the files, so that nobody opens them any more and their names are free; returns what is
         to be unlinked, which takes its time. Readers that hold slices go on reading. The log goes last, so
         that a crash in between leaves a log whose indexes are rebuilt, and not indexes without a log."""
-        self.load_indexes()
+        self.load()
         aside: list[Path] = []
         for path in self._paths():
             if path.suffix == SNAPSHOT_SUFFIX and not with_snapshot:
@@ -389,9 +488,11 @@ class Segment:
                 aside.append(doomed)
         return aside
 
-    def load_indexes(self) -> None:
-        """Read the indexes, which else are read when first needed: before the files get another name, for a
-        reader that found this segment a moment ago."""
+    def load(self) -> None:
+        """Open the log and read the indexes, which else is done when first needed: before the files get other
+        names, for a reader that found this segment a moment ago."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fd = self.file.open()
         self.offset_index.lookup(self.base_offset)
         self.time_index.last()
         self.txn_index.load()
@@ -404,12 +505,13 @@ class Segment:
             target = part.path.with_name(name)
             if part is not self.txn_index or len(self.txn_index):
                 rename(part.path, target)
-            part.path = target
+            part.place(target)
 
     def moved_to(self, directory: Path) -> None:
         """The directory has another name now."""
-        for part in (self.file, self.offset_index, self.time_index, self.txn_index):
-            part.path = directory / part.path.name
+        for part in (self.file, self._offset_index, self._time_index, self._txn_index):
+            if part is not None:
+                part.place(directory / part.path.name)
 
     def remove_files(self) -> None:
         """Unlink at once. Only for who can rule out that another log has taken the directory's name."""
@@ -419,9 +521,9 @@ class Segment:
     def _paths(self) -> list[Path]:
         log = self.file.path
         return [
-            self.offset_index.path,
-            self.time_index.path,
-            self.txn_index.path,
+            log.with_suffix(INDEX_SUFFIX),
+            log.with_suffix(TIME_INDEX_SUFFIX),
+            log.with_suffix(TXN_INDEX_SUFFIX),
             log.with_suffix(SNAPSHOT_SUFFIX),
             log,
         ]

@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from bisect import bisect_right, insort
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from crc32c import crc32c
@@ -86,20 +85,24 @@ def decode(data: bytes) -> dict[int, ProducerEntry]:
 class SnapshotFiles:
     """The snapshots of one log, by offset."""
 
-    def __init__(self, directory: Path) -> None:
+    __slots__ = ("_directory", "_unsynced", "offsets")
+
+    def __init__(self, directory: str, names: Iterable[str]) -> None:
+        """`names` are those of the files that are there."""
         self._directory = directory
-        names = (path.stem for path in directory.glob(f"*{SNAPSHOT_SUFFIX}"))
-        self.offsets = sorted(int(name) for name in names if name.isdigit())
-        self._unsynced: list[int] = []
+        stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+        # Tuples, which cost nothing while they are empty.
+        self.offsets = tuple(sorted(int(stem) for stem in stems if stem.isdigit()))
+        self._unsynced: tuple[int, ...] = ()
 
     @property
     def latest(self) -> int | None:
         return self.offsets[-1] if self.offsets else None
 
     def path(self, offset: int) -> Path:
-        return self._directory / (segment_name(offset) + SNAPSHOT_SUFFIX)
+        return Path(self._directory, segment_name(offset) + SNAPSHOT_SUFFIX)
 
-    def moved_to(self, directory: Path) -> None:
+    def moved_to(self, directory: str) -> None:
         """The directory has another name now."""
         self._directory = directory
 
@@ -111,10 +114,9 @@ class SnapshotFiles:
                 file.flush()
                 os.fsync(file.fileno())
         if not sync:
-            self._unsynced.append(offset)
-        at = bisect_right(self.offsets, offset)
-        if not at or self.offsets[at - 1] != offset:
-            insort(self.offsets, offset)
+            self._unsynced += (offset,)
+        if offset not in self.offsets:
+            self.offsets = tuple(sorted((*self.offsets, offset)))
 
     def load_newest(self) -> tuple[int, dict[int, ProducerEntry]] | None:
         """(offset, producers) of the newest snapshot that is intact; damaged ones are removed."""
@@ -134,8 +136,7 @@ class SnapshotFiles:
 
     def forget(self, offset: int) -> None:
         """Its file goes, or went, with the segment that begins at `offset`."""
-        if offset in self.offsets:
-            self.offsets.remove(offset)
+        self.offsets = tuple(each for each in self.offsets if each != offset)
 
     def keep_within(self, above: int, up_to: int) -> None:
         """Remove those at or below `above`, and those beyond `up_to`."""
@@ -153,5 +154,5 @@ class SnapshotFiles:
 
     def unsynced(self) -> list[Path]:
         """Files written without sync since the last call, which the caller is going to sync."""
-        offsets, self._unsynced = self._unsynced, []
+        offsets, self._unsynced = self._unsynced, ()
         return [self.path(offset) for offset in offsets]

@@ -39,11 +39,11 @@ class TransactionIndex(Placed):
 
     __slots__ = ("_base_offset", "_data", "_size")
 
-    def __init__(self, path: Path, base_offset: int) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, base_offset: int) -> None:
+        self.place(path)
         self._base_offset = base_offset
         try:
-            self._size = path.stat().st_size
+            self._size = os.stat(self.location).st_size
         except FileNotFoundError:
             self._size = 0
         self._data: bytearray | None = None
@@ -120,7 +120,7 @@ class TransactionIndex(Placed):
 
     def _load(self) -> bytearray:
         if self._data is None:
-            self._data = bytearray(read_file(self.path)) if self._size else bytearray()
+            self._data = bytearray(read_file(self.location)) if self._size else bytearray()
         return self._data
 
     def _last_offset(self, at: int) -> int:
