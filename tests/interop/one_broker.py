@@ -12,13 +12,14 @@ from ottla.local.processes import ChildProcess
 
 
 @contextmanager
-def one_broker(directory: Path) -> Iterator[str]:
-    """Its address. At the end, nothing may have gone wrong in it, and it must go by itself."""
+def one_broker(directory: Path, *settings: str) -> Iterator[str]:
+    """Its address; `settings` are NAME=VALUE. At the end, nothing may have gone wrong in it, and it must go
+    by itself."""
     ready = directory / "ready"
     script = Path(__file__).with_name("single_broker.py")
     log = directory / "broker.log"
     broker = ChildProcess(
-        "broker", [sys.executable, str(script), str(directory / "data"), str(ready)], log=log
+        "broker", [sys.executable, str(script), str(directory / "data"), str(ready), *settings], log=log
     )
     broker.start()
     try:

@@ -37,9 +37,12 @@ def test_what_is_advertised(routes: list[Route]) -> None:
     assert served[ApiKey.FETCH] == (0, 17)
     assert served[ApiKey.METADATA] == (0, 12)
     assert served[ApiKey.API_VERSIONS] == (0, 4)
-    for key in (ApiKey.OFFSET_COMMIT, ApiKey.JOIN_GROUP, ApiKey.LIST_GROUPS, ApiKey.INIT_PRODUCER_ID):
+    for key in (
+        *(ApiKey.OFFSET_COMMIT, ApiKey.JOIN_GROUP, ApiKey.LIST_GROUPS, ApiKey.INIT_PRODUCER_ID),
+        *(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT),
+    ):
         assert served[key][0] == 0, f"{key.name}: clients pin it low"
-    not_yet = {ApiKey.SASL_HANDSHAKE, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.CONSUMER_GROUP_HEARTBEAT}
+    not_yet = {ApiKey.SASL_HANDSHAKE, ApiKey.CONSUMER_GROUP_HEARTBEAT}
     assert not not_yet & served.keys()
 
 

@@ -50,6 +50,7 @@ from ottla.server.offsets_coordinator import make_coordinator, offsets_partition
 from ottla.server.purgatory import Purgatory
 from ottla.server.routes import Rooms
 from ottla.server.throttling import broker_quotas
+from ottla.server.transactions import Transactions
 from ottla.storage.directories import LogDirProblem
 from ottla.storage.loading import OldFormat
 from ottla.storage.manager import LogManager
@@ -231,6 +232,21 @@ class Broker:
         undo.push_async_callback(dynamic.stop)
         await dynamic.start()
 
+        self.transactions = transactions = Transactions(
+            settings,
+            broker_epoch=lambda: self.broker_epoch,
+            store=store,
+            replicas=replicas,
+            purgatory=purgatory,
+            cache=self.cache,
+            channel=channel,
+            connect=self._connect,
+            clock=clock,
+            cold_reads=cold_reads,
+        )
+        undo.push_async_callback(transactions.stop)
+        await transactions.start()
+
         self.coordinator = coordinator = make_coordinator(
             config,
             replicas,
@@ -239,6 +255,7 @@ class Broker:
             clock,
             cold_reads,
             partitions=await offsets_partitions(store, config),
+            transactions=transactions,
         )
         undo.push_async_callback(coordinator.stop)
         coordinator.start()
@@ -275,6 +292,7 @@ class Broker:
             replicas=replicas,
             purgatory=purgatory,
             coordinator=coordinator,
+            transactions=transactions,
             controller=controller,
             channel=channel,
             first_view=self._first_view,

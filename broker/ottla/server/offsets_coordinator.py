@@ -21,6 +21,7 @@ from ottla.server.cold_reads import ColdReads
 from ottla.server.group_log import ReplicatedLog
 from ottla.server.handlers.auto_create import OFFSETS_TOPIC
 from ottla.server.purgatory import Purgatory
+from ottla.server.transactions import Transactions
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def make_coordinator(
     cold_reads: ColdReads,
     *,
     partitions: int,
+    transactions: Transactions,
 ) -> GroupCoordinator:
     group_log = ReplicatedLog(
         OFFSETS_TOPIC,
@@ -60,7 +62,9 @@ def make_coordinator(
         log=group_log,
         clock=clock,
         partition_exists=lambda topic, partition: partition in (cache.partitions(topic) or ()),
+        verify=transactions.verifier.verify_offsets,
     )
+    transactions.writer.offsets_ended = coordinator.transaction_completed
 
     def leads(topic: str, partition: int) -> None:
         if topic == OFFSETS_TOPIC:

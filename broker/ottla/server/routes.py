@@ -48,12 +48,16 @@ from ottla.server.handlers.log_dirs import LogDirsHandler
 from ottla.server.handlers.metadata import MetadataHandler
 from ottla.server.handlers.offsets import OffsetsHandler
 from ottla.server.handlers.produce import ProduceHandler
+from ottla.server.handlers.produce_transactions import TransactionGate
 from ottla.server.handlers.producer_ids import ProducerIdsHandler
 from ottla.server.handlers.reassignments import ReassignmentsHandler
 from ottla.server.handlers.topics import TopicsHandler
+from ottla.server.handlers.transaction_states import TransactionStatesHandler
+from ottla.server.handlers.transactions import TransactionsHandler
 from ottla.server.handlers.zookeeper_offsets import ZooKeeperOffsets
 from ottla.server.purgatory import Purgatory
 from ottla.server.throttling import ClientThrottle, LoopTime
+from ottla.server.transactions import Transactions
 from ottla.storage.manager import LogManager
 
 
@@ -77,6 +81,7 @@ class Rooms:
     replicas: ReplicaManager
     purgatory: Purgatory
     coordinator: GroupCoordinator
+    transactions: Transactions
     controller: Controller
     channel: ControllerChannel
     first_view: FirstView
@@ -92,13 +97,22 @@ class Handler(Protocol):
 def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     config, cache, clock = rooms.config, rooms.cache, rooms.clock
     replicas, purgatory, controller = rooms.replicas, rooms.purgatory, rooms.controller
+    transactions = rooms.transactions
     creator = TopicCreator(config, rooms.channel.create_topics)
     fetch_max_bytes = config.get_int("fetch.max.bytes")
     throttle = ClientThrottle(rooms.quotas, clock)
     access = None if rooms.acls is None else TopicAccess(rooms.acls.authorizer)
     dispatcher.meters = LoopTime(rooms.quotas.requests, clock)
     return (
-        ProduceHandler(replicas, purgatory, cache, clock, throttle, access),
+        ProduceHandler(
+            replicas,
+            purgatory,
+            cache,
+            clock,
+            throttle,
+            TransactionGate(replicas, transactions.verifier, clock),
+            access,
+        ),
         FetchHandler(
             replicas,
             purgatory,
@@ -112,7 +126,9 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         ),
         OffsetsHandler(replicas, clock, rooms.cold_reads),
         MetadataHandler(cache, creator, config, rooms.first_view),
-        FindCoordinatorHandler(cache, creator, rooms.coordinator.partition_for),
+        FindCoordinatorHandler(
+            cache, creator, rooms.coordinator.partition_for, transactions.coordinator.partition_for
+        ),
         GroupsHandler(
             rooms.coordinator,
             ZooKeeperOffsets(
@@ -135,7 +151,9 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         AlterConfigsHandler(rooms.settings, cache, rooms.dynamic),
         ReassignmentsHandler(controller),
         ClientQuotasHandler(StoredQuotas(rooms.dynamic)),
-        ProducerIdsHandler(config.broker_id, rooms.broker_epoch, rooms.channel, controller),
+        ProducerIdsHandler(transactions, controller),
+        TransactionsHandler(transactions.coordinator, rooms.coordinator, transactions.writer, cache),
+        TransactionStatesHandler(transactions.coordinator),
         DeleteRecordsHandler(replicas, cache, monotonic),
         LogDirsHandler(rooms.logs, replicas),
         DescribeProducersHandler(replicas, cache),

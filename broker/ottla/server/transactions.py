@@ -15,7 +15,7 @@ from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.ports import NoProducerId
 from ottla.metadata import znodes
 from ottla.metadata.cache import MetadataCache
-from ottla.metadata.config import BrokerConfig
+from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.producer_ids import NoBlock, ProducerIdBlock, ProducerIds
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -38,7 +38,7 @@ VERIFICATION: Final = "transaction.partition.verification.enable"
 class Transactions:
     def __init__(
         self,
-        config: BrokerConfig,
+        settings: DynamicBrokerConfig,
         *,
         broker_epoch: Callable[[], int],
         store: MetadataStore,
@@ -50,7 +50,8 @@ class Transactions:
         clock: Callable[[], int],
         cold_reads: ColdReads,
     ) -> None:
-        self._config = config
+        self._config = config = settings.config
+        self._settings = settings
         self._broker_epoch = broker_epoch
         self._store = store
         self._replicas = replicas
@@ -89,7 +90,8 @@ class Transactions:
         found = await self._store.get(znodes.topic_path(TRANSACTIONS_TOPIC))
         if found is not None:
             self._partitions = len(znodes.decode_topic(TRANSACTIONS_TOPIC, found[0]).partitions)
-        self.verification_changed()
+        self._settings.on_change.append(self._settings_changed)
+        self._settings_changed(frozenset({VERIFICATION}))
         self.coordinator.start()
 
     async def stop(self) -> None:
@@ -98,9 +100,9 @@ class Transactions:
         await self.coordinator.stop()
         self._peers.close()
 
-    def verification_changed(self) -> None:
-        """transaction.partition.verification.enable has, or may have, another value."""
-        self._replicas.verify_transactions(self._config.get_bool(VERIFICATION))
+    def _settings_changed(self, names: frozenset[str]) -> None:
+        if VERIFICATION in names:
+            self._replicas.verify_transactions(self._config.get_bool(VERIFICATION))
 
     def _leads(self, topic: str, partition: int) -> None:
         if topic == TRANSACTIONS_TOPIC:

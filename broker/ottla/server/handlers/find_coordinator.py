@@ -5,18 +5,12 @@ transactional id's that of __transaction_state. When that topic does not exist i
 and transaction.state.log.* settings), and the answer is COORDINATOR_NOT_AVAILABLE until it has leaders,
 which clients retry. Share groups (KIP-932) have none: COORDINATOR_NOT_AVAILABLE from version 6, before
 INVALID_REQUEST.
-
-Left out on purpose: nobody here coordinates transactions yet. The broker that is named refuses
-InitProducerId with INVALID_REQUEST: the Java client and kafka-python give up at once, librdkafka asks again
-until its time-out, as it does on everything but an authorization error, which this is not. A Java broker
-that is named, in a mixed cluster, does coordinate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ottla.coordinators.records import partition_for
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
@@ -33,11 +27,15 @@ Coordinator = FindCoordinatorResponse.Coordinator
 
 class FindCoordinatorHandler:
     def __init__(
-        self, cache: MetadataCache, creator: TopicCreator, partition_for: Callable[[str], int]
+        self,
+        cache: MetadataCache,
+        creator: TopicCreator,
+        group_partition: Callable[[str], int],
+        transaction_partition: Callable[[str], int],
     ) -> None:
         self._cache = cache
         self._creator = creator
-        self._partition_for = partition_for
+        self._partition_for = {GROUP: group_partition, TRANSACTION: transaction_partition}
 
     def routes(self) -> list[Route]:
         return [Route(FindCoordinatorRequest, self.handle, _error)]
@@ -67,10 +65,7 @@ class FindCoordinatorHandler:
                 else None
             )
             return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail)
-        if key_type == GROUP:
-            partition = partitions.get(self._partition_for(key))
-        else:
-            partition = partitions.get(partition_for(key, len(partitions)))
+        partition = partitions.get(self._partition_for[key_type](key))
         node = None if partition is None else self._cache.broker(partition.leader, listener)
         if node is None:
             return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)

@@ -11,8 +11,9 @@ version 10 an error that a new leader explains names that leader (KIP-951).
 A client over its quota is told for how long to wait, and its connection is silent for that time (KIP-219),
 also with acks=0.
 
-Left out on purpose: transactional batches (INVALID_TXN_STATE: there is no transaction coordinator yet, so no
-transaction they could belong to).
+Transactional batches begin a transaction in a partition only if its coordinator knows of it (KIP-890, see
+`produce_transactions`). Without a transactional id in the request each is refused, where Kafka refuses all
+partitions for one: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ottla.server.dispatch import Request, Route
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.produce_response import PACKED_FROM, pack
+from ottla.server.handlers.produce_transactions import Admitted, TransactionGate
 from ottla.server.purgatory import Purgatory
 from ottla.server.throttling import ClientThrottle
 from ottla.storage.batch_rules import single_batch
@@ -70,10 +72,12 @@ class ProduceHandler:
         cache: MetadataCache,
         clock: Callable[[], int],
         throttle: ClientThrottle,
+        gate: TransactionGate,
         access: TopicAccess | None = None,
     ) -> None:
         """Without `access` everybody may write everything."""
         self._access = access
+        self._gate = gate
         self._throttle = throttle
         self._replicas = replicas
         self._purgatory = purgatory
@@ -91,6 +95,14 @@ class ProduceHandler:
             refused_acks.throttle_time_ms = self._throttle.produced(request)
             request.respond(refused_acks)
             return
+        if message.transactional_id is None:
+            self._append(request, message, None)
+        else:
+            self._gate.admit(request, message, partial(self._append, request, message))
+
+    def _append(self, request: Request, message: ProduceRequest, admitted: Admitted | None) -> None:
+        """`admitted` has a verdict for each batch that could begin a transaction; None: there may be none."""
+        acks = message.acks
         now_ms = self._clock()
         response = ProduceResponse()
         waits: list[tuple[tuple[str, int], int, ProduceResponse.PartitionProduceResponse]] = []
@@ -116,9 +128,12 @@ class ProduceHandler:
                     if refused:
                         raise KafkaError(_DENIED, "") if denied else self._refusal(name, index)
                     found = self._replicas.partition(name, index)
-                    records = _checked(data.records, request.version)
+                    records = _checked(data.records, request.version, admitted is not None)
+                    guard = admitted.get((name, index)) if admitted else None
+                    if isinstance(guard, KafkaError):
+                        raise guard
                     replica = found
-                    info = replica.append_as_leader(records, required_acks=acks, now_ms=now_ms)
+                    info = replica.append_as_leader(records, required_acks=acks, now_ms=now_ms, guard=guard)
                     result.base_offset = info.first_offset
                     result.log_append_time_ms = info.log_append_time
                     result.log_start_offset = info.log_start_offset
@@ -235,8 +250,9 @@ def _respond_success(request: Request, response: ProduceResponse) -> None:
         request.respond(response)
 
 
-def _checked(records: bytes | memoryview | None, version: int) -> bytes | memoryview:
-    """What of Kafka's rules about a partition's records depends on the request's version."""
+def _checked(records: bytes | memoryview | None, version: int, transactional: bool) -> bytes | memoryview:
+    """What of Kafka's rules about a partition's records depends on the request's version, and on whether it
+    names a transactional id."""
     if version < 3:
         return records or b""
     if not records or len(records) < RECORD_BATCH_OVERHEAD:
@@ -252,8 +268,8 @@ def _checked(records: bytes | memoryview | None, version: int) -> bytes | memory
         )
     if length + LOG_OVERHEAD != len(records):
         records = single_batch(memoryview(records))
-    if attributes & _TRANSACTIONAL:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+    if attributes & _TRANSACTIONAL and not transactional:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if version < 7 and attributes & _CODEC_MASK == Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
     return records
