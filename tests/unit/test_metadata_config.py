@@ -58,10 +58,20 @@ def test_all_problems_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"listeners": "SSL://:9093", "security.inter.broker.protocol": "SSL"}, "SSL is not served yet"),
         ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "no authorizer is served yet"),
-        ({"ssl.keystore.location": "/x"}, "TLS is not served yet"),
-        ({"sasl.enabled.mechanisms": "PLAIN"}, "SASL is not served yet"),
+        ({"listeners": "PLAINTEXT://:1,SASL_SSL://:2"}, "GSSAPI is not served"),
+        (
+            {"listeners": "SASL_SSL://:1", "security.inter.broker.protocol": "SASL_SSL"}
+            | {"sasl.enabled.mechanisms": "PLAIN"},
+            "must be included in sasl.enabled.mechanisms",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:1,SASL_SSL://:2", "sasl.enabled.mechanisms": "PLAIN"}
+            | {"listener.name.sasl_ssl.plain.sasl.server.callback.handler.class": "com.example.Own"},
+            "com.example.Own",
+        ),
+        ({"listeners": "PLAINTEXT://:1,SSL://:2", "ssl.engine.factory.class": "com.example.Own"}, "Own"),
+        ({"listener.name.ssl.ssl.client.auth": "maybe"}, "must be one of required, requested, none"),
         ({"process.roles": "broker,controller"}, "KRaft is not served"),
     ],
 )

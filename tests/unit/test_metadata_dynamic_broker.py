@@ -57,7 +57,10 @@ def test_a_dynamic_time_in_milliseconds_hides_one_given_in_hours() -> None:
     [
         ({"num.partitions": "2", "broker.rack": "r"}, r"dynamically: Set\(broker.rack, num.partitions\)"),
         ({"listeners": "PLAINTEXT://:1"}, "dynamically"),
-        ({"ssl.keystore.location": "/x"}, "dynamically"),
+        ({"ssl.keystore.location": "/x"}, "dynamically updated only per-listener"),
+        ({"listener.name.ssl.ssl.keystore.password": "x"}, "dynamically"),
+        ({"listener.name.ssl.sasl.enabled.mechanisms": "PLAIN"}, "dynamically"),
+        ({"ssl.client.auth": "required"}, "dynamically"),
         ({"listener.name.internal.max.connections": "0"}, "Invalid max.connections 0"),
         ({"log.segment.bytes": "x"}, "Invalid value x for configuration log.segment.bytes: Not a number"),
         ({"log.segment.bytes": "1"}, "Value must be at least 14"),
@@ -96,7 +99,7 @@ def test_names_that_nobody_knows_may_be_stored() -> None:
 
 
 def test_of_what_is_stored_only_the_valid_and_dynamic_counts() -> None:
-    stored = {"log.segment.bytes": "x", "num.partitions": "2", "log.retention.ms": "5", "sasl.x": "y"}
+    stored = {"log.segment.bytes": "x", "num.partitions": "2", "log.retention.ms": "5", "remote.x": "y"}
     assert usable(stored) == {"log.retention.ms": "5"}
 
 

@@ -19,6 +19,7 @@ from ottla.metadata.config_def import (
     one_of,
 )
 from ottla.metadata.config_table import LONG_MAX, cleanup_policies, compression_types, timestamp_types
+from ottla.metadata.security_config_table import INERT_SECURITY_CONFIGS, SECURITY_CONFIGS
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
     ConfigType.BOOLEAN,
@@ -62,8 +63,6 @@ _WITHOUT_EFFECT = """
     broker.heartbeat.interval.ms INT 2000
     broker.id.generation.enable BOOLEAN true
     broker.session.timeout.ms INT 9000
-    connection.failed.authentication.delay.ms INT 100 0
-    connections.max.reauth.ms LONG 0
     create.topic.policy.class.name CLASS -
     delete.records.purgatory.purge.interval.requests INT 1
     eligible.leader.replicas.enable BOOLEAN false
@@ -418,10 +417,14 @@ _INERT = [
     K("group.consumer.assignors", LIST, _ASSIGNORS, "Accepted, and without effect in Ottla."),
 ]
 
-WITHOUT_EFFECT = frozenset(key.name for key in _INERT)
+WITHOUT_EFFECT = frozenset(key.name for key in (*_INERT, *INERT_SECURITY_CONFIGS))
 
 BROKER_CONFIGS = ConfigDef(
-    replace(key, dynamic=key.name in _DYNAMIC.split()) for key in [*_ACTED_UPON, *_INERT]
+    [
+        *(replace(key, dynamic=key.name in _DYNAMIC.split()) for key in [*_ACTED_UPON, *_INERT]),
+        *SECURITY_CONFIGS,
+        *INERT_SECURITY_CONFIGS,
+    ]
 )
 
 QUOTA_CONFIGS = ConfigDef(

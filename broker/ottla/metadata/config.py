@@ -2,7 +2,7 @@
 
 Called by whoever starts a broker (`ottla broker`, tests) and by every room that reads a setting; the operator
 checks a Topic's `spec.config` by the same table. Invariants: a `BrokerConfig` that exists is valid, and what
-Ottla cannot honour and would be unsafe to ignore (TLS, SASL, authorizers) never becomes one.
+Ottla cannot honour and would be unsafe to ignore (TLS, SASL, other authorizers) never becomes one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ottla.metadata.config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from ottla.metadata.inter_broker import InterBrokerVersion
 from ottla.metadata.listener_settings import LIMITS, is_limit, limit_problem, listener_key
 from ottla.metadata.listeners import Listener, is_connect_string, parse_listeners, parse_protocol_map
+from ottla.metadata.properties import read_properties
+from ottla.metadata.security import ListenerSecurity, listener_problems, prefixed_problem, unprefixed
 
 __all__ = [
     "BROKER_CONFIGS",
@@ -46,14 +48,11 @@ __all__ = [
 ]
 
 _REFUSED: Final = {
-    "authorizer.class.name": "no authorizer is served yet",
     "process.roles": "KRaft is not served; Ottla keeps its metadata in ZooKeeper",
     "control.plane.listener.name": "a control plane listener of its own is not served yet",
     "zookeeper.set.acl": "node ACLs are not served yet",
 }
 _REFUSED_BY_PREFIX: Final = {
-    "ssl.": "TLS is not served yet",
-    "sasl.": "SASL is not served yet",
     "zookeeper.ssl.": "TLS to ZooKeeper is not served yet",
     "remote.log.": "tiered storage is not served",
     "controller.quorum.": "KRaft is not served; Ottla keeps its metadata in ZooKeeper",
@@ -66,7 +65,6 @@ _NOT_HERE: Final = frozenset(
         "controller.listener.names",
         "early.start.listeners",
         "node.id",
-        "principal.builder.class",
         "security.providers",
         "zookeeper.clientCnxnSocket",
         "zookeeper.metadata.migration.enable",
@@ -137,11 +135,13 @@ class BrokerConfig:
         values, problems = BROKER_CONFIGS.parse_all(properties)
         warnings: list[str] = []
         for name, text in properties.items():
-            if name not in BROKER_CONFIGS or name in WITHOUT_EFFECT:
+            if unprefixed(name) is not None:
+                problems += filter(None, [prefixed_problem(name, text)])
+            elif name not in BROKER_CONFIGS or name in WITHOUT_EFFECT:
                 _judge_unknown(name, text, problems, warnings)
         if problems:
             raise ConfigError(problems)
-        problems = _cross_checks(values)
+        problems = _cross_checks(values) or _security_checks(values, properties)
         if problems:
             raise ConfigError(problems)
         # These exist as dynamic settings only, whatever is given.
@@ -200,6 +200,10 @@ class BrokerConfig:
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
+
+    def security(self, listener: str) -> ListenerSecurity:
+        """The security settings of a listener, as they are at each time of asking."""
+        return ListenerSecurity(listener, self.of_broker, self.of_cluster, self.given)
 
     def listener_limit(self, listener: str, name: str) -> int:
         """One of `listener_settings.LIMITS`: the listener's own, or else the broker's."""
@@ -300,35 +304,6 @@ def topic_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     return config.synonyms(synonyms[0][0]) if synonyms else []
 
 
-def read_properties(path: Path) -> dict[str, str]:
-    """A Java properties file: `key=value` or `key: value`, # and ! comments, \\ joins lines.
-
-    Raises ConfigError when the file cannot be read, or for a line with no key.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError([f"cannot read {path}: {reason}"]) from None
-    settings: dict[str, str] = {}
-    pending = ""
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = pending + raw.lstrip()
-        pending = ""
-        if not line or line[0] in "#!":
-            continue
-        if (len(line) - len(line.rstrip("\\"))) % 2:
-            pending = line[:-1]
-            continue
-        cut = min((i for i in (line.find("="), line.find(":")) if i >= 0), default=-1)
-        name, value = (line[:cut], line[cut + 1 :]) if cut >= 0 else (line, "")
-        name = name.strip()
-        if not name:
-            raise ConfigError([f"{path}:{number}: a line with a value and no name: {raw.strip()}"])
-        settings[name] = value.strip().replace("\\\\", "\\")
-    return settings
-
-
 def is_refused(name: str) -> bool:
     """Whether it is a setting of Kafka's that Ottla has not got, and so cannot change either."""
     prefixes = (*_REFUSED_BY_PREFIX, "remote.", "delegation.token.", "password.encoder.")
@@ -369,11 +344,6 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     names = [listener.name for listener in listeners]
     if len(set(names)) != len(names):
         problems.append(f"listeners={values['listeners']}: each listener needs a name of its own")
-    problems += [
-        f"listeners: {listener}: {listener.protocol} is not served yet; only PLAINTEXT is"
-        for listener in listeners
-        if listener.protocol != "PLAINTEXT"
-    ]
     problems += [
         f"advertised.listeners: {listener}: there is no listener {listener.name} among {', '.join(names)}"
         for listener in told
@@ -431,6 +401,23 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     except ValueError as problem:
         problems.append(f"inter.broker.protocol.version={version}: {problem}")
     return problems
+
+
+def _security_checks(values: Mapping[str, Value], given: Mapping[str, str]) -> list[str]:
+    """What each listener's protocol needs."""
+    if "inter.broker.listener.name" in given and "security.inter.broker.protocol" in given:
+        return ["inter.broker.listener.name: cannot be given beside security.inter.broker.protocol"]
+    between_brokers = values["inter.broker.listener.name"] or values["security.inter.broker.protocol"]
+    protocols = parse_protocol_map(str(values["listener.security.protocol.map"]))
+    return [
+        problem
+        for listener in parse_listeners(str(values["listeners"]), protocols)
+        for problem in listener_problems(
+            ListenerSecurity(listener.name, given),
+            listener.protocol,
+            between_brokers=listener.name == between_brokers,
+        )
+    ]
 
 
 def _time_problems(values: Mapping[str, Value]) -> list[str]:

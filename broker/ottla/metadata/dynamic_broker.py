@@ -21,6 +21,8 @@ from ottla.metadata.config import (
     is_refused,
 )
 from ottla.metadata.listener_settings import PREFIX, is_limit, limit_problem
+from ottla.metadata.security import is_password, prefixed_problem, unprefixed
+from ottla.metadata.security_config_table import NAMES, STORE_SETTINGS
 from ottla.metadata.znodes import DEFAULT_ENTITY
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ _THREADS: Final = (
     "num.network.threads",
 )
 
+Check = Callable[[Mapping[str, str]], str | None]
+"""What is wrong with this as the dynamic settings of the broker, or None."""
 OnChange = Callable[[frozenset[str]], None]
 
 
@@ -47,6 +51,8 @@ class DynamicBrokerConfig:
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
         self.on_change: list[OnChange] = []
+        self.checks: list[Check] = []
+        """Of those who can tell more than the tables: a key store has to open."""
 
     # --- before something is stored -----------------------------------------------------------------
 
@@ -55,10 +61,22 @@ class DynamicBrokerConfig:
         fixed = sorted(name for name in new if not _is_dynamic(name))
         if fixed:
             raise Refused(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+        bare = sorted(STORE_SETTINGS.intersection(new))
+        if bare:
+            raise Refused(
+                "These security configs can be dynamically updated only per-listener using the listener "
+                f"prefix: Set({', '.join(bare)})"
+            )
         for name, text in new.items():
             problem = _problem(name, text)
             if problem is not None:
                 raise Refused(problem)
+        of_listeners = sorted(name for name in new if unprefixed(name) is not None)
+        if of_listeners and not per_broker:
+            raise Refused(
+                "Cannot update these configs at default cluster level, broker id must be specified: "
+                f"Set({', '.join(of_listeners)})"
+            )
         try:
             if per_broker:
                 values = self.config.overlaid(new, self.config.of_cluster)
@@ -67,6 +85,10 @@ class DynamicBrokerConfig:
         except ConfigError as error:
             raise Refused(error.problems[0]) from None
         self._check_changes(values)
+        for check in self.checks:
+            refusal = check(new) if of_listeners else None
+            if refusal is not None:
+                raise Refused(refusal)
 
     def _check_changes(self, values: Mapping[str, object]) -> None:
         for name in _THREADS:
@@ -140,12 +162,20 @@ def is_dynamic(name: str) -> bool:
 
 def _is_dynamic(name: str) -> bool:
     """Unknown names may be stored, as in Kafka, whose plugins read settings of their own."""
+    of_listener = unprefixed(name)
+    if of_listener is not None:
+        # Kafka encrypts passwords that it stores, with password.encoder.secret; here they are not stored.
+        return of_listener in STORE_SETTINGS and not is_password(of_listener)
+    if name in NAMES and name not in STORE_SETTINGS:
+        return False  # of listeners, which do not change
     if name in BROKER_CONFIGS or name in QUOTA_CONFIGS:
         return is_dynamic(name)
     return not is_refused(name) and (not name.startswith(PREFIX) or is_limit(name))
 
 
 def _problem(name: str, text: str) -> str | None:
+    if unprefixed(name) is not None:
+        return prefixed_problem(name, text)
     if is_limit(name):
         return limit_problem(name, text)
     for table in (BROKER_CONFIGS, QUOTA_CONFIGS):

@@ -24,6 +24,7 @@ from typing import Literal
 from ottla.client.connection import BrokerConnection
 from ottla.controller.controller import Controller
 from ottla.metadata import former_session, znodes
+from ottla.metadata.acls import start_acls
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import quota_listener
 from ottla.metadata.config import BrokerConfig, Listener, topic_defaults
@@ -49,6 +50,8 @@ from ottla.server.log_dir_watch import LogDirWatch
 from ottla.server.offsets_coordinator import make_coordinator, offsets_partitions
 from ottla.server.purgatory import Purgatory
 from ottla.server.routes import Rooms
+from ottla.server.secure_listeners import SecurityProblem
+from ottla.server.security import BrokerSecurity
 from ottla.server.throttling import broker_quotas
 from ottla.server.transactions import Transactions
 from ottla.storage.directories import LogDirProblem
@@ -135,7 +138,7 @@ class Broker:
             await self._start()
         except StoreError as e:
             raise StartupError(f"the metadata store: {e}") from e
-        except (LogDirProblem, OldFormat, AlreadyRegistered) as e:
+        except (LogDirProblem, OldFormat, AlreadyRegistered, SecurityProblem) as e:
             raise StartupError(str(e)) from e
         except OSError as e:
             raise StartupError(e.strerror or str(e)) from e
@@ -159,6 +162,8 @@ class Broker:
 
         self.settings = settings = DynamicBrokerConfig(config)
         await live_settings.load(settings, store)
+        self.security = security = BrokerSecurity(settings, loop, clock)
+        undo.callback(security.close)
         logs = LogManager(
             config.log_dirs,
             self.broker_id,
@@ -217,7 +222,9 @@ class Broker:
             store,
             topic_config_changed,
             settings.heard,
-            on_quota_config=quota_listener(quotas.client_config_changed, quotas.address_config_changed),
+            on_quota_config=security.beside(
+                quota_listener(quotas.client_config_changed, quotas.address_config_changed)
+            ),
             clock=clock,
         )
         live_settings.follow(
@@ -261,6 +268,9 @@ class Broker:
         coordinator.start()
 
         undo.push_async_callback(controller.stop)
+        acls = await start_acls(config.given, store, clock)
+        if acls is not None:
+            undo.push_async_callback(acls.stop)
         self._first_view = FirstView(self.cache, loop)
         self.dispatcher = dispatcher = Dispatcher(loop)
         undo.push_async_callback(dispatcher.stop)
@@ -275,6 +285,7 @@ class Broker:
             queued_max_bytes=config.get_int("queued.max.request.bytes"),
             cold_reads=cold_reads,
             limits=ConnectionLimits(config, quotas.connections, steady_clock_ms),
+            secure=security.listeners.by_name,
         )
         undo.callback(server.close_all)
         undo.callback(server.stop_accepting)
@@ -297,6 +308,7 @@ class Broker:
             channel=channel,
             first_view=self._first_view,
             cold_reads=cold_reads,
+            acls=acls,
         )
         routes.register(rooms, dispatcher)
         self.endpoints = [server.bind(Endpoint(x.name, x.host, x.port)) for x in config.listeners]
@@ -374,6 +386,7 @@ class Broker:
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         try:
             self.server.tick()
+            self.security.tick()
             self.replicas.tick(steady_clock_ms())
         except Exception:
             log.exception("upkeep failed")

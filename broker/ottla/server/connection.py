@@ -271,6 +271,10 @@ class PlaintextConnection:
         if not self.closed and not self._out:
             self._serve()
 
+    def take_frames_up_to(self, max_request_bytes: int) -> None:
+        """The client has authenticated: its requests may be larger than before."""
+        self._buffer.take_up_to(max_request_bytes)
+
     def detach(self) -> None:
         if not self.closed:
             self._buffer.detach()

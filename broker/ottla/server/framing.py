@@ -89,6 +89,10 @@ class FrameBuffer:
     def buffered(self) -> int:
         return len(self._rest) + self._end - self._start
 
+    def take_up_to(self, max_frame_bytes: int) -> None:
+        """Larger frames from now on: the client is known."""
+        self._max_frame = max_frame_bytes
+
     def space(self) -> memoryview:
         """Where the next bytes go; empty only while a frame is out and the buffer is full behind it. Call
         `received` afterwards, also with 0."""

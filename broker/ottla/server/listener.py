@@ -12,7 +12,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from ottla.server.cold_reads import ColdReads
 from ottla.server.connection import FrameHandler, PlaintextConnection
 from ottla.server.connection_limits import ConnectionLimits
 from ottla.server.idle_watch import IdleWatch
+from ottla.server.secure_listeners import SecureListener
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +53,16 @@ class SocketServer:
         queued_max_bytes: int = -1,
         cold_reads: ColdReads | None = None,
         limits: ConnectionLimits | None = None,
+        secure: Mapping[str, SecureListener] | None = None,
     ) -> None:
-        """`queued_max_bytes` is queued.max.request.bytes, -1 for no bound; no `limits` are none."""
+        """`queued_max_bytes` is queued.max.request.bytes, -1 for no bound; no `limits` are none;
+        `secure` are the listeners that are not PLAINTEXT."""
         self._loop = loop
         self._on_frame = on_frame
         self._max_request_bytes = max_request_bytes
         self._idle_watch = IdleWatch(idle_max_ms / 1000)
         self._limits = limits
+        self._secure = secure or {}
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
         self._backlog = backlog
@@ -171,7 +175,13 @@ class SocketServer:
             if limits is not None:
                 limits.left(peer[0], listener)
             return
-        self.adopt(client, listener, peer)
+        try:
+            self.adopt(client, listener, peer)
+        except (OSError, ValueError):  # TLS asks the socket who is there; it is gone already
+            client.close()
+            if limits is not None:
+                limits.left(peer[0], listener)
+            return
         if limits is not None and limits.is_exceeded:
             self._make_room()
 
@@ -204,7 +214,9 @@ class SocketServer:
 
     def adopt(self, sock: socket.socket, listener: str, peer: tuple[str, int]) -> PlaintextConnection:
         """Serve a connected, non-blocking socket, which the limits have admitted if there are any."""
-        connection = PlaintextConnection(
+        secure = self._secure.get(listener)
+        connect = PlaintextConnection if secure is None else secure.adopt
+        connection = connect(
             sock,
             loop=self._loop,
             listener=listener,

@@ -5,7 +5,7 @@ broker's file, Kafka's default), from version 1 with its synonyms in order of pr
 type and documentation. A broker describes itself by its id, and the cluster-wide dynamic settings by "".
 
 Left out on purpose: version 0's is_default, which Kafka does not fill in either; Kafka's settings for what
-Ottla has not got (TLS, SASL, KRaft, tiered storage) are not listed; CLIENT_METRICS (KIP-714) is not served:
+Ottla has not got (KRaft, tiered storage) are not listed; CLIENT_METRICS (KIP-714) is not served:
 INVALID_REQUEST.
 """
 
@@ -29,6 +29,7 @@ from ottla.metadata.config import (
     topic_synonyms,
 )
 from ottla.metadata.dynamic_broker import is_dynamic
+from ottla.metadata.security import unprefixed
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from ottla.server.dispatch import Request, Route
@@ -150,7 +151,8 @@ class ConfigsHandler:
 
     def _broker_entry(self, name: str, value: str | None, *, shared: bool = False) -> Entry:
         """`shared`: as one of the settings of all brokers, of which this broker's own are no synonyms."""
-        key = BROKER_CONFIGS.keys.get(name) or QUOTA_CONFIGS.keys.get(name)
+        base = unprefixed(name) or name  # of a listener's own setting
+        key = BROKER_CONFIGS.keys.get(base) or QUOTA_CONFIGS.keys.get(base)
         synonyms = self._config.synonyms(name)
         if shared:
             synonyms = [s for s in synonyms if s.source == ConfigSource.DYNAMIC_CLUSTER]

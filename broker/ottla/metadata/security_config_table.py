@@ -1,0 +1,110 @@
+"""A broker's security settings in Kafka 3.9: TLS, SASL, delegation tokens, ZooKeeper's own.
+
+Called by `broker_config_table`, which adds them to the others. Names, types, defaults, ranges and which are
+dynamic are Kafka 3.9.1's. Most may be given for one listener, or one mechanism of it, by a prefix:
+`security` in this package keeps those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ottla.metadata.config_def import ConfigKey, ConfigType, Rule, at_least, one_of
+
+# Name, type, default (- for none), least value or choice. A * marks what Kafka changes while it runs.
+_ACTED_UPON = """
+    connection.failed.authentication.delay.ms INT 100 0
+    connections.max.reauth.ms LONG 0
+    *principal.builder.class CLASS org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
+    *sasl.enabled.mechanisms LIST GSSAPI
+    *sasl.jaas.config PASSWORD -
+    *sasl.mechanism.inter.broker.protocol STRING GSSAPI
+    sasl.oauthbearer.clock.skew.seconds INT 30
+    sasl.oauthbearer.expected.audience LIST -
+    sasl.oauthbearer.expected.issuer STRING -
+    sasl.oauthbearer.jwks.endpoint.refresh.ms LONG 3600000
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms LONG 10000
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms LONG 100
+    sasl.oauthbearer.jwks.endpoint.url STRING -
+    sasl.oauthbearer.scope.claim.name STRING scope
+    sasl.oauthbearer.sub.claim.name STRING sub
+    sasl.server.callback.handler.class CLASS -
+    sasl.server.max.receive.size INT 524288
+    *ssl.cipher.suites LIST ""
+    *ssl.client.auth STRING none required,requested,none
+    *ssl.enabled.protocols LIST TLSv1.2,TLSv1.3
+    *ssl.endpoint.identification.algorithm STRING https
+    *ssl.engine.factory.class CLASS -
+    *ssl.key.password PASSWORD -
+    *ssl.keystore.certificate.chain PASSWORD -
+    *ssl.keystore.key PASSWORD -
+    *ssl.keystore.location STRING -
+    *ssl.keystore.password PASSWORD -
+    *ssl.keystore.type STRING JKS
+    ssl.principal.mapping.rules STRING DEFAULT
+    *ssl.truststore.certificates PASSWORD -
+    *ssl.truststore.location STRING -
+    *ssl.truststore.password PASSWORD -
+    *ssl.truststore.type STRING JKS
+"""
+# Of Java's own machinery, of Kerberos, and what only a client's login needs.
+_WITHOUT_EFFECT = """
+    sasl.client.callback.handler.class CLASS -
+    *sasl.kerberos.kinit.cmd STRING /usr/bin/kinit
+    *sasl.kerberos.min.time.before.relogin LONG 60000
+    *sasl.kerberos.principal.to.local.rules LIST DEFAULT
+    *sasl.kerberos.service.name STRING -
+    *sasl.kerberos.ticket.renew.jitter DOUBLE 0.05
+    *sasl.kerberos.ticket.renew.window.factor DOUBLE 0.8
+    sasl.login.callback.handler.class CLASS -
+    sasl.login.class CLASS -
+    sasl.login.connect.timeout.ms INT -
+    sasl.login.read.timeout.ms INT -
+    *sasl.login.refresh.buffer.seconds SHORT 300
+    *sasl.login.refresh.min.period.seconds SHORT 60
+    *sasl.login.refresh.window.factor DOUBLE 0.8
+    *sasl.login.refresh.window.jitter DOUBLE 0.05
+    sasl.login.retry.backoff.max.ms LONG 10000
+    sasl.login.retry.backoff.ms LONG 100
+    sasl.oauthbearer.token.endpoint.url STRING -
+    ssl.allow.dn.changes BOOLEAN false
+    ssl.allow.san.changes BOOLEAN false
+    *ssl.keymanager.algorithm STRING SunX509
+    *ssl.protocol STRING TLSv1.3
+    *ssl.provider STRING -
+    *ssl.secure.random.implementation STRING -
+    *ssl.trustmanager.algorithm STRING PKIX
+"""
+
+STORE_SETTINGS = frozenset(
+    (
+        *("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password", "ssl.key.password"),
+        *("ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.type"),
+        *("ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.certificates"),
+    )
+)
+"""What may change while the broker runs, for one listener (SslConfigs.RECONFIGURABLE_CONFIGS)."""
+
+
+def _keys(rows: str, doc: str) -> Iterator[ConfigKey]:
+    for row in rows.strip().splitlines():
+        name, kind, default, *rule = row.split()
+        text = {"-": None, '""': ""}.get(default, default)
+        yield ConfigKey(
+            name.removeprefix("*"),
+            ConfigType[kind],
+            text,
+            doc,
+            _rule(*rule) if rule else None,
+            dynamic=name.startswith("*"),
+        )
+
+
+def _rule(text: str) -> Rule:
+    return at_least(int(text)) if text.isdigit() else one_of(*text.split(","))
+
+
+SECURITY_CONFIGS = tuple(_keys(_ACTED_UPON, "Security; see Kafka's documentation."))
+INERT_SECURITY_CONFIGS = tuple(_keys(_WITHOUT_EFFECT, "Accepted, and without effect in Ottla."))
+NAMES = frozenset(key.name for key in (*SECURITY_CONFIGS, *INERT_SECURITY_CONFIGS))
+"""All that may be given for a listener by prefix."""

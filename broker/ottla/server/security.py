@@ -1,0 +1,49 @@
+"""A broker's room for security: made and wired in one place.
+
+Called by the broker, which makes it before anything listens, tells it of users' settings, and has it look for
+renewed certificates about once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ottla.metadata.dynamic import OnQuotaConfig
+from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.scram_credentials import ScramCredentials
+from ottla.security.scram import ScramCredential
+from ottla.server.secure_listeners import SecureListeners
+
+
+class BrokerSecurity:
+    def __init__(
+        self, settings: DynamicBrokerConfig, loop: asyncio.AbstractEventLoop, clock: Callable[[], int]
+    ) -> None:
+        """Raises SecurityProblem."""
+        config = settings.config
+        self.credentials = ScramCredentials()
+        self.listeners = SecureListeners(
+            config, loop, credentials=self.credentials.of, tokens=_no_tokens, clock=clock
+        )
+
+        settings.checks.append(self.listeners.problem)
+
+    def beside(self, on_quota_config: OnQuotaConfig) -> OnQuotaConfig:
+        """Hear of users' settings, which hold their credentials, and hand them on."""
+
+        def heard(entity_type: str, entity: str, settings: dict[str, str]) -> None:
+            self.credentials.heard(entity_type, entity, settings)
+            on_quota_config(entity_type, entity, settings)
+
+        return heard
+
+    def tick(self) -> None:
+        self.listeners.renew()
+
+    def close(self) -> None:
+        self.listeners.close()
+
+
+def _no_tokens(token_id: str, now_ms: int) -> tuple[ScramCredential, str, int] | None:
+    return None
