@@ -80,15 +80,19 @@ class BrokerChannel:
             await self._filled.wait()
             self._filled.clear()
             while self._queue:
-                message, answered = self._queue[0]
-                response = await self._deliver(message)
-                self._queue.popleft()
-                try:
-                    self._on_response(self.broker, message, response)
-                except Exception:
-                    log.exception("cannot make sense of broker %d's answer", self.broker.id)
-                if not answered.done():
-                    answered.set_result(response)
+                await self._deliver_first()
+
+    async def _deliver_first(self) -> None:
+        # A method of its own, lest a frame that waits for more holds on to thousands of partitions.
+        message, answered = self._queue[0]
+        response = await self._deliver(message)
+        self._queue.popleft()
+        try:
+            self._on_response(self.broker, message, response)
+        except Exception:
+            log.exception("cannot make sense of broker %d's answer", self.broker.id)
+        if not answered.done():
+            answered.set_result(response)
 
     async def _deliver(self, message: Message) -> Any:
         """Send until it is answered."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from ottla.controller.effects import Effects
 from ottla.controller.state import RECOVERED, RECOVERING, Assignment, ClusterState, LeaderAndIsr
 from ottla.metadata import znodes
+from ottla.metadata.sharing import shared
 from ottla.metadata.store import Create, Operation, SetData
 from ottla.metadata.znodes import NO_LEADER, TopicPartition
 
@@ -46,7 +47,7 @@ def change(
     after = LeaderAndIsr(
         leader,
         before.leader_epoch + 1,
-        tuple(isr),
+        shared(isr),
         before.partition_epoch + 1,
         state.controller_epoch,
         before.recovery if recovery is None else recovery,
@@ -77,8 +78,12 @@ def create_operations(
     """Create the partition's nodes that do not exist yet, with its state if it has one."""
     paths = [znodes.partitions_path(tp.topic), znodes.partition_path(*tp)]
     operations: list[Operation] = [Create(path) for path in paths if path not in state.existing_paths]
-    state.existing_paths.update(paths)
-    if first is not None:
+    state.existing_paths.add(paths[0])
+    if first is None:
+        state.existing_paths.add(paths[1])
+    else:
+        # Nobody is going to ask again for the node of a partition that has a state.
+        state.existing_paths.discard(paths[1])
         data = znodes.encode_partition_state(first.node())
         operations.append(Create(znodes.state_path(*tp), data))
     return operations
@@ -91,7 +96,7 @@ def first_leadership(state: ClusterState, tp: TopicPartition) -> LeaderAndIsr | 
     """
     assignment = state.assignment(tp)
     assert assignment is not None
-    alive = tuple(r for r in assignment.replicas if state.is_online(r, tp))
+    alive = shared(r for r in assignment.replicas if state.is_online(r, tp))
     if not alive:
         return None
     return LeaderAndIsr(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
+from ottla.metadata.sharing import shared
 from ottla.metadata.znodes import TopicPartition
 from ottla.protocol.messages import UpdateMetadataRequest
 from ottla.protocol.types import ZERO_UUID
@@ -107,9 +108,9 @@ class MetadataCache:
             state.partition_index,
             state.leader,
             state.leader_epoch,
-            tuple(state.isr),
-            tuple(state.replicas),
-            tuple(state.offline_replicas),
+            shared(state.isr),
+            shared(state.replicas),
+            shared(state.offline_replicas),
             state.controller_epoch,
             state.zk_version,
         )

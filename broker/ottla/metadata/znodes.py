@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ottla.metadata.sharing import shared
+
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -244,7 +246,7 @@ def decode_topic(topic: str, data: bytes) -> TopicAssignment:
     value = _load(data, topic_path(topic))
 
     def keyed(name: str) -> dict[int, tuple[int, ...]]:
-        return {int(p): tuple(int(r) for r in replicas) for p, replicas in (value.get(name) or {}).items()}
+        return {int(p): shared(int(r) for r in replicas) for p, replicas in (value.get(name) or {}).items()}
 
     try:
         topic_id = value.get("topic_id")
@@ -278,7 +280,7 @@ def decode_partition_state(topic: str, partition: int, data: bytes) -> Partition
         return PartitionState(
             int(value["leader"]),
             int(value["leader_epoch"]),
-            tuple(int(r) for r in value["isr"]),
+            shared(int(r) for r in value["isr"]),
             int(value["controller_epoch"]),
             int(value.get("leader_recovery_state", 0)),
         )

@@ -14,12 +14,13 @@ a shrinkage not until it is confirmed. That is the *maximal* ISR.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 UNKNOWN_OFFSET = -1
 _NOBODY: frozenset[int] = frozenset()
+_NO_FOLLOWERS: Mapping[int, Follower] = {}
 
 
 class Follower:
@@ -112,18 +113,17 @@ class InSyncReplicas:
         self.broker_id = broker_id
         self.lag_ms_max = lag_ms_max
         self.is_eligible = is_eligible
-        self.followers: dict[int, Follower] = {}
+        self.followers: Mapping[int, Follower] = _NO_FOLLOWERS
         self.committed = _NOBODY
         self.maximal = _NOBODY
         self.change: IsrChange | None = None
 
     def assign(self, replicas: Iterable[int]) -> None:
         """Keep a record of each of `replicas` but this broker, and of no other."""
-        others = {broker for broker in replicas if broker != self.broker_id}
-        for broker in self.followers.keys() - others:
-            del self.followers[broker]
-        for broker in others - self.followers.keys():
-            self.followers[broker] = Follower(broker)
+        before = self.followers
+        others = [broker for broker in replicas if broker != self.broker_id]
+        if before.keys() != set(others):
+            self.followers = {broker: before.get(broker) or Follower(broker) for broker in others}
 
     def settle(self, isr: Iterable[int]) -> None:
         """The controller has spoken: this is the set, and nothing is in flight."""
@@ -131,7 +131,7 @@ class InSyncReplicas:
         self.change = None
 
     def clear(self) -> None:
-        self.followers.clear()
+        self.followers = _NO_FOLLOWERS
         self.settle(_NOBODY)
 
     def start_epoch(self, leader_end_offset: int, now_ms: int, *, new_leader: bool) -> None:
@@ -152,6 +152,8 @@ class InSyncReplicas:
 
     def laggards(self, leader_end_offset: int, now_ms: int) -> frozenset[int]:
         """Members that did not reach the leader's end within the lag time, or are no replicas any more."""
+        if not self.followers and len(self.committed) == 1:
+            return _NOBODY
         return frozenset(
             broker
             for broker in self.committed

@@ -100,6 +100,9 @@ class ReplicaManager:
         self._sender = AlterPartitionSender(
             broker_id, lambda: self.broker_epoch, alter_partition, steady_clock
         )
+        # Made once, for a bound method costs 64 bytes, and each partition has these.
+        self._propose = self._propose_isr
+        self._eligible = self._is_eligible
         self._upkeep = Upkeep(self.partitions, config, logs, self._log_start_moved)
         self._alive = cache.alive()
         cache.on_update.append(self._look_who_left)
@@ -222,12 +225,12 @@ class ReplicaManager:
             self.broker_id,
             log,
             listener=self._listener,
-            propose_isr=self._propose_isr,
-            is_eligible=self._is_eligible,
+            propose_isr=self._propose,
+            is_eligible=self._eligible,
             lag_ms_max=self._lag_ms_max,
-            high_watermark=self._upkeep.checkpointed(state.key),
+            high_watermark=self._upkeep.take_checkpointed(state.key),
         )
-        self._partitions[state.key] = partition
+        self._partitions[partition.key] = partition
         self._of_topic.setdefault(state.topic, []).append(partition)
         return partition
 
@@ -246,6 +249,7 @@ class ReplicaManager:
         self._offline.add(key)
         partition = self._drop(key)
         if partition is not None:
+            self._upkeep.put_back(partition)
             self._stop_fetching(partition)
             self.moves.end(key)
             partition.retire(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
+from ottla.metadata.sharing import shared
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import parse_batch_header
 from ottla.replication.isr import Follower, InSyncReplicas, IsrChange
@@ -39,6 +40,27 @@ _NONE: Final = ErrorCode.NONE
 class Partition:
     """This broker's replica of a partition, as leader or as follower."""
 
+    __slots__ = (
+        "_log_start_told",
+        "_looked_ms",
+        "_propose_isr",
+        "_why_no_leader",
+        "broker_id",
+        "high_watermark",
+        "in_sync",
+        "is_leader",
+        "key",
+        "leader_epoch",
+        "leader_epoch_start",
+        "leader_id",
+        "listener",
+        "log",
+        "partition",
+        "partition_epoch",
+        "replicas",
+        "topic",
+    )
+
     def __init__(
         self,
         topic: str,
@@ -56,6 +78,7 @@ class Partition:
         ISR (it is alive); `lag_ms_max` is replica.lag.time.max.ms."""
         self.topic = topic
         self.partition = partition
+        self.key = (topic, partition)
         self.broker_id = broker_id
         self.log = log
         self.listener = listener
@@ -66,7 +89,7 @@ class Partition:
         self.partition_epoch = -1
         self.is_leader = False
         self._why_no_leader = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        self.replicas: list[int] = []
+        self.replicas: tuple[int, ...] = ()
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self.in_sync = InSyncReplicas(broker_id, lag_ms_max, is_eligible)
         """For this room alone: the leader's view of its followers."""
@@ -77,10 +100,6 @@ class Partition:
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else f"follower of {self.leader_id}"
         return f"<{self.topic}-{self.partition} {role} epoch {self.leader_epoch}>"
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return (self.topic, self.partition)
 
     @property
     def topic_id(self) -> UUID | None:
@@ -179,7 +198,7 @@ class Partition:
 
     def _assign(self, state: PartitionState) -> None:
         self.partition_epoch = state.partition_epoch
-        self.replicas = list(state.replicas)
+        self.replicas = shared(state.replicas)
         self.in_sync.assign(state.replicas)
 
     def _clamp_high_watermark(self) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from ottla.metadata.config import BrokerConfig
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
+from ottla.storage.log import Log
 from ottla.storage.manager import LogManager
 
 _logger = logging.getLogger(__name__)
@@ -52,6 +53,9 @@ class Upkeep:
         self._log_start_moved = log_start_moved
         self._logs = logs
         self._checkpointed: dict[PartitionKey, int] = {}
+        """Of partitions that the controller has not spoken of."""
+        self._written: tuple[list[Log], list[int]] | None = None
+        """Logs and their high watermarks as last written."""
         self._working: asyncio.Future[None] | None = None
         self._retained = False
         self._shrink = Every(max(1, config.get_int("replica.lag.time.max.ms") // 2))
@@ -61,12 +65,19 @@ class Upkeep:
         self._start_offsets = Every(config.get_int("log.flush.start.offset.checkpoint.interval.ms"))
         self._retention = Every(config.get_int("log.retention.check.interval.ms"))
 
-    def checkpointed(self, key: PartitionKey) -> int:
-        """The high watermark of the last checkpoint; 0 for a partition it does not have."""
-        return self._checkpointed.get(key, 0)
+    def take_checkpointed(self, key: PartitionKey) -> int:
+        """The high watermark of the last checkpoint; 0 for a partition it does not have. From now on the
+        partition has one of its own."""
+        return self._checkpointed.pop(key, 0)
+
+    def put_back(self, partition: Partition) -> None:
+        """The partition goes, but its log stays for the next start."""
+        self._checkpointed[partition.key] = partition.high_watermark
+        self._written = None
 
     def forget(self, key: PartitionKey) -> None:
         self._checkpointed.pop(key, None)
+        self._written = None
 
     def start(self, steady_ms: int) -> None:
         self._checkpointed = dict(self._logs.read_high_watermarks())
@@ -91,7 +102,10 @@ class Upkeep:
         if self._logs.has_chores(now_ms):
             jobs.append(partial(self._logs.tend, now_ms))
         if self._high_watermarks.is_due(steady_ms):
-            jobs.append(partial(self._logs.write_high_watermarks, self._snapshot()))
+            everything = list(self._partitions())
+            current = [each.log for each in everything], [each.high_watermark for each in everything]
+            if current != self._written:
+                jobs.append(partial(self._write_high_watermarks, self._snapshot(), current))
         if self._flushes.is_due(steady_ms):
             jobs.append(partial(self._logs.flush_due, now_ms))
         if self._checkpoints.is_due(steady_ms):
@@ -111,9 +125,13 @@ class Upkeep:
         await asyncio.to_thread(self._logs.write_high_watermarks, self._snapshot())
 
     def _snapshot(self) -> dict[PartitionKey, int]:
-        for partition in self._partitions():
-            self._checkpointed[partition.key] = partition.high_watermark
-        return dict(self._checkpointed)
+        return self._checkpointed | {each.key: each.high_watermark for each in self._partitions()}
+
+    def _write_high_watermarks(
+        self, high_watermarks: dict[PartitionKey, int], written: tuple[list[Log], list[int]]
+    ) -> None:
+        self._logs.write_high_watermarks(high_watermarks)
+        self._written = written
 
     def _worked(self, done: asyncio.Future[None]) -> None:
         self._working = None
