@@ -271,13 +271,20 @@ KAFKA_KEEPS = {**KEEP, "log.initial.task.delay.ms": "86400000"}
 
 
 @contextmanager
-def kafka_and_ottla(directory: Path, settings: Mapping[str, str]) -> Iterator[dict[str, int]]:
-    """One broker of each kind with the same settings, over one ZooKeeper; their ports by name."""
+def kafka_and_ottla(
+    directory: Path,
+    settings: Mapping[str, str],
+    prepare: Callable[[str], None] = lambda connect: None,
+) -> Iterator[dict[str, int]]:
+    """One broker of each kind with the same settings, over one ZooKeeper; their ports by name. `prepare` gets
+    the connect string of each of them before it starts."""
     with ExitStack() as running:
         zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
         running.callback(zookeeper.stop)
         zookeeper.start()
         kept = {**KAFKA_KEEPS, **settings}
+        for chroot in ("kafka", "ottla"):
+            prepare(f"{zookeeper.connect}/{chroot}")
         java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=kept)
         ours = BrokerProcess(0, directory / "ottla", free_port())
         running.callback(java.stop)

@@ -134,6 +134,7 @@ _WITHOUT_EFFECT = """
 _ACTED_UPON = [
     # identity and listeners
     K("broker.id", INT, "-1", "This broker's id, from 0.", at_least(-1)),
+    K("authorizer.class.name", STRING, "", "Who decides what clients may do: AclAuthorizer, or nobody."),
     K("broker.rack", STRING, None, "The rack (zone) of this broker."),
     K("listeners", STRING, "PLAINTEXT://:9092", "Where to listen: NAME://HOST:PORT, comma-separated."),
     K("advertised.listeners", STRING, None, "What clients are told to connect to, where it differs."),

@@ -23,6 +23,7 @@ from ottla.metadata.listener_settings import LIMITS, is_limit, limit_problem, li
 from ottla.metadata.listeners import Listener, is_connect_string, parse_listeners, parse_protocol_map
 from ottla.metadata.properties import read_properties
 from ottla.metadata.security import ListenerSecurity, listener_problems, prefixed_problem, unprefixed
+from ottla.security import authorizer
 
 __all__ = [
     "BROKER_CONFIGS",
@@ -139,6 +140,7 @@ class BrokerConfig:
                 problems += filter(None, [prefixed_problem(name, text)])
             elif name not in BROKER_CONFIGS or name in WITHOUT_EFFECT:
                 _judge_unknown(name, text, problems, warnings)
+        problems += authorizer.problems(properties)
         if problems:
             raise ConfigError(problems)
         problems = _cross_checks(values) or _security_checks(values, properties)
@@ -311,6 +313,8 @@ def is_refused(name: str) -> bool:
 
 
 def _judge_unknown(name: str, text: str, problems: list[str], warnings: list[str]) -> None:
+    if name in authorizer.SETTINGS:
+        return
     if name in _REFUSED and text.strip() and text.strip() != "false":
         problems.append(f"{name}={text}: {_REFUSED[name]}")
         return

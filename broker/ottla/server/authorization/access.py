@@ -96,13 +96,13 @@ class Access:
     def allows_cluster(self, operation: Operation, *, quiet: bool = False) -> bool:
         return self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME, quiet=quiet)
 
-    def require_cluster(self, operation: Operation) -> None:
-        """Raises CLUSTER_AUTHORIZATION_FAILED."""
+    def require_cluster(self, operation: Operation, words: str | None = None) -> None:
+        """Raises CLUSTER_AUTHORIZATION_FAILED, with these words or such as name the request."""
         if not self.allows_cluster(operation):
-            name, version = self.request.route.request_class.__name__, self.request.version
-            raise KafkaError(
-                ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"Request {name} v{version} is not authorized."
-            )
+            if words is None:
+                name, version = self.request.route.request_class.__name__, self.request.version
+                words = f"Request {name} v{version} is not authorized."
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, words)
 
     def require(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
         """Raises the authorization error of such resources."""

@@ -16,7 +16,6 @@ from ottla.protocol.messages import (
     DescribeDelegationTokenResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
-    ElectLeadersRequest,
     WriteTxnMarkersRequest,
 )
 from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -83,11 +82,6 @@ def describe_log_dirs(access: Access, message: DescribeLogDirsRequest) -> Verdic
     if access.allows_cluster(Operation.DESCRIBE):
         return None
     return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-
-
-def elect_leaders(access: Access, message: ElectLeadersRequest) -> None:
-    """ALTER on the cluster."""
-    access.require_cluster(Operation.ALTER)
 
 
 def write_txn_markers(access: Access, message: WriteTxnMarkersRequest) -> None:

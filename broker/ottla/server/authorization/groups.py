@@ -13,6 +13,8 @@ from ottla.protocol.messages import (
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetDeleteRequest,
@@ -28,7 +30,10 @@ GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 DESCRIBE, READ = Operation.DESCRIBE, Operation.READ
 TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 MANY_GROUPS_FROM: Final = 8
+NO_WORD_VERSION: Final = 1
+"""Has no place for the error of a group, nor, in Kafka, for a word about its partitions."""
 MANY_KEYS_FROM: Final = 4
+NULL_PROTOCOL_FROM: Final = 7
 SHARE_FROM: Final = 6
 _NO_OFFSET: Final = -1
 
@@ -63,11 +68,23 @@ def offset_delete(access: Access, message: OffsetDeleteRequest) -> Amend | None:
     return amend
 
 
+def join(access: Access, message: JoinGroupRequest) -> JoinGroupResponse | None:
+    """READ on the group; the refusal gives back no member id."""
+    if access.allows(READ, GROUP, message.group_id):
+        return None
+    nothing = None if access.request.version >= NULL_PROTOCOL_FROM else ""
+    return JoinGroupResponse(error_code=REFUSALS[GROUP], protocol_name=nothing)
+
+
 def offset_fetch(access: Access, message: OffsetFetchRequest) -> Verdict:
     """DESCRIBE on the group and on the topics; of all topics, those that it may describe."""
     if access.request.version >= MANY_GROUPS_FROM:
         return _offset_fetch_of_many(access, message)
-    access.require(DESCRIBE, GROUP, message.group_id)
+    if access.request.version == NO_WORD_VERSION:
+        if not access.allows(DESCRIBE, GROUP, message.group_id):
+            return OffsetFetchResponse()
+    else:
+        access.require(DESCRIBE, GROUP, message.group_id)
     if message.topics is None:
 
         def leave_out(response: OffsetFetchResponse) -> None:
@@ -205,6 +222,9 @@ def find_coordinator(access: Access, message: FindCoordinatorRequest) -> Verdict
 
     def amend(response: FindCoordinatorResponse) -> None:
         answers(response)
+        for found in response.coordinators:
+            if found.key not in allowed:
+                found.error_message = ""
         response.coordinators.sort(key=lambda each: order.index(each.key))
 
     return amend

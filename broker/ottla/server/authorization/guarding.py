@@ -59,11 +59,11 @@ def guarded(route: Route, guard: Guard, authorizer: AclAuthorizer) -> Route:
     return Route(route.request_class, new_handle, route.on_error, versions=versions)
 
 
-def cluster(operation: Operation) -> Guard:
-    """The whole request needs this on the cluster."""
+def cluster(operation: Operation, words: str | None = None) -> Guard:
+    """The whole request needs this on the cluster; `words` go with the refusal instead of the usual."""
 
     def guard(access: Access, message: Message) -> Verdict:
-        access.require_cluster(operation)
+        access.require_cluster(operation, words)
         return None
 
     return guard

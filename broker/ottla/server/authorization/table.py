@@ -11,10 +11,12 @@ from typing import Final
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode
 from ottla.security.acls import Operation, ResourceType
 from ottla.security.authorizer import AclAuthorizer
 from ottla.server.authorization import cluster as clusters
 from ottla.server.authorization import groups, topics, transactions
+from ottla.server.authorization.access import WORDS
 from ottla.server.authorization.guarding import (
     Guard,
     cluster,
@@ -38,10 +40,13 @@ OPEN: Final = frozenset(
         ApiKey.RENEW_DELEGATION_TOKEN,
         ApiKey.EXPIRE_DELEGATION_TOKEN,
         ApiKey.FETCH,
+        ApiKey.ENVELOPE,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
     )
 )
-"""Anybody may ask these. Tokens are renewed and ended by who may, whatever ACLs say; Fetch asks about each
-topic itself, sessions and all."""
+"""Anybody may ask these. The last three get nobody anywhere in ZooKeeper mode. Tokens are renewed and ended by
+who may, whatever ACLs say; Fetch asks about each topic itself, sessions and all."""
 
 
 def guards(
@@ -51,6 +56,7 @@ def guards(
     alters = cluster(Operation.ALTER)
     describes = cluster(DESCRIBE)
     reads_group = resource(READ, GROUP, "group_id")
+    cluster_denied = WORDS[ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
     deletion = config.get_bool("delete.topic.enable")
     return {
         ApiKey.PRODUCE: topics.produce,
@@ -63,7 +69,7 @@ def guards(
         ApiKey.OFFSET_COMMIT: then(reads_group, each(READ, TOPIC, "topics", "topics")),
         ApiKey.OFFSET_FETCH: groups.offset_fetch,
         ApiKey.FIND_COORDINATOR: groups.find_coordinator,
-        ApiKey.JOIN_GROUP: reads_group,
+        ApiKey.JOIN_GROUP: groups.join,
         ApiKey.HEARTBEAT: reads_group,
         ApiKey.LEAVE_GROUP: reads_group,
         ApiKey.SYNC_GROUP: reads_group,
@@ -84,26 +90,25 @@ def guards(
         ApiKey.DELETE_ACLS: alters,
         ApiKey.DESCRIBE_CONFIGS: clusters.configs(Operation.DESCRIBE_CONFIGS, "results", with_text=True),
         ApiKey.ALTER_CONFIGS: clusters.configs(Operation.ALTER_CONFIGS, "responses", with_text=False),
-        ApiKey.ALTER_REPLICA_LOG_DIRS: alters,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: cluster(Operation.ALTER, ""),
         ApiKey.DESCRIBE_LOG_DIRS: clusters.describe_log_dirs,
         ApiKey.CREATE_PARTITIONS: topics.create_partitions(is_controller),
         ApiKey.CREATE_DELEGATION_TOKEN: clusters.create_token,
         ApiKey.DESCRIBE_DELEGATION_TOKEN: clusters.describe_tokens,
         ApiKey.DELETE_GROUPS: each(DELETE, GROUP, "groups_names", "results", name=itself),
-        ApiKey.ELECT_LEADERS: alters,
+        ApiKey.ELECT_LEADERS: cluster(Operation.ALTER, ""),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: clusters.configs(
             Operation.ALTER_CONFIGS, "responses", with_text=False
         ),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: alters,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: describes,
         ApiKey.OFFSET_DELETE: groups.offset_delete,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster(Operation.DESCRIBE_CONFIGS),
-        ApiKey.ALTER_CLIENT_QUOTAS: cluster(Operation.ALTER_CONFIGS),
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describes,
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _at_controller(alters, is_controller),
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster(Operation.DESCRIBE_CONFIGS, ""),
+        ApiKey.ALTER_CLIENT_QUOTAS: cluster(Operation.ALTER_CONFIGS, cluster_denied),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster(DESCRIBE, ""),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _at_controller(cluster(Operation.ALTER, ""), is_controller),
         ApiKey.ALTER_PARTITION: of_brokers,
-        ApiKey.UPDATE_FEATURES: alters,
-        ApiKey.ENVELOPE: of_brokers,
+        ApiKey.UPDATE_FEATURES: cluster(Operation.ALTER, cluster_denied),
         ApiKey.DESCRIBE_CLUSTER: clusters.describe_cluster,
         ApiKey.DESCRIBE_PRODUCERS: topics.describe_producers,
         ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe,

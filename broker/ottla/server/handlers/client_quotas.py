@@ -108,6 +108,6 @@ def _alter_error(
     response = AlterClientQuotasResponse()
     for entry in message.entries:
         result = _result({part.entity_type: part.entity_name for part in entry.entity})
-        result.error_code, result.error_message = code, code.message
+        result.error_code, result.error_message = code, detail or code.message
         response.entries.append(result)
     return response

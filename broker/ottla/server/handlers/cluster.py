@@ -40,6 +40,10 @@ from ottla.storage.manager import LogManager
 log = logging.getLogger(__name__)
 
 UNKNOWN_EPOCH = -1
+TOPIC_IDS_FROM = 5
+"""LeaderAndIsr tells of errors by topic ids."""
+PARTITION_STATES_FROM = 3
+"""StopReplica names partitions with their epochs."""
 
 
 class ClusterHandler:
@@ -123,13 +127,40 @@ class ClusterHandler:
 def _leader_and_isr_error(
     message: LeaderAndIsrRequest, version: int, code: ErrorCode, detail: str | None
 ) -> LeaderAndIsrResponse:
-    return LeaderAndIsrResponse(error_code=code)
+    row = LeaderAndIsrResponse.LeaderAndIsrPartitionError
+    response = LeaderAndIsrResponse(error_code=code)
+    if version >= TOPIC_IDS_FROM:
+        response.topics = [
+            LeaderAndIsrResponse.LeaderAndIsrTopicError(
+                topic_id=topic.topic_id,
+                partition_errors=[
+                    row(partition_index=p.partition_index, error_code=code) for p in topic.partition_states
+                ],
+            )
+            for topic in message.topic_states
+        ]
+    else:
+        response.partition_errors = [
+            row(topic_name=state.topic, partition_index=state.partition, error_code=code)
+            for state in partition_states(message, version)
+        ]
+    return response
 
 
 def _stop_replica_error(
     message: StopReplicaRequest, version: int, code: ErrorCode, detail: str | None
 ) -> StopReplicaResponse:
-    return StopReplicaResponse(error_code=code)
+    if version == 0:
+        keys = [(each.topic_name, each.partition_index) for each in message.ungrouped_partitions]
+    elif version < PARTITION_STATES_FROM:
+        keys = [(topic.name, index) for topic in message.topics for index in topic.partition_indexes]
+    else:
+        keys = [(t.topic_name, p.partition_index) for t in message.topic_states for p in t.partition_states]
+    row = StopReplicaResponse.StopReplicaPartitionError
+    return StopReplicaResponse(
+        error_code=code,
+        partition_errors=[row(topic_name=t, partition_index=p, error_code=code) for t, p in keys],
+    )
 
 
 def _update_metadata_error(

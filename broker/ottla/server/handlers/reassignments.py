@@ -38,10 +38,34 @@ class ReassignmentsHandler:
 def _alter_error(
     message: AlterPartitionReassignmentsRequest, version: int, code: ErrorCode, detail: str | None
 ) -> AlterPartitionReassignmentsResponse:
-    return AlterPartitionReassignmentsResponse(error_code=code, error_message=detail)
+    row = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+    return AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=detail,
+        responses=[
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    row(partition_index=p.partition_index, error_code=code, error_message=detail)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ],
+    )
 
 
 def _list_error(
     message: ListPartitionReassignmentsRequest, version: int, code: ErrorCode, detail: str | None
 ) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse(error_code=code, error_message=detail)
+    row = ListPartitionReassignmentsResponse.OngoingPartitionReassignment
+    return ListPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=detail,
+        topics=[
+            ListPartitionReassignmentsResponse.OngoingTopicReassignment(
+                name=topic.name, partitions=[row(partition_index=index) for index in topic.partition_indexes]
+            )
+            for topic in message.topics or []
+        ],
+    )
