@@ -51,6 +51,8 @@ from ottla.server.handlers.produce import ProduceHandler
 from ottla.server.handlers.produce_transactions import TransactionGate
 from ottla.server.handlers.producer_ids import ProducerIdsHandler
 from ottla.server.handlers.reassignments import ReassignmentsHandler
+from ottla.server.handlers.sasl import SaslHandler
+from ottla.server.handlers.scram_credentials import ScramCredentialsHandler
 from ottla.server.handlers.topics import TopicsHandler
 from ottla.server.handlers.transaction_states import TransactionStatesHandler
 from ottla.server.handlers.transactions import TransactionsHandler
@@ -150,6 +152,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         ConfigsHandler(config, cache, rooms.dynamic.topic_config),
         AlterConfigsHandler(rooms.settings, cache, rooms.dynamic),
         ReassignmentsHandler(controller),
+        ScramCredentialsHandler(rooms.dynamic, lambda: controller.is_active),
         ClientQuotasHandler(StoredQuotas(rooms.dynamic)),
         ProducerIdsHandler(transactions, controller),
         TransactionsHandler(transactions.coordinator, rooms.coordinator, transactions.writer, cache),
@@ -160,6 +163,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         FeaturesHandler(controller),
         LeftOutHandler(),
         AclsHandler(rooms.acls),
+        SaslHandler(),
         ApiVersionsHandler(dispatcher),
     )
 
