@@ -107,6 +107,11 @@ class Controller:
         return self._term is not None
 
     @property
+    def state(self) -> ClusterState | None:
+        """What it knows of the cluster, to look at and not to change; None when it is not the controller."""
+        return None if self._term is None else self._term.state
+
+    @property
     def epoch(self) -> int:
         """The controller epoch of this broker's current term; -1 when it is not the controller."""
         return self._term.state.controller_epoch if self._term is not None else -1

@@ -189,6 +189,7 @@ def elect_unclean(state: ClusterState, effects: Effects, tp: TopicPartition) -> 
 def _recovery_of(state: ClusterState, elected: int, before: LeaderAndIsr) -> int:
     """Of an election: whether the leader has to recover, and its replicas are to know (KIP-704)."""
     unclean = elected not in before.isr
+    state.unclean_elections += unclean
     return RECOVERING if unclean and state.has_leader_recovery else RECOVERED
 
 

@@ -118,6 +118,8 @@ class ClusterState:
         self._names: dict[UUID, str] = {}
         self.leaders: dict[TopicPartition, LeaderAndIsr] = {}
         self.deletions: dict[str, Deletion] = {}
+        # Leaders that this term elected from outside the ISR, for metrics.
+        self.unclean_elections = 0
         # Replicas that answered KAFKA_STORAGE_ERROR: alive broker, dead disk.
         self.failed_replicas: dict[int, set[TopicPartition]] = {}
         # Partitions whose state node makes no sense: nobody leads them until people have looked.

@@ -131,6 +131,10 @@ class GroupCoordinator:
         self._deadlines.close()
         await self._journal.drain()
 
+    def groups(self) -> list[Group]:
+        """All that this broker coordinates now, for metrics."""
+        return list(self._registry)
+
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` whose leader coordinates the group."""
         return self._registry.partition_of(group_id)

@@ -21,6 +21,7 @@ from ottla.metadata.config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from ottla.metadata.inter_broker import InterBrokerVersion
 from ottla.metadata.listener_settings import LIMITS, is_limit, limit_problem, listener_key
 from ottla.metadata.listeners import Listener, is_connect_string, parse_listeners, parse_protocol_map
+from ottla.metadata.ottla_config_table import OTTLA_CONFIGS
 from ottla.metadata.properties import read_properties
 from ottla.metadata.security import ListenerSecurity, listener_problems, prefixed_problem, unprefixed
 from ottla.security import authorizer
@@ -134,6 +135,8 @@ class BrokerConfig:
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """Check everything at once; raises ConfigError with a line per problem."""
         values, problems = BROKER_CONFIGS.parse_all(properties)
+        own, own_problems = OTTLA_CONFIGS.parse_all(properties)
+        problems += own_problems
         warnings: list[str] = []
         for name, text in properties.items():
             if unprefixed(name) is not None:
@@ -148,6 +151,7 @@ class BrokerConfig:
             raise ConfigError(problems)
         # These exist as dynamic settings only, whatever is given.
         values.update(QUOTA_CONFIGS.parse_all({})[0])
+        values.update(own)
         return cls(values, properties, warnings)
 
     def overlaid(self, of_broker: Mapping[str, str], of_cluster: Mapping[str, str]) -> dict[str, Value]:
@@ -170,7 +174,7 @@ class BrokerConfig:
         problems = _cross_checks(values)
         if problems:
             raise ConfigError(problems)
-        return {**values, **rates}
+        return {**values, **rates, **OTTLA_CONFIGS.parse_all(self.given)[0]}
 
     def overlay(self, of_broker: Mapping[str, str], of_cluster: Mapping[str, str]) -> frozenset[str]:
         """Take these dynamic layers for the present ones; returns the names of the settings that changed.
@@ -322,6 +326,8 @@ def _judge_unknown(name: str, text: str, problems: list[str], warnings: list[str
         if name.startswith(prefix):
             problems.append(f"{name}: {reason}")
             return
+    if name in OTTLA_CONFIGS:
+        return
     if is_limit(name):
         problem = limit_problem(name, text)
         if problem is not None:

@@ -86,10 +86,21 @@ def downgrade(request: AlterPartitionRequest, version: int) -> AlterPartitionReq
     )
 
 
+class IsrChanges:
+    """How many there were, for metrics."""
+
+    def __init__(self) -> None:
+        self.shrinks = self.expands = self.refused = 0
+
+    def committed(self, change: IsrChange) -> None:
+        self.shrinks += bool(change.committed - change.proposed)
+        self.expands += bool(change.proposed - change.committed)
+
+
 def apply_response(
-    proposals: Proposals, response: AlterPartitionResponse, now_ms: int
+    proposals: Proposals, response: AlterPartitionResponse, now_ms: int, counts: IsrChanges | None = None
 ) -> dict[PartitionKey, tuple[Partition, IsrChange]]:
-    """Tell each partition how its proposal went. Returns those to ask again, as they are."""
+    """Tell each partition how its proposal went, and count it. Returns those to ask again, as they are."""
     again: dict[PartitionKey, tuple[Partition, IsrChange]] = {}
     if response.error_code != ErrorCode.NONE:
         # Of the whole request: the controller moved, or it does not know this session of the broker (yet).
@@ -111,6 +122,8 @@ def apply_response(
         else:
             error = ErrorCode.of(answer.error_code)
         if answer is not None and error is ErrorCode.NONE:
+            if counts is not None:
+                counts.committed(change)
             partition.isr_change_committed(
                 change,
                 leader_epoch=answer.leader_epoch,
@@ -118,8 +131,11 @@ def apply_response(
                 partition_epoch=answer.partition_epoch,
                 now_ms=now_ms,
             )
-        elif partition.isr_change_refused(change, error, now_ms):
-            again[key] = (partition, change)
+        else:
+            if counts is not None:
+                counts.refused += 1
+            if partition.isr_change_refused(change, error, now_ms):
+                again[key] = (partition, change)
     return again
 
 
@@ -137,6 +153,7 @@ class AlterPartitionSender:
         self._broker_epoch = broker_epoch
         self._port = port
         self._clock = clock
+        self.changes = IsrChanges()
         self._unsent: dict[PartitionKey, tuple[Partition, IsrChange]] = {}
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -173,7 +190,7 @@ class AlterPartitionSender:
     async def _send(self, proposals: Proposals) -> Proposals:
         request = build_request(self._broker_id, self._broker_epoch(), proposals)
         try:
-            return apply_response(proposals, await self._port(request), self._clock())
+            return apply_response(proposals, await self._port(request), self._clock(), self.changes)
         except (OSError, TimeoutError, KafkaError) as error:
             _logger.info("AlterPartition did not reach the controller: %s; asks again", error)
             return proposals

@@ -26,7 +26,7 @@ from ottla.protocol.messages import (
 )
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
-from ottla.replication.alter_partition import AlterPartitionPort, AlterPartitionSender
+from ottla.replication.alter_partition import AlterPartitionPort, AlterPartitionSender, IsrChanges
 from ottla.replication.fetcher import Connect, Endpoint, FetchSettings, LeaderFetcher
 from ottla.replication.isr import IsrChange
 from ottla.replication.listener import ReplicationListener
@@ -123,6 +123,15 @@ class ReplicaManager:
         if partition in (self._cache.partitions(topic) or ()):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} has no replica here")
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not known")
+
+    @property
+    def offline_count(self) -> int:
+        """Replicas whose directory has failed."""
+        return len(self._offline)
+
+    @property
+    def isr_changes(self) -> IsrChanges:
+        return self._sender.changes
 
     def partitions(self) -> Iterator[Partition]:
         """All replicas here, leading or following."""

@@ -44,9 +44,13 @@ from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers.first_view import FIRST_VIEW_TIMEOUT_S, FirstView
+from ottla.server.http_port import HttpPort
 from ottla.server.listener import Endpoint, SocketServer
 from ottla.server.log_cleaner import LogCleaner
 from ottla.server.log_dir_watch import LogDirWatch
+from ottla.server.loop_usage import LoopUsage
+from ottla.server.metrics.counters import TopicCounters
+from ottla.server.metrics.page import broker_metrics
 from ottla.server.offsets_coordinator import make_coordinator, offsets_partitions
 from ottla.server.purgatory import Purgatory
 from ottla.server.routes import Rooms
@@ -109,6 +113,7 @@ class Broker:
         self._session_dirs: list[Path] = []
         self._undo = AsyncExitStack()
         self._failed = asyncio.Event()
+        self.usage = LoopUsage()
         self._phase: Phase = "starting"
         self._stopping = False
         self._session_lost = False
@@ -156,6 +161,11 @@ class Broker:
         loop = asyncio.get_running_loop()
         undo = self._undo
 
+        self.http = http = HttpPort(
+            config.get_str("ottla.http.host"), config.get_int("ottla.http.port"), lambda: self.phase
+        )
+        undo.push_async_callback(http.stop)
+        await http.start()
         undo.push_async_callback(store.close)
         await store.connect()
         self.cache.cluster_id = await read_cluster_id(store)
@@ -309,8 +319,12 @@ class Broker:
             first_view=self._first_view,
             cold_reads=cold_reads,
             acls=acls,
+            counters=TopicCounters(),
         )
         routes.register(rooms, dispatcher)
+        http.metrics = broker_metrics(
+            rooms, server, dispatcher, cleaner, self.usage, phase=lambda: self.phase, connect=self._connect
+        )
         self.endpoints = [server.bind(Endpoint(x.name, x.host, x.port)) for x in config.listeners]
 
         session_timeout_s = config.get_int("zookeeper.session.timeout.ms") / 1000
@@ -385,6 +399,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._tick_timer = loop.call_later(TICK_S, self._tick)
         try:
+            self.usage.sample(time.monotonic(), time.thread_time())
             self.server.tick()
             self.security.tick()
             self.replicas.tick(steady_clock_ms())

@@ -20,6 +20,7 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
 
 from ottla.protocol import codec, frames
@@ -29,6 +30,7 @@ from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message
 from ottla.security.principals import Principal
 from ottla.server.connection import Connection, Part, Slot
+from ottla.server.metrics.counters import TIMED_EVERY, RequestCounters
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Route:
 
     __slots__ = (
         "api_key",
+        "counters",
         "handle",
         "is_async",
         "keeps_frame",
@@ -92,6 +95,7 @@ class Route:
         self.request_class = request_class
         self.handle = handle
         self.on_error = on_error
+        self.counters = RequestCounters(request_class.max_version)
         self.is_async = inspect.iscoroutinefunction(handle)
         self.keeps_frame = self.api_key == ApiKey.PRODUCE
         """What is decoded refers to the frame's bytes: only records do."""
@@ -105,6 +109,7 @@ class Request:
         "_frame",
         "_message",
         "_slot",
+        "_timed_from",
         "amend",
         "answered",
         "client_id",
@@ -128,6 +133,7 @@ class Request:
         """What is still to be done to the response message (ottla.server.authorization)."""
         self.answered = False
         self.meter: Meter | None = None
+        self._timed_from = 0.0
         self.size = len(frame)
         """Of header and body, in bytes: what quotas count."""
         self._frame: memoryview | None = frame
@@ -175,12 +181,18 @@ class Request:
         """Answer with ready bytes and file slices: size, header and body."""
         assert not self.answered, f"{self.route.api_key!r} was answered twice"
         self.answered = True
+        if self._timed_from:
+            self.route.counters.times_ms.append((perf_counter() - self._timed_from) * 1000)
         # The frame's bytes are the buffer's again from here on.
         self._frame = self._message = None
         if self._slot is None:
             self.connection.respond(parts)
         else:
             self.connection.respond_parked(self._slot, parts)
+
+    def timed(self) -> None:
+        """Measure how long this one takes."""
+        self._timed_from = perf_counter()
 
     def respond_nothing(self) -> None:
         """Done, and the client expects no answer (acks=0)."""
@@ -269,9 +281,15 @@ class Dispatcher:
         request = Request(connection, route, header, frame)
         if self.meters is not None and self.meters.limited:
             request.meter = self.meters.begin(request)
-        if not route.min_version <= header.api_version <= route.max_version:
+        version = header.api_version
+        if not route.min_version <= version <= route.max_version:
             self._refuse_version(request)
-        elif route.is_async:
+            return
+        counts = route.counters.by_version
+        counts[version] = number = counts[version] + 1
+        if not number % TIMED_EVERY:
+            request.timed()
+        if route.is_async:
             try:
                 request.decode(route.request_class)
             except MalformedMessage as e:

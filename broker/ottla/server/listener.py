@@ -78,6 +78,8 @@ class SocketServer:
         """Listeners that accept nobody while one of those waits."""
         self._serving = False
         self.connections: set[PlaintextConnection] = set()
+        self.accepted: dict[str, int] = {}
+        """Connections that were served so far, by listener."""
 
     def bind(self, endpoint: Endpoint) -> Endpoint:
         """Take the address; answers the endpoint with its real port. Raises OSError naming the endpoint."""
@@ -108,6 +110,7 @@ class SocketServer:
         if self._receive_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
         self._listening[endpoint.listener] = sock
+        self.accepted[endpoint.listener] = 0
         return endpoint._replace(port=sock.getsockname()[1])
 
     def listen(self) -> None:
@@ -229,6 +232,7 @@ class SocketServer:
             on_closed=self._closed,
         )
         self.connections.add(connection)
+        self.accepted[listener] = self.accepted.get(listener, 0) + 1
         self._idle_watch.watch(connection, self._loop.time())
         return connection
 

@@ -57,6 +57,7 @@ from ottla.server.handlers.topics import TopicsHandler
 from ottla.server.handlers.transaction_states import TransactionStatesHandler
 from ottla.server.handlers.transactions import TransactionsHandler
 from ottla.server.handlers.zookeeper_offsets import ZooKeeperOffsets
+from ottla.server.metrics.counters import TopicCounters
 from ottla.server.purgatory import Purgatory
 from ottla.server.throttling import ClientThrottle, LoopTime
 from ottla.server.transactions import Transactions
@@ -88,6 +89,7 @@ class Rooms:
     channel: ControllerChannel
     first_view: FirstView
     cold_reads: ColdReads
+    counters: TopicCounters
     acls: StoredAcls | None = None
     """None: there is no authorizer, and everybody may do everything."""
 
@@ -114,6 +116,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             throttle,
             TransactionGate(replicas, transactions.verifier, clock),
             access,
+            rooms.counters,
         ),
         FetchHandler(
             replicas,
@@ -125,6 +128,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             fetch_max_bytes=fetch_max_bytes,
             selector=SELECTORS.get(config.get_optional_str("replica.selector.class") or ""),
             access=access,
+            counters=rooms.counters,
         ),
         OffsetsHandler(replicas, clock, rooms.cold_reads),
         MetadataHandler(cache, creator, config, rooms.first_view),

@@ -29,6 +29,7 @@ from ottla.server.dispatch import Request, Route
 from ottla.server.fetch_sessions import TOPIC_IDS_FROM, WantedPartition
 from ottla.server.handlers.fetch_answer import FetchAnswers, FetchQuota
 from ottla.server.handlers.fetch_read import FetchRead, Prefer
+from ottla.server.metrics.counters import TopicCounters
 from ottla.server.purgatory import PartitionKey, Purgatory
 
 READ_COMMITTED: Final = 1
@@ -47,6 +48,7 @@ class FetchHandler:
         fetch_max_bytes: int,
         selector: Selector | None = None,
         access: TopicAccess | None = None,
+        counters: TopicCounters | None = None,
     ) -> None:
         """`selector` is replica.selector.class; without `access` everybody may read everything."""
         self.access = access
@@ -58,7 +60,9 @@ class FetchHandler:
         self.cold_reads = cold_reads
         self.fetch_max_bytes = fetch_max_bytes
         self.selector = selector
-        self.answers = FetchAnswers(replicas, cache, clock, quota)
+        self.answers = FetchAnswers(
+            replicas, cache, clock, quota, TopicCounters() if counters is None else counters
+        )
 
     def routes(self) -> list[Route]:
         return [Route(FetchRequest, self.handle, error_response)]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ottla.metadata.cache import BrokerEndpoint, MetadataCache
+from ottla.protocol.errors import ErrorCode
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch import Request
 from ottla.server.handlers.down_conversion import CONVERTED_BELOW, ZSTD_FROM, DownConverter, refuse_zstd
@@ -23,6 +24,7 @@ from ottla.server.handlers.fetch_response import (
     size_of,
 )
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
+from ottla.server.metrics.counters import TopicCounters
 from ottla.storage.log_config import LogConfig
 
 LEADER_HINTS_FROM: Final = 16
@@ -51,7 +53,9 @@ class FetchAnswers:
         cache: MetadataCache,
         clock: Callable[[], int],
         quota: FetchQuota | None,
+        counters: TopicCounters,
     ) -> None:
+        self._counters = counters
         self._replicas = replicas
         self._cache = cache
         self._clock = clock
@@ -64,6 +68,7 @@ class FetchAnswers:
         topics = by_topic(chosen)
         if version < ZSTD_FROM:
             if version < CONVERTED_BELOW:
+                self._count(chosen, follower=read.follower)
                 self._convert(request, read, topics)
                 return
             refuse_zstd(topics, self._config_of)
@@ -85,6 +90,7 @@ class FetchAnswers:
         context.commit(read.answers, read.at_ms)
         if context.begins:
             begin_session(parts, version, context.session_id)
+        self._count(chosen, follower=read.follower)
         if read.follower and self._replicas.leader_quota.active:
             self._count_throttled(chosen)
         request.respond_raw(parts)
@@ -122,6 +128,22 @@ class FetchAnswers:
     def _config_of(self, topic: str, partition: int) -> LogConfig | None:
         replica = self._replicas.find(topic, partition)
         return None if replica is None else replica.log.config
+
+    def _count(self, answers: list[FetchedPartition], *, follower: bool) -> None:
+        counters = self._counters
+        for answer in answers:
+            topic = answer.wanted.topic
+            if topic is None or answer.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            count = counters[topic]
+            count.fetches += 1
+            if answer.error:
+                count.failed_fetches += 1
+            elif answer.size > 0:
+                if follower:
+                    counters.replicated_out += answer.size
+                else:
+                    count.bytes_out += answer.size
 
     def _count_throttled(self, answers: list[FetchedPartition]) -> None:
         quota = self._replicas.leader_quota

@@ -36,6 +36,7 @@ from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.produce_response import PACKED_FROM, pack
 from ottla.server.handlers.produce_transactions import Admitted, TransactionGate
+from ottla.server.metrics.counters import TopicCounters
 from ottla.server.purgatory import Purgatory
 from ottla.server.throttling import ClientThrottle
 from ottla.storage.batch_rules import single_batch
@@ -74,8 +75,10 @@ class ProduceHandler:
         throttle: ClientThrottle,
         gate: TransactionGate,
         access: TopicAccess | None = None,
+        counters: TopicCounters | None = None,
     ) -> None:
         """Without `access` everybody may write everything."""
+        self._counters = TopicCounters() if counters is None else counters
         self._access = access
         self._gate = gate
         self._throttle = throttle
@@ -111,6 +114,7 @@ class ProduceHandler:
             self._cache, request.connection.listener, enabled=request.version >= LEADER_HINTS_FROM
         )
         may_write = None if self._access is None else self._access.writable(request)
+        counters = self._counters
         for topic in message.topic_data:
             name = topic.name
             results: list[ProduceResponse.PartitionProduceResponse] = []
@@ -133,7 +137,11 @@ class ProduceHandler:
                     if isinstance(guard, KafkaError):
                         raise guard
                     replica = found
+                    count = counters[name]
+                    count.produces += 1
                     info = replica.append_as_leader(records, required_acks=acks, now_ms=now_ms, guard=guard)
+                    count.bytes_in += len(records)
+                    count.messages_in += info.last_offset - info.first_offset + 1
                     result.base_offset = info.first_offset
                     result.log_append_time_ms = info.log_append_time
                     result.log_start_offset = info.log_start_offset
@@ -147,6 +155,8 @@ class ProduceHandler:
                 except Exception as e:
                     failed = True
                     self._note_failure(e, name, result, hints)
+                    if replica is not None:
+                        counters[name].failed_produces += 1
                     if replica is not None and result.error_code not in _NO_LOG_START:
                         result.log_start_offset = replica.log.log_start_offset
         if waits:

@@ -1,0 +1,309 @@
+"""Families about this broker: its topics' traffic, its requests, its replicas, logs and connections.
+
+Called for each scrape, and lazily: samples are made while they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ottla.replication.manager import ReplicaManager
+from ottla.replication.partition import Partition
+from ottla.server.dispatch import Dispatcher
+from ottla.server.listener import SocketServer
+from ottla.server.log_cleaner import LogCleaner
+from ottla.server.loop_usage import LoopUsage
+from ottla.server.metrics.counters import TopicCount, TopicCounters
+from ottla.server.metrics.exposition import Family, Sample, counter, gauge
+from ottla.server.purgatory import Purgatory
+from ottla.storage.log import Log
+from ottla.storage.manager import LogManager
+
+BROKER_STATES = {"starting": 1, "recovering": 2, "ready": 3, "stopping": 6}
+QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The rooms that are looked into."""
+
+    phase: Callable[[], str]
+    replicas: ReplicaManager
+    logs: LogManager
+    server: SocketServer
+    dispatcher: Dispatcher
+    purgatory: Purgatory
+    cleaner: LogCleaner
+    usage: LoopUsage
+    topics: TopicCounters
+
+
+def families(rooms: Sources) -> Iterator[Family]:
+    yield gauge(
+        "kafka_server_kafkaserver_brokerstate",
+        "1 starting, 2 recovering, 3 running, 6 shutting down.",
+        BROKER_STATES[rooms.phase()],
+    )
+    yield from _traffic(rooms)
+    yield from _requests(rooms)
+    yield from _replicas(rooms)
+    yield from _partitions(rooms.replicas)
+    yield from _logs(rooms.logs)
+    yield from _sockets(rooms)
+    yield from _cleaner(rooms.cleaner)
+    yield from _process()
+
+
+# --- traffic -----------------------------------------------------------------------------------------
+
+_TRAFFIC: tuple[tuple[str, str, str], ...] = (
+    ("bytesin", "bytes_in", "Bytes of records that producers sent."),
+    ("bytesout", "bytes_out", "Bytes of records that consumers fetched."),
+    ("messagesin", "messages_in", "Records that producers sent."),
+    ("totalproducerequests", "produces", "Partitions in Produce requests."),
+    ("totalfetchrequests", "fetches", "Partitions in answers to consumers' and followers' fetches."),
+    ("failedproducerequests", "failed_produces", "Partitions in Produce requests that failed."),
+    ("failedfetchrequests", "failed_fetches", "Partitions in answers to fetches that failed."),
+)
+
+
+def _traffic(rooms: Sources) -> Iterator[Family]:
+    topics = rooms.topics
+    here = {partition.topic for partition in rooms.replicas.partitions()}
+    topics.forget(here.__contains__)
+    counts = list(topics.items())
+    total = topics.total()
+    for name, attribute, help_text in _TRAFFIC:
+        yield Family(
+            f"kafka_server_brokertopicmetrics_{name}",
+            "counter",
+            help_text,
+            ("topic",),
+            _by_topic(counts, total, attribute),
+        )
+    yield counter(
+        "kafka_server_brokertopicmetrics_replicationbytesout",
+        "Bytes of records that followers fetched.",
+        topics.replicated_out,
+    )
+
+
+def _by_topic(counts: list[tuple[str, TopicCount]], total: TopicCount, attribute: str) -> Iterator[Sample]:
+    """Of all topics together, under no topic's name, and of each."""
+    yield ("",), getattr(total, attribute)
+    for topic, count in counts:
+        yield (topic,), getattr(count, attribute)
+
+
+# --- requests ----------------------------------------------------------------------------------------
+
+
+def _requests(rooms: Sources) -> Iterator[Family]:
+    routes = rooms.dispatcher.routes()
+    yield Family(
+        "kafka_network_requestmetrics_requests",
+        "counter",
+        "Requests by API and version.",
+        ("request", "version"),
+        (
+            ((_api_name(route.api_key.name), str(version)), count)
+            for route in routes
+            for version, count in enumerate(route.counters.by_version)
+            if count
+        ),
+    )
+    yield Family(
+        "kafka_network_requestmetrics_totaltimems_count",
+        "gauge",
+        "Requests by API.",
+        ("request",),
+        (((_api_name(r.api_key.name),), sum(r.counters.by_version)) for r in routes),
+    )
+    yield Family(
+        "kafka_network_requestmetrics_totaltimems",
+        "gauge",
+        "From a request to its answer, in ms, of a sample of the last ones.",
+        ("request", "quantile"),
+        (
+            (
+                (_api_name(route.api_key.name), str(quantile)),
+                times[min(int(quantile * len(times)), len(times) - 1)],
+            )
+            for route in routes
+            if (times := sorted(route.counters.times_ms))
+            for quantile in QUANTILES
+        ),
+    )
+    yield Family(
+        "kafka_server_delayedoperationpurgatory_purgatorysize",
+        "gauge",
+        "Requests that wait.",
+        ("delayedOperation",),
+        ((("All",), rooms.purgatory.waiting()),),
+    )
+
+
+def _api_name(key: str) -> str:
+    """LIST_OFFSETS -> ListOffsets, as Kafka names them in its metrics."""
+    return "".join(word.capitalize() for word in key.split("_"))
+
+
+# --- replicas and logs -------------------------------------------------------------------------------
+
+
+def _replicas(rooms: Sources) -> Iterator[Family]:
+    prefix = "kafka_server_replicamanager_"
+    leaders = under_replicated = under_min = at_min = count = 0
+    for partition in rooms.replicas.partitions():
+        count += 1
+        if not partition.is_leader:
+            continue
+        leaders += 1
+        in_sync = len(partition.isr)
+        under_replicated += in_sync < len(partition.replicas)
+        under_min += in_sync < partition.min_in_sync
+        at_min += in_sync == partition.min_in_sync
+    yield gauge(f"{prefix}leadercount", "Partitions that this broker leads.", leaders)
+    yield gauge(f"{prefix}partitioncount", "Partitions that this broker has a replica of.", count)
+    yield gauge(
+        f"{prefix}underreplicatedpartitions", "Led partitions with a replica out of sync.", under_replicated
+    )
+    yield gauge(f"{prefix}underminisrpartitioncount", "Led partitions below min.insync.replicas.", under_min)
+    yield gauge(f"{prefix}atminisrpartitioncount", "Led partitions right at min.insync.replicas.", at_min)
+    yield gauge(
+        f"{prefix}offlinereplicacount", "Replicas whose directory has failed.", rooms.replicas.offline_count
+    )
+    changes = rooms.replicas.isr_changes
+    yield counter(f"{prefix}isrshrinks", "Changes that took a replica out of the ISR.", changes.shrinks)
+    yield counter(f"{prefix}isrexpands", "Changes that let a replica into the ISR.", changes.expands)
+    yield counter(f"{prefix}failedisrupdates", "Changes of the ISR that were refused.", changes.refused)
+
+
+_PARTITION: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
+    ("replicascount", "Replicas.", lambda p: len(p.replicas)),
+    ("insyncreplicascount", "Replicas in sync.", lambda p: len(p.isr)),
+    ("underreplicated", "1: a replica is out of sync.", lambda p: len(p.isr) < len(p.replicas)),
+    ("underminisr", "1: below min.insync.replicas.", lambda p: len(p.isr) < p.min_in_sync),
+    ("atminisr", "1: right at min.insync.replicas.", lambda p: len(p.isr) == p.min_in_sync),
+    (
+        "laststableoffsetlag",
+        "High watermark less last stable offset.",
+        lambda p: p.high_watermark - p.last_stable_offset,
+    ),
+)
+
+
+def _partitions(replicas: ReplicaManager) -> Iterator[Family]:
+    for name, help_text, of in _PARTITION:
+        yield Family(
+            f"kafka_cluster_partition_{name}",
+            "gauge",
+            f"Of a partition that this broker leads: {help_text}",
+            ("topic", "partition"),
+            (
+                ((partition.topic, str(partition.partition)), of(partition))
+                for partition in list(replicas.partitions())
+                if partition.is_leader
+            ),
+        )
+
+
+_LOG: tuple[tuple[str, str, Callable[[Log], float]], ...] = (
+    ("size", "Bytes of a partition's log.", lambda log: log.size),
+    ("logendoffset", "The offset that the next record gets.", lambda log: log.log_end_offset),
+    ("logstartoffset", "The first offset that is there.", lambda log: log.log_start_offset),
+    ("numlogsegments", "Segments of a partition's log.", lambda log: log.segment_count),
+)
+
+
+def _logs(logs: LogManager) -> Iterator[Family]:
+    for name, help_text, of in _LOG:
+        yield Family(
+            f"kafka_log_log_{name}",
+            "gauge",
+            help_text,
+            ("topic", "partition"),
+            (((topic, str(partition)), of(log)) for (topic, partition), log in list(logs.logs().items())),
+        )
+    failed = logs.failed_dirs()
+    yield gauge(
+        "kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed.", len(failed)
+    )
+    yield Family(
+        "kafka_log_logmanager_logdirectoryoffline",
+        "gauge",
+        "1: the log directory has failed.",
+        ("logDirectory",),
+        [((str(d.path),), 0) for d in logs.online_dirs()] + [((str(d.path),), 1) for d in failed],
+    )
+
+
+def _cleaner(cleaner: LogCleaner) -> Iterator[Family]:
+    for name, value in cleaner.metrics().items():
+        manager = name.startswith(("uncleanable", "max-dirty", "time-since"))
+        room = "logcleanermanager" if manager else "logcleaner"
+        yield gauge(
+            f"kafka_log_{room}_{name.replace('-', '_').lower()}", "Kafka's log cleaner's metric.", value
+        )
+
+
+# --- sockets and the process -------------------------------------------------------------------------
+
+
+def _sockets(rooms: Sources) -> Iterator[Family]:
+    server = rooms.server
+    by_listener = dict.fromkeys(server.accepted, 0)
+    for connection in list(server.connections):
+        by_listener[connection.listener] = by_listener.get(connection.listener, 0) + 1
+    yield Family(
+        "kafka_server_socket_server_metrics_connection_count",
+        "gauge",
+        "Connections by listener.",
+        ("listener", "networkProcessor"),
+        [((name, "0"), count) for name, count in by_listener.items()],
+    )
+    yield Family(
+        "kafka_server_socket_server_metrics_connection_creation",
+        "counter",
+        "Connections that came, by listener.",
+        ("listener", "networkProcessor"),
+        [((name, "0"), count) for name, count in server.accepted.items()],
+    )
+    idle = rooms.usage.idle_ratio
+    yield gauge(
+        "kafka_network_socketserver_networkprocessoravgidle_percent",
+        "The share of the last minute in which the event loop had nothing to do, 0 to 1.",
+        idle,
+    )
+    yield gauge(
+        "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+        "The same: one loop does both.",
+        idle,
+    )
+    yield gauge(
+        "kafka_network_socketserver_memorypoolused",
+        "Bytes of receive buffers in use.",
+        server.buffers.lent_bytes,
+    )
+
+
+def _process() -> Iterator[Family]:
+    """The disk's traffic; the rest is prometheus_client's own."""
+    io = _proc_numbers("/proc/self/io")
+    for name in ("read", "write"):
+        if f"{name}_bytes" in io:
+            yield gauge(
+                f"kafka_server_kafkaserver_linux_disk_{name}_bytes",
+                "Bytes that this process had the disk move.",
+                io[f"{name}_bytes"],
+            )
+
+
+def _proc_numbers(path: str) -> dict[str, int]:
+    try:
+        with open(path, encoding="ascii") as lines:
+            pairs = (line.split(":", 1) for line in lines if ":" in line)
+            return {name: int(value) for name, value in pairs if value.strip().isdecimal()}
+    except OSError:
+        return {}

@@ -1,0 +1,71 @@
+"""What the hot path counts: plain ints, read when Prometheus scrapes.
+
+Raised by the produce and fetch handlers (`TopicCounters`) and by the dispatcher (`RequestCounters`). Never
+reset; those of a topic that this broker has nothing of any more are folded into the sum of all topics.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+TIMED_EVERY = 16
+"""One request in so many is timed: the two looks at the clock would cost more than the rest."""
+TIMES_KEPT = 512
+
+
+class TopicCount:
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "failed_fetches",
+        "failed_produces",
+        "fetches",
+        "messages_in",
+        "produces",
+    )
+
+    def __init__(self) -> None:
+        self.bytes_in = self.bytes_out = self.messages_in = 0
+        self.produces = self.fetches = self.failed_produces = self.failed_fetches = 0
+
+    def add(self, other: TopicCount) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class TopicCounters(dict[str, TopicCount]):
+    """By topic; only for topics that are there, or clients could fill the memory with names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone = TopicCount()
+        """Of topics that were here once."""
+        self.replicated_out = 0
+        """Bytes that followers fetched, of all topics."""
+
+    def __missing__(self, topic: str) -> TopicCount:
+        count = self[topic] = TopicCount()
+        return count
+
+    def forget(self, is_here: Callable[[str], bool]) -> None:
+        for topic in [topic for topic in self if not is_here(topic)]:
+            self.gone.add(self.pop(topic))
+
+    def total(self) -> TopicCount:
+        total = TopicCount()
+        total.add(self.gone)
+        for count in self.values():
+            total.add(count)
+        return total
+
+
+class RequestCounters:
+    """Of one API."""
+
+    __slots__ = ("by_version", "times_ms")
+
+    def __init__(self, max_version: int) -> None:
+        self.by_version = [0] * (max_version + 1)
+        self.times_ms: deque[float] = deque(maxlen=TIMES_KEPT)
+        """From the request's being there in full to its answer, of one in TIMED_EVERY."""

@@ -1,0 +1,197 @@
+"""kafka_exporter's families of consumer groups, lag included; each group's are told by its coordinator.
+
+How far a group lags needs the end of partitions that others may lead: those are asked before the text is
+written, all partitions of a leader in one request, and not again for `FRESH_S`. Of a leader that does not
+answer there is no lag to tell, which is better than a wrong one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Final
+
+from ottla.client.connection import BrokerConnection
+from ottla.coordinators.coordinator import GroupCoordinator
+from ottla.coordinators.group import Group, GroupState
+from ottla.metadata.cache import MetadataCache
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from ottla.replication.manager import ReplicaManager
+from ottla.server.metrics.exposition import Family, Sample, gauge
+
+log = logging.getLogger(__name__)
+
+FRESH_S: Final = 5.0
+ASK_TIMEOUT_S: Final = 2.0
+LATEST: Final = -1
+_LIST_OFFSETS_VERSION: Final = 5
+
+Key = tuple[str, int]
+Connect = Callable[[str, int], Awaitable[BrokerConnection]]
+
+
+class GroupMetrics:
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        replicas: ReplicaManager,
+        cache: MetadataCache,
+        connect: Connect,
+    ) -> None:
+        self._coordinator = coordinator
+        self._replicas = replicas
+        self._cache = cache
+        self._connect = connect
+        self._remote: dict[Key, int] = {}
+        self._asked_s = -FRESH_S
+
+    async def prepare(self) -> None:
+        """Ask others for the ends of their partitions, if it is time."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._asked_s < FRESH_S:
+            return
+        self._asked_s = now_s
+        by_leader: defaultdict[int, set[Key]] = defaultdict(set)
+        for group in self._coordinator.groups():
+            for key in group.offsets.committed:
+                if self._own_end(key) is None:
+                    known = self._cache.partition(*key)
+                    if known is not None:
+                        by_leader[known.leader].add(key)
+        answers = await asyncio.gather(*[self._ask(leader, keys) for leader, keys in by_leader.items()])
+        self._remote = {key: end for answer in answers for key, end in answer.items()}
+
+    def _own_end(self, key: Key) -> int | None:
+        partition = self._replicas.find(*key)
+        return partition.high_watermark if partition is not None and partition.is_leader else None
+
+    def _end(self, key: Key) -> int | None:
+        own = self._own_end(key)
+        return self._remote.get(key) if own is None else own
+
+    async def _ask(self, leader: int, keys: Iterable[Key]) -> dict[Key, int]:
+        endpoint = self._cache.broker(leader)
+        if endpoint is None:
+            return {}
+        topics: defaultdict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
+        for topic, partition in keys:
+            topics[topic].append(
+                ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+            )
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=partitions)
+                for topic, partitions in topics.items()
+            ],
+        )
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                connection = await self._connect(endpoint.host, endpoint.port)
+                try:
+                    answer: ListOffsetsResponse = await connection.request(
+                        request, version=_LIST_OFFSETS_VERSION
+                    )
+                finally:
+                    connection.close()
+        except (OSError, TimeoutError) as problem:
+            log.debug("broker %d does not tell how far its partitions are: %s", leader, problem)
+            return {}
+        return {
+            (topic.name, partition.partition_index): partition.offset
+            for topic in answer.topics
+            for partition in topic.partitions
+            if partition.error_code == ErrorCode.NONE
+        }
+
+    def families(self) -> Iterator[Family]:
+        groups = self._coordinator.groups()
+        yield from _states(groups)
+        yield Family(
+            "kafka_consumergroup_members",
+            "gauge",
+            "Members of a group.",
+            ("consumergroup",),
+            (((group.group_id,), len(group.members)) for group in groups),
+        )
+        partition = ("consumergroup", "topic", "partition")
+        yield Family(
+            "kafka_consumergroup_current_offset",
+            "gauge",
+            "What a group has committed.",
+            partition,
+            (
+                ((group.group_id, topic, str(index)), found.offset)
+                for group in groups
+                for (topic, index), found in list(group.offsets.committed.items())
+            ),
+        )
+        yield Family(
+            "kafka_consumergroup_lag",
+            "gauge",
+            "How far a group's commit is behind the partition's end.",
+            partition,
+            (
+                ((group.group_id, topic, str(index)), lag)
+                for group in groups
+                for (topic, index), lag in self._lags(group)
+            ),
+        )
+        by_topic = ("consumergroup", "topic")
+        yield Family(
+            "kafka_consumergroup_current_offset_sum",
+            "gauge",
+            "What a group has committed, over all partitions of a topic.",
+            by_topic,
+            (sample for group in groups for sample in _sums(group, _committed(group))),
+        )
+        yield Family(
+            "kafka_consumergroup_lag_sum",
+            "gauge",
+            "How far a group is behind, over all partitions of a topic.",
+            by_topic,
+            (sample for group in groups for sample in _sums(group, self._lags(group))),
+        )
+
+    def _lags(self, group: Group) -> Iterator[tuple[Key, int]]:
+        for key, offset in _committed(group):
+            end = self._end(key)
+            if end is not None:
+                # The commit may be news that the end we were told is older than.
+                yield key, max(0, end - offset)
+
+
+def _committed(group: Group) -> Iterator[tuple[Key, int]]:
+    return ((key, found.offset) for key, found in list(group.offsets.committed.items()))
+
+
+def _sums(group: Group, numbers: Iterable[tuple[Key, int]]) -> Iterator[Sample]:
+    sums: defaultdict[str, int] = defaultdict(int)
+    for (topic, _), number in numbers:
+        sums[topic] += number
+    for topic, total in sums.items():
+        yield (group.group_id, topic), total
+
+
+_STATES = (
+    ("numgroupspreparingrebalance", GroupState.PREPARING_REBALANCE),
+    ("numgroupscompletingrebalance", GroupState.COMPLETING_REBALANCE),
+    ("numgroupsstable", GroupState.STABLE),
+    ("numgroupsdead", GroupState.DEAD),
+    ("numgroupsempty", GroupState.EMPTY),
+)
+
+
+def _states(groups: list[Group]) -> Iterator[Family]:
+    prefix = "kafka_coordinator_group_groupmetadatamanager_"
+    yield gauge(f"{prefix}numgroups", "Groups that this broker coordinates.", len(groups))
+    yield gauge(
+        f"{prefix}numoffsets",
+        "Committed offsets of those groups.",
+        sum(len(group.offsets.committed) for group in groups),
+    )
+    for name, state in _STATES:
+        yield gauge(f"{prefix}{name}", f"Of those, {state.value}.", sum(g.state is state for g in groups))
