@@ -82,7 +82,11 @@ _OF_LED: tuple[tuple[str, str, Callable[[Partition], float]], ...] = (
     ("oldest_offset", "The first offset that is there.", lambda p: p.log.log_start_offset),
     ("in_sync_replica", "Replicas in sync.", lambda p: len(p.isr)),
     ("leader", "The leader's id.", lambda p: p.leader_id),
-    ("leader_is_preferred", "1: the preferred replica leads.", lambda p: p.replicas[:1] == [p.leader_id]),
+    (
+        "leader_is_preferred",
+        "1: the preferred replica leads.",
+        lambda p: tuple(p.replicas[:1]) == (p.leader_id,),
+    ),
     ("replicas", "Replicas.", lambda p: len(p.replicas)),
     (
         "under_replicated_partition",
