@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 
 import click
 
+from ottla.cli.acls import acls
 from ottla.cli.broker import broker
 from ottla.cli.cluster import cluster
 from ottla.cli.configs import configs
@@ -73,7 +74,7 @@ def main() -> None:
     """
 
 
-for command in (broker, cluster, configs, consume, groups, log_, produce, quotas, topics, zookeeper):
+for command in (acls, broker, cluster, configs, consume, groups, log_, produce, quotas, topics, zookeeper):
     main.add_command(command)
 
 if __name__ == "__main__":

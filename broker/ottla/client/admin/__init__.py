@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ottla.client.admin.acls import Acls
 from ottla.client.admin.configs import Configs
 from ottla.client.admin.groups import Groups
 from ottla.client.admin.logs import Logs
@@ -18,7 +19,7 @@ from ottla.client.admin_types import ClusterDescription
 from ottla.client.routing import Brokers
 
 
-class AdminClient(Topics, Configs, Replicas, Groups, Logs, Quotas):
+class AdminClient(Topics, Configs, Replicas, Groups, Logs, Quotas, Acls):
     """One client of one cluster. Not safe for use from several event loops."""
 
     def __init__(

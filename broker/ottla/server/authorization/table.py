@@ -45,8 +45,8 @@ OPEN: Final = frozenset(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
     )
 )
-"""Anybody may ask these. The last three get nobody anywhere in ZooKeeper mode. Tokens are renewed and ended by
-who may, whatever ACLs say; Fetch asks about each topic itself, sessions and all."""
+"""Anybody may ask these. The last three get nobody anywhere in ZooKeeper mode. Who may renew or end a token
+is no matter of ACLs; Fetch asks about each topic itself, sessions and all."""
 
 
 def guards(

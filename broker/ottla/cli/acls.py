@@ -1,0 +1,196 @@
+"""`ottla acls`: who may do what (KIP-140)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from ottla.cli.output import as_json, done, show
+from ottla.cli.session import Session, talks_to_a_cluster
+from ottla.security.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    Entry,
+    EntryFilter,
+    Operation,
+    PatternFilter,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+from ottla.security.principals import Principal
+
+_OPERATIONS = {each.name.lower().replace("_", "-"): each for each in Operation if each >= Operation.ALL}
+_RESOURCES = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactional_id": ResourceType.TRANSACTIONAL_ID,
+    "delegation_token": ResourceType.DELEGATION_TOKEN,
+    "user": ResourceType.USER,
+}
+
+
+@click.group(short_help="Show and change who may do what.")
+def acls() -> None:
+    """Access control lists, of a cluster whose brokers have authorizer.class.name set.
+
+    A principal is TYPE:NAME (User:alice); User:* is everybody. A name of * is every resource of its type;
+    with --prefixed a name stands for all that begin with it.
+    """
+
+
+def _about_resources(command: Callable[..., None]) -> Callable[..., None]:
+    command = click.option("--prefixed", is_flag=True, help="The names are prefixes.")(command)
+    command = click.option("--cluster", is_flag=True, help="The cluster itself.")(command)
+    for name in reversed(_RESOURCES):
+        option = f"--{name.replace('_', '-')}"
+        command = click.option(option, name, multiple=True, metavar="NAME")(command)
+    return command
+
+
+def _about_entries(command: Callable[..., None]) -> Callable[..., None]:
+    for option, parameter, what in (
+        ("--host", "hosts", "Where from: an address. Any, unless given."),
+        ("--deny", "denied", "Who may not: a principal."),
+        ("--allow", "allowed", "Who may: a principal."),
+    ):
+        command = click.option(option, parameter, multiple=True, help=what)(command)
+    return click.option(
+        "--operation",
+        "operations",
+        multiple=True,
+        type=click.Choice(list(_OPERATIONS), case_sensitive=False),
+        help="What; all, unless given.",
+    )(command)
+
+
+def _patterns(
+    named: dict[str, tuple[str, ...]], *, cluster: bool, prefixed: bool
+) -> list[tuple[ResourceType, str, PatternType]]:
+    pattern_type = PatternType.PREFIXED if prefixed else PatternType.LITERAL
+    found = [(_RESOURCES[kind], name, pattern_type) for kind, names in named.items() for name in names]
+    if cluster:
+        found.append((ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
+    return found
+
+
+def _principals(texts: Iterable[str]) -> list[str]:
+    for text in texts:
+        try:
+            Principal.parse(text)
+        except ValueError:
+            raise click.UsageError(f"'{text}' is no principal: write TYPE:NAME, as User:alice") from None
+    return list(texts)
+
+
+@acls.command("list")
+@_about_resources
+@click.option("--principal", help="Those about this principal alone.")
+@talks_to_a_cluster
+def list_(
+    session: Session, principal: str | None, cluster: bool, prefixed: bool, **named: tuple[str, ...]
+) -> None:
+    """The ACLs there are, of some resources or of all."""
+    entry = EntryFilter(principal=None if principal is None else _principals([principal])[0])
+    asked = _patterns(named, cluster=cluster, prefixed=prefixed)
+    filters = [PatternFilter(*each) for each in asked] or [
+        PatternFilter(pattern_type=PatternType.PREFIXED if prefixed else PatternType.ANY)
+    ]
+
+    async def describe(admin: Any) -> list[AclBinding]:
+        return [acl for pattern in filters for acl in await admin.describe_acls(AclFilter(pattern, entry))]
+
+    found = session.admin(describe)
+    show(map(_row, sorted(found)), session.output, nothing="no ACLs")
+
+
+def _row(binding: AclBinding) -> dict[str, Any]:
+    pattern, entry = binding
+    return {
+        "resource": pattern.resource_type.name.lower().replace("_", "-"),
+        "name": pattern.name,
+        "pattern": pattern.pattern_type.name.lower(),
+        "principal": entry.principal,
+        "host": entry.host,
+        "operation": entry.operation.name.lower().replace("_", "-"),
+        "permission": entry.permission.name.lower(),
+    }
+
+
+@acls.command()
+@_about_resources
+@_about_entries
+@talks_to_a_cluster
+def add(
+    session: Session,
+    operations: tuple[str, ...],
+    allowed: tuple[str, ...],
+    denied: tuple[str, ...],
+    hosts: tuple[str, ...],
+    cluster: bool,
+    prefixed: bool,
+    **named: tuple[str, ...],
+) -> None:
+    """Add ACLs: every principal, operation, host and resource named, with each other."""
+    patterns = _patterns(named, cluster=cluster, prefixed=prefixed)
+    if not patterns:
+        raise click.UsageError("on what? give --topic, --group, --cluster or another resource")
+    if not allowed and not denied:
+        raise click.UsageError("for whom? give --allow or --deny with a principal")
+    bindings = [
+        AclBinding(ResourcePattern(*pattern), Entry(who, host, operation, permission))
+        for pattern in patterns
+        for permission, principals in ((Permission.ALLOW, allowed), (Permission.DENY, denied))
+        for who in _principals(principals)
+        for host in hosts or (WILDCARD,)
+        for operation in map(_operation, operations or ("all",))
+    ]
+    session.admin(lambda admin: admin.create_acls(bindings))
+    done(f"added {_many(len(bindings))}", session.output, added=list(map(_row, bindings)))
+
+
+@acls.command()
+@_about_resources
+@_about_entries
+@talks_to_a_cluster
+def remove(
+    session: Session,
+    operations: tuple[str, ...],
+    allowed: tuple[str, ...],
+    denied: tuple[str, ...],
+    hosts: tuple[str, ...],
+    cluster: bool,
+    prefixed: bool,
+    **named: tuple[str, ...],
+) -> None:
+    """Remove ACLs: those of the resources that match; what is not given matches all."""
+    patterns = _patterns(named, cluster=cluster, prefixed=prefixed)
+    if not patterns:
+        raise click.UsageError("of what? give --topic, --group, --cluster or another resource")
+    whose: list[tuple[Permission, str | None]] = [(Permission.ALLOW, who) for who in _principals(allowed)]
+    whose += [(Permission.DENY, who) for who in _principals(denied)]
+    filters = [
+        AclFilter(PatternFilter(*pattern), EntryFilter(who, host, operation, permission))
+        for pattern in patterns
+        for permission, who in whose or [(Permission.ANY, None)]
+        for host in hosts or (None,)
+        for operation in (map(_operation, operations) if operations else (Operation.ANY,))
+    ]
+    removed = session.admin(lambda admin: admin.delete_acls(filters))
+    if session.output == "json":
+        as_json({"removed": list(map(_row, sorted(removed)))})
+    else:
+        click.echo(f"removed {_many(len(removed))}")
+
+
+def _operation(name: str) -> Operation:
+    return _OPERATIONS[name.lower()]
+
+
+def _many(count: int) -> str:
+    return "1 ACL" if count == 1 else f"{count} ACLs"
