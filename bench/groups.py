@@ -1,0 +1,252 @@
+"""`python -m bench.groups`: how long a broker takes to load many groups, and what others feel of it.
+
+One broker a side, Ottla and Apache Kafka, which is stopped and started again: at first without groups, then
+with as many as asked for, each with one member and commits for several partitions. The groups come in over
+the protocol, by the same requests on both sides. Measured from the start of the process until the broker
+knows groups of every partition of __consumer_offsets and loads no more, less the same without groups; the CPU
+time likewise; and the longest that another client waited for an ApiVersions meanwhile, asking one after the
+other since the broker listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench.sides import KafkaSide, OttlaSide, Side
+from bench.tools import CLIENT_CORE
+from bench.usage import usage_of
+from ottla.client.admin import AdminClient
+from ottla.client.connection import BrokerConnection
+from ottla.coordinators.records import partition_for
+from ottla.protocol.messages import (
+    ApiVersionsRequest,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    SyncGroupRequest,
+)
+
+TOPICS = 10
+CLIENTS = 8
+WAIT_S = 300.0
+SESSION_MS = 1_800_000
+"""The longest that a member may be silent: none is to drop out between two starts."""
+SETTINGS = {"auto.create.topics.enable": "false", "log.cleaner.enable": "false"}
+_RETRIABLE = {14, 15, 16}
+
+
+class Load(NamedTuple):
+    groups: int
+    partitions: int
+    commits: int
+    offsets_partitions: int
+
+
+class Start(NamedTuple):
+    took_s: float
+    cpu_s: float
+    longest_wait_ms: float
+
+
+def group_id(number: int) -> str:
+    return f"service-{number:05d}-consumers"
+
+
+def topic_of(number: int) -> str:
+    return f"orders-{number % TOPICS}"
+
+
+def subscription(topic: str) -> bytes:
+    return struct.pack(">hih", 1, 1, len(topic)) + topic.encode() + struct.pack(">i", -1)
+
+
+async def make_group(connection: BrokerConnection, number: int, partitions: int, commits: int) -> None:
+    """A stable group of one member, with its commits."""
+    group, topic = group_id(number), topic_of(number)
+    offered = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=subscription(topic))
+    join = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=SESSION_MS,
+        protocol_type="consumer",
+        protocols=[offered],
+    )
+    while True:
+        joined: JoinGroupResponse = await connection.request(join, version=3, timeout_s=60)
+        if joined.error_code not in _RETRIABLE:
+            break
+        await asyncio.sleep(0.2)
+    assert joined.error_code == 0, joined
+    given = SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"\0" * 60)
+    sync = SyncGroupRequest(
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=[given],
+    )
+    answer = await connection.request(sync, version=3, timeout_s=60)
+    assert answer.error_code == 0, answer
+    for at in range(commits):
+        rows = [
+            OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=p, committed_offset=1000 * number + at, committed_metadata=""
+            )
+            for p in range(partitions)
+        ]
+        commit = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=joined.generation_id,
+            member_id=joined.member_id,
+            topics=[OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=rows)],
+        )
+        done: OffsetCommitResponse = await connection.request(commit, version=7, timeout_s=60)
+        assert not any(row.error_code for row in done.topics[0].partitions), done
+
+
+async def fill(port: int, load: Load) -> None:
+    numbers = iter(range(load.groups))
+
+    async def work(numbers: Iterator[int]) -> None:
+        connection = await BrokerConnection.open("127.0.0.1", port, client_id="bench")
+        for number in numbers:
+            await make_group(connection, number, load.partitions, load.commits)
+        connection.close()
+
+    await asyncio.gather(*[work(numbers) for _ in range(CLIENTS)])
+
+
+async def until_loaded(port: int, groups: int, offsets_partitions: int) -> float:
+    """Until the broker knows the groups; the longest wait of another client meanwhile, in ms."""
+    waits: list[float] = [0.0]
+
+    async def ask() -> None:
+        other = await BrokerConnection.open("127.0.0.1", port, client_id="other")
+        while True:
+            began = time.perf_counter()
+            await other.request(ApiVersionsRequest(), version=0, timeout_s=60)
+            waits.append((time.perf_counter() - began) * 1000)
+
+    one_each = {partition_for(group_id(at), offsets_partitions): group_id(at) for at in range(groups)}
+    asking = asyncio.create_task(ask())
+    connection = await BrokerConnection.open("127.0.0.1", port, client_id="bench")
+    deadline = time.monotonic() + WAIT_S
+    try:
+        while time.monotonic() < deadline:
+            if await is_loaded(connection, list(one_each.values())):
+                return max(waits)
+            await asyncio.sleep(0.05)
+    finally:
+        asking.cancel()
+        connection.close()
+    raise TimeoutError(f"{groups} groups were not loaded in {WAIT_S} s")
+
+
+async def is_loaded(connection: BrokerConnection, some: list[str]) -> bool:
+    found = await connection.request(FindCoordinatorRequest(key=group_id(0), key_type=0), version=2)
+    if found.error_code:
+        return False
+    # No group is in this state: the answer is short, but for the error that says that it is not complete.
+    listed: ListGroupsResponse = await connection.request(
+        ListGroupsRequest(states_filter=["Dead"]), version=4
+    )
+    if listed.error_code:
+        return False
+    described: DescribeGroupsResponse = await connection.request(
+        DescribeGroupsRequest(groups=some), version=5
+    )
+    return all(group.group_state == "Stable" for group in described.groups)
+
+
+def start(side: Side, groups: int, offsets_partitions: int) -> Start:
+    side.stop_brokers()
+    began = time.monotonic()
+    side.start_brokers()
+    longest_ms = asyncio.run(until_loaded(side.ports[0], groups, offsets_partitions))
+    return Start(time.monotonic() - began, usage_of(side.pids).cpu_s, longest_ms)
+
+
+def run(side: Side, load: Load, rounds: int) -> tuple[list[Start], list[Start]]:
+    """Starts without groups, and with them."""
+    for at in range(TOPICS):
+        topic = topic_of(at)
+        side.admin(
+            partial(AdminClient.create_topic, name=topic, partitions=load.partitions, replication_factor=1)
+        )
+    asyncio.run(until_loaded(side.ports[0], 0, load.offsets_partitions))
+    without = [start(side, 0, load.offsets_partitions) for _ in range(rounds)]
+    began = time.monotonic()
+    asyncio.run(fill(side.ports[0], load))
+    click.echo(f"{side.name}: filled in {time.monotonic() - began:.1f} s", err=True)
+    return without, [start(side, load.groups, load.offsets_partitions) for _ in range(rounds)]
+
+
+def show(found: dict[str, tuple[list[Start], list[Start]]], load: Load) -> Table:
+    """The best of each, since other people's work only adds."""
+    table = Table(
+        title=f"Loading {load.groups} groups with {load.groups * load.partitions} committed partitions"
+    )
+    for name in ("side", "start without", "start with", "loading", "its CPU", "longest wait", "without"):
+        table.add_column(name, justify="left" if name == "side" else "right")
+    for name, (without, loaded) in found.items():
+        before, after = (
+            Start(*(min(values) for values in zip(*starts, strict=True))) for starts in (without, loaded)
+        )
+        table.add_row(
+            name,
+            f"{before.took_s:.2f} s",
+            f"{after.took_s:.2f} s",
+            f"{after.took_s - before.took_s:.2f} s",
+            f"{after.cpu_s - before.cpu_s:.2f} s",
+            f"{after.longest_wait_ms:.0f} ms",
+            f"{before.longest_wait_ms:.0f} ms",
+        )
+    return table
+
+
+@click.command()
+@click.option("--groups", default=10_000, show_default=True)
+@click.option("--partitions", default=10, show_default=True, help="That each group commits.")
+@click.option("--commits", default=1, show_default=True, help="Of each; the last one counts.")
+@click.option("--offsets-partitions", default=50, show_default=True, help="offsets.topic.num.partitions")
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+def main(
+    groups: int, partitions: int, commits: int, offsets_partitions: int, rounds: int, only: str | None
+) -> None:
+    """Start a broker that coordinates many groups."""
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    load = Load(groups, partitions, commits, offsets_partitions)
+    settings = {**SETTINGS, "offsets.topic.num.partitions": str(offsets_partitions)}
+    kinds: dict[str, type[Side]] = {"ottla": OttlaSide, "kafka": KafkaSide}
+    found: dict[str, tuple[list[Start], list[Start]]] = {}
+    for key, kind in kinds.items():
+        if only not in (None, key):
+            continue
+        with (
+            tempfile.TemporaryDirectory(prefix="ottla-bench-") as root,
+            kind(Path(root), 1, settings) as side,
+        ):
+            found[side.name] = run(side, load, rounds)
+    Console().print(show(found, load))
+
+
+if __name__ == "__main__":
+    main()
