@@ -50,7 +50,7 @@ class Client:
 
     def _ask(self, talk: Callable[[BrokerConnection], Coroutine[Any, Any, T]]) -> T:
         async def ask() -> T:
-            connection = await BrokerConnection.open("127.0.0.1", self.port)
+            connection = await BrokerConnection.open("127.0.0.1", self.port, timeout_s=60)
             try:
                 return await talk(connection)
             finally:
@@ -192,6 +192,6 @@ def test_a_broker_stops_when_its_last_directory_fails(tmp_path: Path, zookeeper:
                 )
         assert wait_until(lambda: not broker.running, timeout_s=WAIT_S)
         assert broker.exit_code == 1
-        assert "no log directory is left" in broker.log_tail()
+        assert "no log directory is left" in broker.log_tail(1000)
     finally:
         broker.stop()

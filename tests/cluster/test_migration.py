@@ -8,15 +8,18 @@ the other wrote.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from group_members import Member
 from judges import needs_kafka_jars
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 from mixed import Kind, Seat
 from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
 
@@ -34,7 +37,7 @@ SETTINGS: Final = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
-    "zookeeper.session.timeout.ms": "6000",
+    "zookeeper.session.timeout.ms": "18000",
     "replica.lag.time.max.ms": "10000",
     "controlled.shutdown.retry.backoff.ms": "500",
     "log.segment.bytes": str(256 << 10),
@@ -67,7 +70,16 @@ class Journey:
 
     @property
     def controller(self) -> int:
-        return znodes.decode_controller(self._tree.get(znodes.CONTROLLER)[0])
+        """As soon as there is one."""
+        found: list[bytes] = []
+
+        def elected() -> bool:
+            with contextlib.suppress(NoNodeError):
+                found.append(self._tree.get(znodes.CONTROLLER)[0])
+            return bool(found)
+
+        assert wait_until(elected, timeout_s=120)
+        return znodes.decode_controller(found[0])
 
     def replace(self, broker: int, kind: Kind) -> None:
         """Stop what sits there, start the other kind in its place, and wait until it has caught up."""
@@ -79,18 +91,24 @@ class Journey:
 
     def order(self) -> list[int]:
         """The controller last, as in every rolling bounce."""
-        return sorted(BROKERS, key=lambda broker: (broker == self.controller, broker))
+        last = self.controller
+        return sorted(BROKERS, key=lambda broker: (broker == last, broker))
 
     def await_whole(self, topic: str, *, create: bool = False) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         if create:
-            wait_until(lambda: len(admin.list_topics(timeout=60).brokers) == len(BROKERS), timeout_s=120)
+            assert wait_until(
+                lambda: len(admin.list_topics(timeout=60).brokers) == len(BROKERS), timeout_s=120
+            )
             admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=3)])[
                 topic
             ].result(60)
 
         def whole() -> bool:
-            found = admin.list_topics(topic, timeout=60).topics[topic]
+            try:
+                found = admin.list_topics(topic, timeout=60).topics[topic]
+            except KafkaException:
+                return False
             return found.error is None and all(len(p.isrs) == 3 for p in found.partitions.values())
 
         assert wait_until(whole, timeout_s=120, poll_s=0.2), f"{topic} is not fully replicated again"
@@ -129,7 +147,8 @@ def test_a_running_kafka_cluster_moves_to_ottla_broker_by_broker_and_back(
             for broker in journey.order():
                 journey.replace(broker, kind)
                 runs[broker] = kind
-                controllers.append((journey.controller, runs[journey.controller]))
+                controller = journey.controller
+                controllers.append((controller, runs[controller]))
                 producer.wait_for_more(200, timeout_s=120)
                 await_more_read(member)
         producer.stop()

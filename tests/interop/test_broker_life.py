@@ -67,7 +67,7 @@ async def running(broker: Broker) -> AsyncIterator[BrokerConnection]:
 
 
 async def connect(broker: Broker) -> BrokerConnection:
-    return await BrokerConnection.open("127.0.0.1", broker.endpoints[0].port)
+    return await BrokerConnection.open("127.0.0.1", broker.endpoints[0].port, timeout_s=60)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -294,6 +294,11 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
         tree = MemoryTree()
         one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
         async with running(one) as first, running(two) as second:
+
+            async def both_there() -> bool:
+                return len((await first.request(MetadataRequest(topics=[]))).brokers) == 2
+
+            await until(both_there)
             await create(first if one.controller.is_active else second, "t", replicas=2)
             where = (await metadata(first, "t")).partitions[0].leader_id
             leader, connection = (one, first) if where == 1 else (two, second)

@@ -83,15 +83,17 @@ def read_all(cluster: LocalCluster, topic: str, partitions: int = 3) -> list[Any
         {"bootstrap.servers": cluster.bootstrap, "group.id": "checks", "enable.partition.eof": True}
     )
     consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-    found, ended, deadline = [], 0, time.monotonic() + 120
-    while ended < partitions:
+    found, deadline = [], time.monotonic() + 120
+    ended: set[int | None] = set()
+    while len(ended) < partitions:
         assert time.monotonic() < deadline
         message = consumer.poll(1)
         if message is None:
             continue
         problem = message.error()
         if problem is not None:
-            ended += problem.code() == KafkaError._PARTITION_EOF
+            if problem.code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
         else:
             found.append(message)
     consumer.close()

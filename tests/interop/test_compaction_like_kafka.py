@@ -39,7 +39,7 @@ SETTINGS = {
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "1",
     "log.cleaner.backoff.ms": "100",
-    "zookeeper.session.timeout.ms": "6000",
+    "zookeeper.session.timeout.ms": "30000",
     "log.segment.delete.delay.ms": "0",
     "group.initial.rebalance.delay.ms": "0",
 }
@@ -95,7 +95,7 @@ def produce(bootstrap: str, topic: str, pairs: list[tuple[str, str | None]], cod
     host, _, port = bootstrap.partition(":")
 
     async def send() -> None:
-        connection = await BrokerConnection.open(host, int(port))
+        connection = await BrokerConnection.open(host, int(port), timeout_s=60)
         try:
             for start in range(0, len(pairs), 10):
                 records = [
@@ -181,7 +181,7 @@ def led(bootstrap: str) -> str:
     admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def leads() -> bool:
-        topics = admin.list_topics(timeout=20).topics
+        topics = admin.list_topics(timeout=60).topics
         return all(topic in topics and topics[topic].partitions[0].leader == 0 for topic in TOPICS)
 
     until(leads, "the broker leads what it has")
@@ -254,7 +254,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
         for topic in TOPICS:
             produce(bootstrap, topic, [(f"last {at}", "z" * 300) for at in range(20)])
         written = shown(bootstrap, "read_uncommitted")
-        shutil.copytree(kafkas / "data", ours / "data")
+        # Checkpoints are written beside their place, and renamed.
+        shutil.copytree(kafkas / "data", ours / "data", ignore=shutil.ignore_patterns("*.tmp"))
         (ours / "data" / ".lock").unlink()
         compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
         resources = [ConfigResource("topic", t, incremental_configs=[compact]) for t in TOPICS]

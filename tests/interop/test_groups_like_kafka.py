@@ -28,6 +28,7 @@ from judges import needs_kafka_jars
 
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -323,14 +324,20 @@ def test_a_member_that_does_not_rejoin_in_time_is_dropped(ports: dict[str, int])
     """With an old client's versions, of a group that is no consumer group."""
 
     async def story(talk: Talk) -> None:
-        slow = join("k", kind="connect", rebalance_ms=8000)
-        old = (await talk.ask("joined", "bert", slow, 3)).member_id
-        await talk.ask("synced", "bert", sync("k", 1, old, {old: b"z"}), 3)
-        await talk.ask("offsets are not its to delete", "anna", delete_offsets("k", "t"), 0)
-        new = talk.begin("carl", join("k", kind="connect", rebalance_ms=3000), 2)
-        await talk.wait_for_group("k", members=2)
-        await talk.ask("it should rejoin", "bert", heartbeat("k", 1, old), 2)
-        talk.note("the new one is alone", await new)
-        await talk.ask("it was dropped", "bert", heartbeat("k", 1, old), 2)
+        for attempt in range(5):
+            before, group = dict(talk.answers), f"k{attempt}"
+            slow = join(group, kind="connect", rebalance_ms=8000)
+            old = (await talk.ask("joined", "bert", slow, 3)).member_id
+            await talk.ask("synced", "bert", sync(group, 1, old, {old: b"z"}), 3)
+            await talk.ask("offsets are not its to delete", "anna", delete_offsets(group, "t"), 0)
+            new = talk.begin("carl", join(group, kind="connect", rebalance_ms=3000), 2)
+            await talk.wait_for_group(group, members=2)
+            asked = await talk.ask("it should rejoin", "bert", heartbeat(group, 1, old), 2)
+            alone = await new
+            if asked.error_code == ErrorCode.REBALANCE_IN_PROGRESS or attempt == 4:
+                break
+            talk.answers = before  # the machine was so slow that its time was over by then: once more
+        talk.note("the new one is alone", alone)
+        await talk.ask("it was dropped", "bert", heartbeat(group, 1, old), 2)
 
     same(ports, story)

@@ -239,8 +239,7 @@ def test_ten_thousand_quiet_connections_cost_little_memory_and_no_time(subject: 
     before = subject.memory()
     count = min(CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1000)
     with closing([]) as sockets, bystander(subject) as waits:
-        assert wait_until(lambda: len(waits) >= 300, timeout_s=90)
-        alone = sorted(waits)[len(waits) // 2]
+        alone = cpu_each(subject, waits)
         for start in range(0, count, 100):
             batch = [subject.connect() for _ in range(min(100, count - start))]
             sockets += batch
@@ -250,14 +249,20 @@ def test_ten_thousand_quiet_connections_cost_little_memory_and_no_time(subject: 
                 correlation_id(sock)
         each = (subject.memory() - before) / count
         del waits[:]
-        cpu, started = subject.cpu_s(), time.monotonic()
-        assert wait_until(lambda: len(waits) >= 500, timeout_s=90)
-        share = (subject.cpu_s() - cpu) / (time.monotonic() - started)
+        among_them = cpu_each(subject, waits)
         print(f"\n{count} quiet connections: {each:.0f} bytes each, longest wait {max(waits) * 1e3:.1f} ms, "
-              f"median {sorted(waits)[len(waits) // 2] * 1e3:.2f} ms, {alone * 1e3:.2f} ms before, "
-              f"{share:.1%} of a core")  # fmt: skip
+              f"{among_them * 1e6:.0f} µs of a core an answer, {alone * 1e6:.0f} µs before")  # fmt: skip
         assert each < 8192
-        assert sorted(waits)[len(waits) // 2] < max(0.05, 3 * alone)
+        # To look at them all each time would take several milliseconds.
+        assert among_them < max(0.003, 3 * alone)
+
+
+def cpu_each(subject: Subject, waits: list[float]) -> float:
+    """The processor's seconds that the broker takes for an answer to the bystander: that other processes keep
+    it waiting is not its fault."""
+    cpu, asked = subject.cpu_s(), len(waits)
+    assert wait_until(lambda: len(waits) >= asked + 500, timeout_s=120)
+    return (subject.cpu_s() - cpu) / (len(waits) - asked)
 
 
 def test_who_never_reads_is_not_answered_for_ever_and_loses_nothing(subject: Subject) -> None:
@@ -375,15 +380,15 @@ def test_requests_that_wait_and_requests_that_do_not_are_answered_in_order(subje
 
 def test_idle_connections_are_closed_and_those_that_wait_for_us_are_not(tmp_path: Path) -> None:
     with (
-        broker(tmp_path, connections_max_idle_ms="1500") as subject,
+        broker(tmp_path, connections_max_idle_ms="4000") as subject,
         subject.connect() as waiting,
     ):
         create(waiting)
-        waiting.sendall(fetch(1, 5000))
+        waiting.sendall(fetch(1, 9000))
         with subject.connect() as idle:
             started = time.monotonic()
             idle.sendall(HELLO)
             correlation_id(idle)
             assert is_closed(idle)
-            assert time.monotonic() - started >= 1.4
+            assert time.monotonic() - started >= 3.9
         assert correlation_id(waiting) == 1

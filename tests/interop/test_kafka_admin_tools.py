@@ -103,7 +103,7 @@ def test_records_are_deleted_on_all_replicas(cluster: LocalCluster, topic: str, 
     assert f"partition: {topic}-1\tlow_watermark: 50" in printed
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     starts = cluster.admin(lambda client: client.start_offsets(partitions))
-    assert list(starts.values()) == [20, 50]
+    assert starts == dict(zip(partitions, [20, 50], strict=True))
 
 
 def test_log_directories_of_all_brokers(cluster: LocalCluster, topic: str) -> None:

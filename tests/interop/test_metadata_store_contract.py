@@ -64,7 +64,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
         connect = f"{request.getfixturevalue('zookeeper').connect}/test/{next(_chroots)}"
 
         def new() -> MetadataStore:
-            return ZooKeeperStore(connect, 6_000)
+            return ZooKeeperStore(connect, 30_000)
 
     else:
         tree = MemoryTree()

@@ -24,7 +24,7 @@ SETTINGS = {
     "zookeeper.session.timeout.ms": "1000",
     "controlled.shutdown.retry.backoff.ms": "100",
     "replica.fetch.wait.max.ms": "50",
-    "replica.lag.time.max.ms": "1500",
+    "replica.lag.time.max.ms": "4000",
     "log.segment.delete.delay.ms": "100",
 }
 BATCH = build_batch([Record(0, 1_700_000_000_000, None, b"value")])

@@ -45,7 +45,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "log.cleaner.backoff.ms": "100",
     "log.roll.ms": "3600000",
-    "zookeeper.session.timeout.ms": "6000",
+    "zookeeper.session.timeout.ms": "30000",
     "log.segment.delete.delay.ms": "0",
 }
 TOPICS = {
@@ -236,7 +236,9 @@ class Folder:
         }
 
     async def fetched(self, topic: str, low: int, high: int) -> list[tuple[int, Any, int]]:
-        connection = await BrokerConnection.open("127.0.0.1", int(self.bootstrap.rpartition(":")[2]))
+        connection = await BrokerConnection.open(
+            "127.0.0.1", int(self.bootstrap.rpartition(":")[2]), timeout_s=60
+        )
         found = []
         try:
             for offset in range(low, high + 1, 1 if topic == "transactions" else 20):

@@ -61,6 +61,8 @@ def test_importing_all_messages_compiles_nothing() -> None:
         "assert not messages.FetchRequest._decoders\n"
         "print(took_s)\n"
     )
-    for _ in range(2):  # the second time with bytecode cached
+    took_s = []
+    for _ in range(5):  # from the second time on with bytecode cached, and one of them at a quiet moment
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 0.1
+        took_s.append(float(done.stdout))
+    assert min(took_s) < 0.1
