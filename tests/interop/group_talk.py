@@ -52,7 +52,9 @@ class Talk:
 
     async def __aenter__(self) -> Self:
         for client in (*CLIENTS, "watcher"):
-            self._connections[client] = await BrokerConnection.open("127.0.0.1", self.port, client_id=client)
+            self._connections[client] = await BrokerConnection.open(
+                "127.0.0.1", self.port, client_id=client, timeout_s=60
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,7 +62,7 @@ class Talk:
             connection.close()
 
     async def send(self, client: str, request: Message, version: int) -> Any:
-        return await self._connections[client].request(request, version=version)
+        return await self._connections[client].request(request, version=version, timeout_s=90)
 
     def begin(self, client: str, request: Message, version: int) -> asyncio.Task[Any]:
         """Ask without waiting for the answer: joins wait for others."""
@@ -135,7 +137,7 @@ async def ready(talk: Talk) -> None:
 
 
 def side_by_side(
-    ports: Mapping[str, int], story: Callable[[Talk], Coroutine[Any, Any, None]], timeout_s: float = 150
+    ports: Mapping[str, int], story: Callable[[Talk], Coroutine[Any, Any, None]], timeout_s: float = 300
 ) -> dict[str, dict[str, Any]]:
     """Tell the story to every broker at the same time: name -> label -> answer."""
 
