@@ -132,7 +132,7 @@ class KafkaBroker:
         hears of no controller may wait for a minute. `prefix` is put before the command (taskset, say)."""
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
-        properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
+        properties.write_text("".join(f"{n}={_escaped(text)}\n" for n, text in self._settings.items()))
         command = [*prefix, *java_command("kafka.Kafka", str(properties), jvm=self._jvm)]
         self._process = process = ChildProcess("Apache Kafka", command, log=self.directory / "kafka.log")
         process.start()
@@ -163,3 +163,7 @@ class KafkaBroker:
         """SIGKILL, as a crash would."""
         if self._process is not None:
             self._process.kill()
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\")

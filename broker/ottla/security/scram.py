@@ -24,7 +24,7 @@ TYPES: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """As requests name them (KIP-554)."""
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
-_SASL_NAME: Final = r"(?:[^=,\0]|=2C|=3D)+"
+_SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"  # of ASCII, as in Kafka
 _SAFE: Final = r"[^=,\0][^,\0]*"
 _PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
 _BASE64: Final = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)?"

@@ -58,7 +58,7 @@ class ScramCredentialsHandler:
             results = await self._describe_named([user.name for user in message.users])
         else:
             results = await self._describe_all()
-        return DescribeUserScramCredentialsResponse(results=results, error_message=None)
+        return DescribeUserScramCredentialsResponse(results=results)
 
     async def _describe_all(self) -> list[Described]:
         found = {}
@@ -98,7 +98,7 @@ class ScramCredentialsHandler:
         refused, done = [], []
         async with self._alone:
             for user, of_user in changes.items():
-                result = Altered(user=user, error_message=None)
+                result = Altered(user=user)
                 try:
                     await self._alter_user(user, of_user)
                 except KafkaError as error:
@@ -151,7 +151,7 @@ def _check(user: str, changes: Iterable[Deletion | Upsertion]) -> None:
 
 def _described(user: str, settings: dict[str, str]) -> Described | None:
     """None for one without credentials."""
-    result = Described(user=user, error_message=None)
+    result = Described(user=user)
     for kind, mechanism in TYPES.items():
         text = settings.get(mechanism)
         if text is None:

@@ -1,0 +1,382 @@
+"""Who may come in, and what the others are told: Apache Kafka 3.9.1 and Ottla, set up alike, side by side."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from bench.apache_kafka import KafkaBroker
+from ottla.local.brokers import BrokerProcess
+from ottla.local.ports import free_port, wait_until
+from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ApiVersionsRequest,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    MetadataRequest,
+)
+from ottla.security.mechanisms import plain_token
+from ottla.security.scram import salted_password
+from tests.interop.secured import ANNA, ANNAS_PASSWORD, JAAS, SCRAM_MODULE, Gone, Place, SaslTalk
+from tests.judges import needs_kafka_jars
+
+pytestmark = pytest.mark.timeout(420)
+LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "SESSIONS")
+SHA_256, SHA_512 = 1, 2
+
+
+class Pair(NamedTuple):
+    place: Place
+    ports: dict[str, dict[str, int]]
+    """Of each broker: listener -> port."""
+
+    def same(self, story: Callable[[dict[str, int]], object]) -> object:
+        """What both brokers answer, which must be the same."""
+        found = {name: story(ports) for name, ports in self.ports.items()}
+        assert found["Ottla"] == found["Apache Kafka"]
+        return found["Ottla"]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    needs_kafka_jars()
+    directory: Path = tmp_path_factory.mktemp("security")
+    place = Place(directory / "keys")
+    with ExitStack() as running:
+        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        running.callback(zookeeper.stop)
+        zookeeper.start()
+        ports = {
+            name: {listener: free_port() for listener in LISTENERS} for name in ("Apache Kafka", "Ottla")
+        }
+        more = {
+            "listener.security.protocol.map": ",".join(f"{p}:{p}" for p in LISTENERS[:4])
+            + ",SESSIONS:SASL_PLAINTEXT",
+            "listener.name.sessions.plain.sasl.jaas.config": JAAS,
+            "listener.name.sessions.plain.connections.max.reauth.ms": "3000",
+            "listener.name.sessions.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+            "listener.name.sessions.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
+        }
+        java = KafkaBroker(
+            directory / "kafka",
+            f"{zookeeper.connect}/kafka",
+            port=ports["Apache Kafka"]["PLAINTEXT"],
+            settings=place.settings(ports["Apache Kafka"]) | more,
+        )
+        ours = BrokerProcess(0, directory / "ottla", ports["Ottla"]["PLAINTEXT"])
+        running.callback(java.stop)
+        running.callback(ours.stop)
+        ours.write_properties(f"{zookeeper.connect}/ottla", place.settings(ports["Ottla"]) | more)
+        ours.start_and_wait()
+        java.start()
+        yield Pair(place, ports)
+
+
+# --- SASL -------------------------------------------------------------------------------------------------
+
+
+def test_plain_lets_in_who_knows_the_password(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        answers = []
+        for version in (0, 1, 2):
+            with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as talk:
+                talk.handshake("PLAIN")
+                answers.append(talk.authenticate(plain_token(ANNA, ANNAS_PASSWORD), version))
+                answers.append(_brokers(talk))
+        return answers
+
+    pair.same(story)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        plain_token(ANNA, "falsch"),
+        plain_token("nobody", "x"),
+        plain_token("", "x"),
+        plain_token(ANNA, ""),
+        b"bert" + plain_token(ANNA, ANNAS_PASSWORD),
+        b"anna",
+        b"",
+        b"\0\0\0\0",
+        b"\xff\xfe\0\xff\0\xff",
+    ],
+)
+def test_plain_turns_others_away_with_kafkas_words(pair: Pair, token: bytes) -> None:
+    def story(ports: dict[str, int]) -> object:
+        with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
+            talk.handshake("PLAIN")
+            answer = talk.authenticate(token)
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            with pytest.raises(Gone):
+                talk.receive()
+            return answer
+
+    pair.same(story)
+
+
+def test_mechanisms_that_are_not_enabled(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        answers = []
+        for version in (0, 1):
+            with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
+                answer = talk.handshake("GSSAPI", version)
+                answers.append((answer.error_code, sorted(answer.mechanisms)))
+                with pytest.raises(Gone):
+                    talk.receive()
+        return answers
+
+    found = pair.same(story)
+    mechanisms = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    assert found == [(ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms)] * 2
+
+
+def test_what_comes_out_of_turn_ends_the_connection(pair: Pair) -> None:
+    def gone_after(*steps: Callable[[SaslTalk], object]) -> Callable[[dict[str, int]], object]:
+        def story(ports: dict[str, int]) -> object:
+            with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
+                *fine, last = steps
+                for step in fine:
+                    step(talk)
+                with pytest.raises(Gone):
+                    last(talk)
+                return True
+
+        return story
+
+    def versions(talk: SaslTalk) -> object:
+        return talk.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3)
+
+    def metadata(talk: SaslTalk) -> object:
+        return talk.ask(MetadataRequest(topics=[]), 5)
+
+    def too_large(talk: SaslTalk) -> object:
+        talk.send(b"x" * 600_000)
+        return talk.receive()
+
+    pair.same(gone_after(metadata))
+    pair.same(gone_after(versions, metadata))
+    pair.same(gone_after(versions, versions))
+    pair.same(gone_after(too_large))
+    pair.same(gone_after(lambda talk: talk.authenticate(b"x")))
+
+
+def test_tokens_without_frames_follow_the_old_handshake(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
+            talk.handshake("PLAIN", 0)
+            talk.send(plain_token(ANNA, ANNAS_PASSWORD))
+            assert talk.receive() == b""
+            known = _brokers(talk)
+        with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
+            talk.handshake("PLAIN", 0)
+            talk.send(plain_token(ANNA, "falsch"))
+            with pytest.raises(Gone):
+                talk.receive()
+        return known
+
+    pair.same(story)
+
+
+def test_saying_again_who_one_is(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        answers: list[object] = []
+        with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as talk:
+            answers.append(talk.log_in())
+            answers += [talk.handshake("PLAIN").error_code, talk.authenticate(b"x")]
+        with SaslTalk(ports["SESSIONS"]) as talk:
+            answers.append(talk.log_in())
+            answers.append(talk.log_in())
+        with SaslTalk(ports["SESSIONS"]) as talk:
+            talk.log_in()
+            answers.append(talk.log_in("bert", "bert"))
+            with pytest.raises(Gone):
+                talk.receive()
+        with SaslTalk(ports["SESSIONS"]) as talk:
+            talk.log_in()
+            answers.append(talk.handshake("SCRAM-SHA-256").error_code)
+            with pytest.raises(Gone):
+                talk.authenticate(b"x")
+        with SaslTalk(ports["PLAINTEXT"]) as talk:
+            answers.append(talk.handshake("PLAIN").error_code)
+            answers.append(talk.authenticate(b"x"))
+        return answers
+
+    pair.same(story)
+
+
+def test_a_session_that_is_over_ends_with_the_next_request(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        with SaslTalk(ports["SESSIONS"]) as talk:
+            lifetime_ms = talk.log_in().session_lifetime_ms
+
+            def over() -> bool:
+                try:
+                    _brokers(talk)
+                except Gone:
+                    return True
+                return False
+
+            assert wait_until(over, timeout_s=60)
+            return lifetime_ms
+
+    assert pair.same(story) == 3000
+
+
+# --- SCRAM ------------------------------------------------------------------------------------------------
+
+
+def change(
+    *upserted: tuple[str, int, int, str], deleted: tuple[tuple[str, int], ...] = ()
+) -> AlterUserScramCredentialsRequest:
+    """Of users: mechanism, iterations, password."""
+    names = {SHA_256: "SCRAM-SHA-256", SHA_512: "SCRAM-SHA-512"}
+    made = [
+        AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+            name=name,
+            mechanism=mechanism,
+            iterations=iterations,
+            salt=b"salz",
+            salted_password=salted_password(
+                names.get(mechanism, "SCRAM-SHA-256"), password, b"salz", max(iterations, 1)
+            ),
+        )
+        for name, mechanism, iterations, password in upserted
+    ]
+    gone = [
+        AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=name, mechanism=mechanism)
+        for name, mechanism in deleted
+    ]
+    return AlterUserScramCredentialsRequest(deletions=gone, upsertions=made)
+
+
+def results(answer: object) -> list[tuple[str, int, str | None]]:
+    assert isinstance(answer, AlterUserScramCredentialsResponse)
+    return sorted((r.user, r.error_code, r.error_message) for r in answer.results)
+
+
+def described(talk: SaslTalk, *users: str) -> object:
+    named = [DescribeUserScramCredentialsRequest.UserName(name=user) for user in users]
+    answer = talk.ask(DescribeUserScramCredentialsRequest(users=named or None), 0)
+    assert isinstance(answer, DescribeUserScramCredentialsResponse)
+    infos = [
+        (r.user, r.error_code, r.error_message, [(i.mechanism, i.iterations) for i in r.credential_infos])
+        for r in answer.results
+    ]
+    return answer.error_code, answer.error_message, sorted(infos)
+
+
+def test_scram_credentials_are_made_used_and_described(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        answers: list[object] = []
+        with SaslTalk(ports["PLAINTEXT"]) as admin:
+            ask = admin.ask(change(("dora,=x", SHA_256, 4096, "eins"), ("dora,=x", SHA_512, 8192, "zwei")), 0)
+            answers.append(results(ask))
+            answers.append(described(admin))
+            for mechanism, password in (("SCRAM-SHA-256", "eins"), ("SCRAM-SHA-512", "zwei")):
+                answers.append(_log_in(pair, ports, mechanism, "dora,=x", password, wanted=0))
+            answers.append(_log_in(pair, ports, "SCRAM-SHA-256", "dora,=x", "zwei", wanted=58))
+            answers.append(_log_in(pair, ports, "SCRAM-SHA-256", "nobody", "zwei", wanted=58))
+            answers.append(results(admin.ask(change(deleted=(("dora,=x", SHA_256),)), 0)))
+            answers.append(_log_in(pair, ports, "SCRAM-SHA-256", "dora,=x", "eins", wanted=58))
+            answers.append(described(admin, "dora,=x", "nobody", "", "twice", "twice"))
+        return answers
+
+    pair.same(story)
+
+
+def _log_in(
+    pair: Pair, ports: dict[str, int], mechanism: str, user: str, password: str, wanted: int
+) -> object:
+    """Once the broker has heard of the credentials as they are."""
+    answers: list[object] = []
+
+    def as_wanted() -> bool:
+        with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as talk:
+            answer = talk.log_in_by_scram(mechanism, user, password)
+            answers[:] = [answer.error_code, answer.error_message]
+            return answer.error_code == wanted
+
+    assert wait_until(as_wanted, timeout_s=60), answers
+    return answers
+
+
+def test_scram_credentials_that_cannot_be(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        with SaslTalk(ports["PLAINTEXT"]) as admin:
+            return [
+                results(admin.ask(request, 0))
+                for request in (
+                    change(("", SHA_256, 4096, "x")),
+                    change(("a", 0, 4096, "x"), ("b", 3, 4096, "x")),
+                    change(("a", SHA_256, 4095, "x"), ("b", SHA_256, 16385, "x")),
+                    change(("a", SHA_256, 4096, "x"), ("a", SHA_256, 4097, "x")),
+                    change(("a", SHA_256, 4096, "x"), deleted=(("a", SHA_256),)),
+                    change(("a", SHA_256, 1, "x"), deleted=(("a", 7),)),
+                    change(deleted=(("a", SHA_256), ("", SHA_512), ("b", 9))),
+                    change(),
+                )
+            ]
+
+    pair.same(story)
+
+
+# --- TLS --------------------------------------------------------------------------------------------------
+
+
+def test_tls_asks_for_a_certificate(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        with SaslTalk(ports["SSL"], pair.place.trusting(certificate=True)) as talk:
+            known = _brokers(talk)
+        with pytest.raises((Gone, ssl.SSLError)), SaslTalk(ports["SSL"], pair.place.trusting()) as talk:
+            _brokers(talk)
+        return known
+
+    pair.same(story)
+
+
+def test_what_is_not_tls_is_turned_away(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        with SaslTalk(ports["SSL"]) as talk:
+            try:
+                return talk.ask(MetadataRequest(topics=[]), 5)
+            except (Gone, OSError, MemoryError):
+                return "gone"
+
+    assert pair.same(story) == "gone"
+
+
+@pytest.mark.filterwarnings("ignore:.*TLSv1_1 is deprecated")
+def test_versions_of_tls(pair: Pair) -> None:
+    def version(ports: dict[str, int], most: ssl.TLSVersion, least: ssl.TLSVersion) -> object:
+        context = pair.place.trusting()
+        context.minimum_version, context.maximum_version = least, most
+        try:
+            with (
+                socket.create_connection(("127.0.0.1", ports["SASL_SSL"]), timeout=60) as plain,
+                context.wrap_socket(plain, server_hostname="127.0.0.1") as sock,
+            ):
+                return sock.version()
+        except (ssl.SSLError, OSError):
+            return None
+
+    v1_1, v1_2, v1_3 = ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+    assert pair.same(lambda ports: version(ports, v1_3, v1_2)) == "TLSv1.3"
+    assert pair.same(lambda ports: version(ports, v1_2, v1_2)) == "TLSv1.2"
+    assert pair.same(lambda ports: version(ports, v1_1, v1_1)) is None
+
+
+def _brokers(talk: SaslTalk) -> int:
+    """Whether the broker answers: how many brokers there are."""
+    answer = talk.ask(MetadataRequest(topics=[]), 5)
+    count: int = len(getattr(answer, "brokers"))  # noqa: B009 (of the answer's class)
+    return count
