@@ -14,6 +14,7 @@ import pytest
 
 from ottla.local.java import JavaUnusable
 from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
+from ottla.metadata.bulk_reads import MultiRead
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.store import (
     BadVersion,
@@ -277,6 +278,22 @@ def test_pipelined_operations_take_effect_in_the_order_issued(run: Runner) -> No
         found = await get_many(store, [f"/n/{n:03}" for n in range(701)])
         assert [entry[0] for entry in found[:-1] if entry] == [b"%d" % n for n in range(700)]
         assert found[-1] is None
+
+    run(scenario)
+
+
+def test_nodes_are_read_one_by_one_where_the_ensemble_knows_no_other_way(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A kind of request that no ZooKeeper knows is to this one what multiRead is to one before 3.6.
+    monkeypatch.setattr(MultiRead, "type", 99)
+
+    async def scenario(open_store: OpenStore) -> None:
+        store = await open_store()
+        await store.create("/n", b"x")
+        for _ in range(2):
+            found = await get_many(store, ["/n", "/none", "/n"])
+            assert [entry and entry[0] for entry in found] == [b"x", None, b"x"]
 
     run(scenario)
 

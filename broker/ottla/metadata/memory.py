@@ -31,6 +31,7 @@ from ottla.metadata.store import (
     StoreError,
     StoreUnavailable,
     WatchCallback,
+    pipelined,
 )
 
 
@@ -251,6 +252,9 @@ class MemoryStore:
         await self._turn(path)
         node = self.tree.find(path)
         return (node.data, node.stat()) if node else None
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        return await pipelined(lambda path: asyncio.ensure_future(self.get(path)), paths)
 
     async def exists(self, path: str) -> Stat | None:
         await self._turn(path)

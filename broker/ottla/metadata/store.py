@@ -131,6 +131,9 @@ class MetadataStore(Protocol):
     async def get(self, path: str) -> tuple[bytes, Stat] | None:
         """The node's data, or None if there is no such node."""
 
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """The nodes' data, at the price of a few requests. Not all at one moment."""
+
     async def exists(self, path: str) -> Stat | None: ...
 
     async def children(self, path: str) -> list[str]:
@@ -208,7 +211,7 @@ async def pipelined(issue: Callable[[T], asyncio.Future[R]], items: Iterable[T])
 
 async def get_many(store: MetadataStore, paths: Iterable[str]) -> list[tuple[bytes, Stat] | None]:
     """Read many nodes at the price of a few round trips."""
-    return await pipelined(lambda path: asyncio.ensure_future(store.get(path)), paths)
+    return await store.get_many(list(paths))
 
 
 async def children_of_many(store: MetadataStore, paths: Iterable[str]) -> list[list[str]]:

@@ -19,39 +19,27 @@ from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
-    BadVersionError,
-    ConnectionLoss,
-    KazooException,
-    NodeExistsError,
     NoNodeError,
-    NotEmptyError,
-    OperationTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
-    SessionExpiredError,
 )
-from kazoo.exceptions import ConnectionClosedError as KazooConnectionClosed
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
+from ottla.metadata import bulk_reads
+from ottla.metadata.kazoo_words import Unimplemented, add_to, result_of, stat_of, translate
 from ottla.metadata.store import (
     ANY_VERSION,
-    BadVersion,
     Cancel,
-    Create,
-    Delete,
-    NodeExists,
     NoNode,
-    NotEmpty,
     Operation,
     OperationResult,
-    SetData,
     Stat,
     StoreConflict,
-    StoreError,
     StoreUnavailable,
     WatchCallback,
+    pipelined,
 )
 
 log = logging.getLogger(__name__)
@@ -62,7 +50,8 @@ T = TypeVar("T")
 _OPERATION_TIMEOUT_S_MIN = 15.0
 _RECONNECT_DELAY_S_MAX = 1.0
 
-_LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooConnectionClosed)
+_READ_AT_ONCE = 200
+"""Nodes in one request. The answer is as long as they are: a topic of 1,000 partitions has 20 KiB."""
 
 
 class ZooKeeperStore:
@@ -83,6 +72,7 @@ class ZooKeeperStore:
         self._client: Any = None
         self._connected = asyncio.Event()
         self._closing = False
+        self._reads_many = True
         self._expiry_callbacks: list[Callable[[], None]] = []
         self._completions: deque[Callable[[], None]] = deque()
         self._wake_scheduled = False
@@ -221,7 +211,7 @@ class ZooKeeperStore:
             if result.exception is None:
                 future.set_result(result.value)
             else:
-                future.set_exception(_translate(path, result.exception))
+                future.set_exception(translate(path, result.exception))
 
         timeout_s = self._operation_timeout_s
 
@@ -277,11 +267,34 @@ class ZooKeeperStore:
         except NoNode:
             return None
         # Kafka's Java code creates its folders with null data.
-        return data or b"", _stat(stat)
+        return data or b"", stat_of(stat)
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        batches = [paths[at : at + _READ_AT_ONCE] for at in range(0, len(paths), _READ_AT_ONCE)]
+        if len(paths) > 1 and self._reads_many:
+            try:
+                found = await pipelined(lambda batch: asyncio.ensure_future(self._get_batch(batch)), batches)
+                return [node for batch in found for node in batch]
+            except Unimplemented:
+                log.info("this ZooKeeper reads nodes one by one only (it is older than 3.6)")
+                self._reads_many = False
+        return await pipelined(lambda path: asyncio.ensure_future(self.get(path)), paths)
+
+    async def _get_batch(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        batch = await self._read(paths[0], lambda client: bulk_reads.read_many(client, paths))
+        nodes: list[tuple[bytes, Stat] | None] = []
+        for path, found in zip(paths, batch, strict=True):
+            if isinstance(found, NoNodeError):
+                nodes.append(None)
+            elif isinstance(found, Exception):
+                raise translate(path, found)
+            else:
+                nodes.append((found[0] or b"", stat_of(found[1])))
+        return nodes
 
     async def exists(self, path: str) -> Stat | None:
         stat = await self._read(path, lambda client: client.exists_async(path))
-        return _stat(stat) if stat is not None else None
+        return stat_of(stat) if stat is not None else None
 
     async def children(self, path: str) -> list[str]:
         try:
@@ -309,7 +322,7 @@ class ZooKeeperStore:
         return str(created)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        return _stat(await self._write(path, lambda client: client.set_async(path, data, version)))
+        return stat_of(await self._write(path, lambda client: client.set_async(path, data, version)))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         await self._write(path, lambda client: client.delete_async(path, version))
@@ -320,7 +333,7 @@ class ZooKeeperStore:
         def commit(client: Any) -> Any:
             transaction = client.transaction()
             for operation in operations:
-                _add_to(transaction, operation)
+                add_to(transaction, operation)
             return transaction.commit_async()
 
         results = await self._write(path, commit)
@@ -329,8 +342,8 @@ class ZooKeeperStore:
             if isinstance(result, Exception) and not isinstance(
                 result, RolledBackError | RuntimeInconsistency
             ):
-                raise StoreConflict(operation, index, _translate(operation.path, result))
-        return [_result(operation, result) for operation, result in zip(operations, results, strict=True)]
+                raise StoreConflict(operation, index, translate(operation.path, result))
+        return [result_of(operation, result) for operation, result in zip(operations, results, strict=True)]
 
     async def watch_children(self, path: str, callback: WatchCallback) -> Cancel:
         async def arm(fire: Callable[[Any], None]) -> None:
@@ -383,49 +396,3 @@ class ZooKeeperStore:
             task.cancel()
 
         return cancel
-
-
-def _add_to(transaction: Any, operation: Operation) -> None:
-    if isinstance(operation, Create):
-        transaction.create(
-            operation.path, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequential
-        )
-    elif isinstance(operation, SetData):
-        transaction.set_data(operation.path, operation.data, operation.version)
-    elif isinstance(operation, Delete):
-        transaction.delete(operation.path, operation.version)
-    else:
-        transaction.check(operation.path, operation.version)
-
-
-def _result(operation: Operation, result: Any) -> OperationResult:
-    if isinstance(result, Exception):
-        raise StoreUnavailable(operation.path, f"unexpected answer {result!r}")
-    if isinstance(operation, Create):
-        return str(result)
-    return _stat(result) if isinstance(operation, SetData) else None
-
-
-def _stat(stat: Any) -> Stat:
-    return Stat(
-        version=int(stat.version),
-        czxid=int(stat.czxid),
-        mzxid=int(stat.mzxid),
-        ephemeral_owner=int(stat.ephemeralOwner),
-        ctime_ms=int(stat.ctime),
-    )
-
-
-def _translate(path: str, error: BaseException) -> StoreError:
-    if isinstance(error, NoNodeError):
-        return NoNode(path)
-    if isinstance(error, NodeExistsError):
-        return NodeExists(path)
-    if isinstance(error, BadVersionError):
-        return BadVersion(path)
-    if isinstance(error, NotEmptyError):
-        return NotEmpty(path)
-    if isinstance(error, _LOST):
-        return StoreUnavailable(path, type(error).__name__)
-    assert isinstance(error, KazooException | Exception)
-    return StoreUnavailable(path, repr(error))
