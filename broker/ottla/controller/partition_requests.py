@@ -135,9 +135,9 @@ def _elect_one(
 ) -> KafkaError | None:
     assignment, current = state.assignment(tp), state.leaders.get(tp)
     if assignment is None:
-        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {tp}.")
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     if state.is_deleting(tp.topic):
-        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic of {tp} is being deleted.")
+        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
     if election_type == PREFERRED:
         if current is not None and current.leader == assignment.replicas[0]:
             return KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{tp} is led by its preferred replica.")

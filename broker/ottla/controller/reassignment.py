@@ -26,7 +26,7 @@ def alter(state: ClusterState, effects: Effects, tp: TopicPartition, target: Seq
     """Begin to move the partition to `target`; None cancels the move under way. Raises KafkaError."""
     assignment = state.assignment(tp)
     if assignment is None or state.is_deleting(tp.topic):
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {tp}.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     if target is None:
         _cancel(state, effects, tp, assignment)
         return

@@ -54,9 +54,10 @@ def check_name(name: str) -> None:
     elif name in (".", ".."):
         reason = f"'{name}' is not allowed"
     elif len(name) > NAME_LENGTH_MAX:
-        reason = f"it has {len(name)} characters; {NAME_LENGTH_MAX} are allowed"
+        reason = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
     elif not _NAME.fullmatch(name):
-        reason = f"'{name}' has characters other than ASCII letters and digits, '.', '_' and '-'"
+        others = "one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+        reason = f"'{name}' contains {others}"
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
 
