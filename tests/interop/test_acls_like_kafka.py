@@ -1,44 +1,46 @@
-"""What is allowed by which ACL: the same with Apache Kafka 3.9.1 and with Ottla.
+"""Authorization: the same with Apache Kafka 3.9.1 and with Ottla.
 
-One broker of each kind with an authorizer. A scene grants something to a client that comes from 127.0.0.2
-(see `strangers`), which then asks both; the ACLs come and go by CreateAcls and DeleteAcls from 127.0.0.1,
-whose answers are compared as well.
+One broker of each kind with an authorizer. A stranger, who comes from 127.0.0.2, asks every API in every
+version while the ACLs know only who comes from 127.0.0.1 (see `strangers`). Then it is granted this and that
+(see `acl_scenes`); ACLs come and go by CreateAcls and DeleteAcls, whose answers are compared as well. Last,
+Kafka's own tool and clients of others change ACLs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
-from uuid import UUID
+from typing import Final
 
+import confluent_kafka.admin as confluent
+import kafka.admin as kafka_python
 import pytest
+from acl_scenes import NOWHERE, OTHER, SCENES, Broker, offsets_to_commit
+from click.testing import CliRunner
 from group_talk import kafka_and_ottla
 from judges import needs_kafka_jars
-from strangers import (
-    ABROAD,
-    ABSENT,
-    BATCH,
-    HOME,
-    SECRET,
-    Stranger,
-    allow,
-    comparable,
-    served,
-    write_acls,
-)
+from kafka import KafkaAdminClient
+from strangers import ABROAD, BATCH, CLOSED, HOME, SECRET, Stranger, comparable, requests, served, write_acls
 
+from ottla.cli.main import main
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
 from ottla.local.ports import wait_until
 from ottla.protocol import messages as m
-from ottla.protocol.types import Message
+from ottla.protocol.api import ApiKey
+from ottla.protocol.records import Record, build_batch
 from ottla.security.acls import (
-    CLUSTER_NAME,
     AclBinding,
+    AclFilter,
+    Entry,
     Operation,
+    PatternFilter,
     PatternType,
     Permission,
+    ResourcePattern,
     ResourceType,
 )
 
@@ -51,26 +53,20 @@ SETTINGS = {
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-OTHER = "other"
-TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
-TRANSACTION = ResourceType.TRANSACTIONAL_ID
-Op = Operation
 pytestmark = pytest.mark.timeout(420)
-
-
-class Broker(NamedTuple):
-    port: int
-    topic_ids: dict[str, UUID]
-
-
-NOWHERE = Broker(0, {})
 
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Broker]]:
     needs_kafka_jars()
     directory: Path = tmp_path_factory.mktemp("acls")
-    with kafka_and_ottla(directory, SETTINGS, write_acls) as ports:
+    connects: list[str] = []
+
+    def prepare(connect: str) -> None:
+        write_acls(connect)
+        connects.append(connect)
+
+    with kafka_and_ottla(directory, SETTINGS, prepare) as ports:
         by_name: dict[str, Broker] = {}
         for name, port in ports.items():
             run_admin([("127.0.0.1", port)], make_topics)
@@ -78,7 +74,10 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Brok
                 assert wait_until(lambda home=home: coordinates(home), timeout_s=120)
                 answer = home.ask(m.MetadataRequest(topics=None), 12)
                 assert isinstance(answer, m.MetadataResponse)
-                by_name[name] = Broker(port, {t.name: t.topic_id for t in answer.topics if t.name})
+                ids = {t.name: t.topic_id for t in answer.topics if t.name}
+                chroot = "/kafka" if name == "Apache Kafka" else "/ottla"
+                [connect] = [each for each in connects if each.endswith(chroot)]
+                by_name[name] = Broker(port, ids, connect)
         yield by_name
 
 
@@ -95,350 +94,28 @@ def coordinates(home: Stranger) -> bool:
     return not any(p.error_code for topic in answer.topics for p in topic.partitions)
 
 
-# --- requests ------------------------------------------------------------------------------------------
-
-Ask = tuple[int, Callable[[Broker], Message]]
-"""The version, and the request to that broker."""
-
-
-def ask(version: int, request: Message) -> Ask:
-    return version, lambda broker: request
-
-
-def metadata(version: int, *names: str, create: bool = False, operations: bool = False) -> Ask:
-    row = m.MetadataRequest.MetadataRequestTopic
-    request = m.MetadataRequest(
-        topics=[row(name=name) for name in names] or (None if version else []),
-        allow_auto_topic_creation=create or version < 4,
-        include_topic_authorized_operations=operations,
-        include_cluster_authorized_operations=operations and version < 11,
-    )
-    return ask(version, request)
-
-
-def metadata_by_id(*names: str) -> Ask:
-    row = m.MetadataRequest.MetadataRequestTopic
-
-    def request(broker: Broker) -> Message:
-        ids = [broker.topic_ids.get(name, UUID(int=77)) for name in names]
-        return m.MetadataRequest(topics=[row(name=None, topic_id=each) for each in ids])
-
-    return 12, request
-
-
-def offsets_to_commit(group: str, *topics: str) -> m.OffsetCommitRequest:
-    part = m.OffsetCommitRequest.OffsetCommitRequestPartition
-    topic = m.OffsetCommitRequest.OffsetCommitRequestTopic
-    return m.OffsetCommitRequest(
-        group_id=group,
-        topics=[
-            topic(name=t, partitions=[part(partition_index=0, committed_offset=5, committed_metadata="")])
-            for t in topics
-        ],
-    )
-
-
-def offsets_to_fetch(version: int, *topics: str, groups: Sequence[str] = ("g",)) -> Ask:
-    """No topics: all of them."""
-    if version < 8:
-        row = m.OffsetFetchRequest.OffsetFetchRequestTopic
-        asked = [row(name=t, partition_indexes=[0]) for t in topics] or None
-        return ask(version, m.OffsetFetchRequest(group_id=groups[0], topics=asked))
-    rows = m.OffsetFetchRequest.OffsetFetchRequestTopics
-    group = m.OffsetFetchRequest.OffsetFetchRequestGroup
-    return ask(
-        version,
-        m.OffsetFetchRequest(
-            groups=[
-                group(group_id=g, topics=[rows(name=t, partition_indexes=[0]) for t in topics] or None)
-                for g in groups
-            ]
-        ),
-    )
-
-
-def fetch(version: int, *topics: str, replica: int = -1) -> Ask:
-    part = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-
-    def request(broker: Broker) -> Message:
-        return m.FetchRequest(
-            replica_id=replica if version < 15 else -1,
-            replica_state=m.FetchRequest.ReplicaState(replica_id=replica if version >= 15 else -1),
-            max_wait_ms=50,
-            min_bytes=1,
-            topics=[
-                m.FetchRequest.FetchTopic(
-                    topic=t if version < 13 else "",
-                    topic_id=broker.topic_ids.get(t, UUID(int=77)),
-                    partitions=[part],
-                )
-                for t in topics
-            ],
+def test_every_api_refuses_a_stranger_as_apache_kafka_does(brokers: dict[str, Broker]) -> None:
+    differences: list[str] = []
+    asked = 0
+    with ExitStack() as open_connections:
+        kafka, ours = (
+            open_connections.enter_context(Stranger(brokers[name].port)) for name in ("Apache Kafka", "Ottla")
         )
-
-    return version, request
-
-
-def produce(*topics: str) -> Ask:
-    data = m.ProduceRequest.PartitionProduceData(index=0, records=BATCH)
-    row = m.ProduceRequest.TopicProduceData
-    return ask(
-        9,
-        m.ProduceRequest(
-            acks=1, timeout_ms=30_000, topic_data=[row(name=t, partition_data=[data]) for t in topics]
-        ),
-    )
-
-
-def list_offsets(version: int, *topics: str) -> Ask:
-    part = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-2)
-    row = m.ListOffsetsRequest.ListOffsetsTopic
-    return ask(
-        version,
-        m.ListOffsetsRequest(replica_id=-1, topics=[row(name=t, partitions=[part]) for t in topics]),
-    )
-
-
-def create_topics(version: int, *names: str) -> Ask:
-    row = m.CreateTopicsRequest.CreatableTopic
-    return ask(
-        version,
-        m.CreateTopicsRequest(
-            topics=[row(name=name, num_partitions=1, replication_factor=1) for name in names],
-            validate_only=version > 0,
-        ),
-    )
-
-
-def delete_by_id(*names: str) -> Ask:
-    row = m.DeleteTopicsRequest.DeleteTopicState
-
-    def request(broker: Broker) -> Message:
-        ids = [broker.topic_ids.get(name, UUID(int=77)) for name in names]
-        return m.DeleteTopicsRequest(topics=[row(name=None, topic_id=each) for each in ids], timeout_ms=1000)
-
-    return 6, request
-
-
-def delete_records(*topics: str) -> Ask:
-    part = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=0)
-    row = m.DeleteRecordsRequest.DeleteRecordsTopic
-    return ask(
-        2, m.DeleteRecordsRequest(topics=[row(name=t, partitions=[part]) for t in topics], timeout_ms=30_000)
-    )
-
-
-def describe_configs(*resources: tuple[int, str]) -> Ask:
-    row = m.DescribeConfigsRequest.DescribeConfigsResource
-    keys = ["retention.ms", "log.retention.ms"]
-    return ask(
-        1,
-        m.DescribeConfigsRequest(
-            resources=[row(resource_type=k, resource_name=n, configuration_keys=keys) for k, n in resources]
-        ),
-    )
-
-
-def alter_configs(*resources: tuple[int, str]) -> Ask:
-    row = m.IncrementalAlterConfigsRequest.AlterConfigsResource
-    change = m.IncrementalAlterConfigsRequest.AlterableConfig
-    names = {2: "retention.ms", 4: "log.retention.ms"}
-    return ask(
-        1,
-        m.IncrementalAlterConfigsRequest(
-            validate_only=True,
-            resources=[
-                row(resource_type=k, resource_name=n, configs=[change(name=names[k], value="1000000")])
-                for k, n in resources
-            ],
-        ),
-    )
-
-
-def leader_epochs(*topics: str) -> Ask:
-    part = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=0, leader_epoch=0)
-    row = m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    return ask(3, m.OffsetForLeaderEpochRequest(topics=[row(topic=t, partitions=[part]) for t in topics]))
-
-
-def describe_producers(*topics: str) -> Ask:
-    row = m.DescribeProducersRequest.TopicRequest
-    return ask(0, m.DescribeProducersRequest(topics=[row(name=t, partition_indexes=[0]) for t in topics]))
-
-
-def add_partitions(*topics: str) -> Ask:
-    row = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
-    return ask(
-        3,
-        m.AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id="tx",
-            v3_and_below_producer_id=1,
-            v3_and_below_topics=[row(name=t, partitions=[0]) for t in topics],
-        ),
-    )
-
-
-OPERATIONS = metadata(9, SECRET, ABSENT, operations=True)
-CLUSTER_OPERATIONS = ask(0, m.DescribeClusterRequest(include_cluster_authorized_operations=True))
-SCENES: dict[str, tuple[list[AclBinding], list[Ask]]] = {
-    "describing a topic": (
-        allow(TOPIC, SECRET, Op.DESCRIBE),
-        [
-            metadata(0),
-            metadata(0, SECRET, OTHER),
-            metadata(0, ABSENT),
-            metadata(1),
-            metadata(12),
-            metadata(12, SECRET, OTHER, ABSENT),
-            metadata_by_id(SECRET, OTHER, ABSENT),
-            OPERATIONS,
-            list_offsets(0, SECRET, OTHER),
-            list_offsets(5, SECRET, OTHER, ABSENT),
-            leader_epochs(SECRET, OTHER, ABSENT),
-            fetch(4, SECRET),
-            produce(SECRET),
-            delete_by_id(SECRET, OTHER, ABSENT),
-            ask(5, m.DeleteTopicsRequest(topic_names=[SECRET, OTHER, ABSENT], timeout_ms=1000)),
-            describe_configs((2, SECRET), (2, OTHER), (4, "0")),
-            describe_producers(SECRET, OTHER, "not/legal"),
-        ],
-    ),
-    "reading a topic": (
-        allow(TOPIC, SECRET, Op.READ),
-        [
-            fetch(4, SECRET, OTHER, ABSENT),
-            fetch(11, OTHER, ABSENT, SECRET),
-            fetch(17, SECRET, OTHER, ABSENT),
-            fetch(12, SECRET, replica=5),
-            fetch(17, SECRET, ABSENT, replica=5),
-            metadata(9, operations=True),
-            describe_producers(ABSENT, OTHER, SECRET),
-            delete_records(SECRET, OTHER),
-        ],
-    ),
-    "reading it as long as nobody denies it": (
-        [
-            *allow(TOPIC, SECRET, Op.ALL),
-            *allow(TOPIC, "sec", Op.READ, pattern=PatternType.PREFIXED, permission=Permission.DENY),
-        ],
-        [fetch(4, SECRET), OPERATIONS, metadata(12), list_offsets(5, SECRET)],
-    ),
-    "writing to topics by a prefix": (
-        allow(TOPIC, "s", Op.WRITE, pattern=PatternType.PREFIXED),
-        [
-            produce(SECRET, OTHER, ABSENT),
-            ask(4, m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1000)),
-            OPERATIONS,
-        ],
-    ),
-    "describing the cluster": (
-        allow(CLUSTER, CLUSTER_NAME, Op.DESCRIBE),
-        [
-            CLUSTER_OPERATIONS,
-            metadata(8, SECRET, operations=True),
-            ask(4, m.ListGroupsRequest()),
-            ask(0, m.ListPartitionReassignmentsRequest(topics=None)),
-        ],
-    ),
-    "everything with the cluster but creating": (
-        [
-            *allow(CLUSTER, CLUSTER_NAME, Op.ALL),
-            *allow(CLUSTER, CLUSTER_NAME, Op.CREATE, permission=Permission.DENY),
-        ],
-        [
-            CLUSTER_OPERATIONS,
-            create_topics(4, ABSENT),
-            leader_epochs(SECRET, ABSENT),
-            describe_configs((2, SECRET), (4, "0")),
-            alter_configs((2, SECRET), (4, "0")),
-            fetch(12, SECRET, replica=5),
-        ],
-    ),
-    "creating topics": (
-        [
-            *allow(TOPIC, "new-", Op.CREATE, pattern=PatternType.PREFIXED),
-            *allow(TOPIC, "new-2", Op.DESCRIBE_CONFIGS),
-        ],
-        [
-            create_topics(4, "new-1", ABSENT),
-            create_topics(7, "new-1", ABSENT, "new-2", SECRET),
-            create_topics(7, "new-1", "new-1", ABSENT, ABSENT),
-            metadata(12, "new-3", ABSENT, SECRET, create=True),
-        ],
-    ),
-    "having topics created": (
-        [*allow(TOPIC, "*", Op.DESCRIBE), *allow(TOPIC, "made", Op.CREATE)],
-        [
-            metadata(12, ABSENT, SECRET, create=True),
-            metadata(12, ABSENT, SECRET),
-            metadata(3, ABSENT, SECRET),
-        ],
-    ),
-    "a group": (
-        [*allow(GROUP, "g", Op.READ), *allow(TOPIC, SECRET, Op.READ)],
-        [
-            ask(8, offsets_to_commit("g", SECRET, OTHER, ABSENT)),
-            ask(8, offsets_to_commit("h", SECRET)),
-            offsets_to_fetch(1, SECRET, OTHER),
-            offsets_to_fetch(5, SECRET, OTHER),
-            offsets_to_fetch(5),
-            offsets_to_fetch(8, SECRET, OTHER, groups=("g", "h")),
-            offsets_to_fetch(8, groups=("h", "g")),
-            ask(5, m.DescribeGroupsRequest(groups=["g", "h"], include_authorized_operations=True)),
-            ask(4, m.ListGroupsRequest()),
-            ask(3, m.FindCoordinatorRequest(key="h", key_type=0)),
-            ask(4, m.FindCoordinatorRequest(coordinator_keys=["g", "h"], key_type=0)),
-            ask(2, m.DeleteGroupsRequest(groups_names=["g", "h"])),
-            ask(4, m.HeartbeatRequest(group_id="g", generation_id=1, member_id="x")),
-        ],
-    ),
-    "deleting a group's offsets": (
-        [*allow(GROUP, "g", Op.DELETE), *allow(TOPIC, ABSENT, Op.READ)],
-        [
-            ask(
-                0,
-                m.OffsetDeleteRequest(
-                    group_id="g",
-                    topics=[
-                        m.OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                            name=name,
-                            partitions=[
-                                m.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
-                            ],
+        of_kafka = served(brokers["Apache Kafka"].port)
+        for key, versions in served(brokers["Ottla"].port).items():
+            for version in versions:
+                if key == ApiKey.API_VERSIONS or version not in of_kafka.get(key, ()):
+                    continue
+                for request in requests(key, version):
+                    asked += 1
+                    expected = comparable(kafka.ask(request, version))
+                    answer = comparable(ours.ask(request, version))
+                    if answer != expected:
+                        differences.append(
+                            f"{key.name} v{version}: {request}\n  Apache Kafka: {expected}\n  Ottla: {answer}"
                         )
-                        for name in (SECRET, ABSENT)
-                    ],
-                ),
-            )
-        ],
-    ),
-    "altering a topic": (
-        [*allow(TOPIC, SECRET, Op.ALTER_CONFIGS), *allow(TOPIC, ABSENT, Op.ALTER)],
-        [
-            alter_configs((2, SECRET), (2, OTHER), (4, "0")),
-            describe_configs((2, SECRET), (2, OTHER), (2, ABSENT)),
-            ask(
-                2,
-                m.CreatePartitionsRequest(
-                    topics=[
-                        m.CreatePartitionsRequest.CreatePartitionsTopic(name=n, count=3, assignments=None)
-                        for n in (SECRET, ABSENT, OTHER, OTHER)
-                    ],
-                    timeout_ms=1000,
-                    validate_only=True,
-                ),
-            ),
-        ],
-    ),
-    "a transactional id": (
-        [*allow(TRANSACTION, "tx", Op.WRITE), *allow(TOPIC, SECRET, Op.WRITE)],
-        [
-            add_partitions(SECRET, OTHER, ABSENT),
-            add_partitions(SECRET, ABSENT),
-            ask(3, m.FindCoordinatorRequest(key="ty", key_type=1)),
-        ],
-    ),
-}
+    assert asked > 300
+    assert not differences, "\n".join(differences)
 
 
 # --- the scenes ----------------------------------------------------------------------------------------
@@ -462,19 +139,6 @@ def creation(bindings: Sequence[AclBinding]) -> m.CreateAclsRequest:
 
 
 ANY, MATCH = 1, 2
-REMOVAL = m.DeleteAclsRequest(
-    filters=[
-        m.DeleteAclsRequest.DeleteAclsFilter(
-            resource_type_filter=ANY,
-            resource_name_filter=None,
-            pattern_type_filter=ANY,
-            principal_filter=None,
-            host_filter=ABROAD,
-            operation=ANY,
-            permission_type=ANY,
-        )
-    ]
-)
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -493,7 +157,7 @@ def test_what_an_acl_allows(brokers: dict[str, Broker], scene: str) -> None:
                 for version, request in asked:
                     answers.append(comparable(stranger.ask(request(broker), version)))
             finally:
-                answers.append(comparable(home.ask(REMOVAL, 3)))
+                answers.append(comparable(home.ask(removal(None, ANY), 3)))
     kafka, ours = told["Apache Kafka"], told["Ottla"]
     assert len(kafka) == len(ours) == len(asked) + 1
     labels = [f"{request(NOWHERE)} v{version}" for version, request in asked] + ["DeleteAcls"]
@@ -503,3 +167,256 @@ def test_what_an_acl_allows(brokers: dict[str, Broker], scene: str) -> None:
         if answer != expected
     ]
     assert not differing, "\n".join(differing)
+
+
+# --- what is asked of ACLs themselves ------------------------------------------------------------------
+
+ODD = Entry("User:eve", ABROAD, Operation.READ, Permission.ALLOW)
+CREATIONS = {
+    "the cluster by another name": AclBinding(ResourcePattern(ResourceType.CLUSTER, "mine"), ODD),
+    "no name": AclBinding(ResourcePattern(ResourceType.TOPIC, ""), ODD),
+    "a slash in the name": AclBinding(ResourcePattern(ResourceType.TOPIC, "a/b"), ODD),
+    "a name that is no node's": AclBinding(ResourcePattern(ResourceType.TOPIC, ".."), ODD),
+    "a control character": AclBinding(ResourcePattern(ResourceType.TOPIC, "a\x01b"), ODD),
+    "no principal": AclBinding(ResourcePattern(ResourceType.TOPIC, "t"), ODD._replace(principal="eve")),
+    "any topic": AclBinding(ResourcePattern(ResourceType.ANY, "t"), ODD),
+    "whatever would match": AclBinding(ResourcePattern(ResourceType.TOPIC, "t", PatternType.MATCH), ODD),
+    "any operation": AclBinding(
+        ResourcePattern(ResourceType.TOPIC, "t"), ODD._replace(operation=Operation.ANY)
+    ),
+    "an unknown operation": AclBinding(
+        ResourcePattern(ResourceType.TOPIC, "t"), ODD._replace(operation=Operation.UNKNOWN)
+    ),
+    "the same once more": AclBinding(ResourcePattern(ResourceType.TOPIC, SECRET), ODD),
+}
+GOOD = AclBinding(ResourcePattern(ResourceType.TOPIC, SECRET), ODD)
+
+
+@pytest.mark.parametrize("oddity", CREATIONS)
+def test_what_cannot_be_an_acl(brokers: dict[str, Broker], oddity: str) -> None:
+    told: dict[str, list[object]] = {}
+    asked = creation([GOOD, CREATIONS[oddity]])
+    unknown_code = creation([GOOD])
+    unknown_code.creations[0].operation = 77
+    for name, broker in brokers.items():
+        with Stranger(broker.port, HOME) as home:
+            answers = [home.ask(asked, 3), home.ask(unknown_code, 1), home.ask(description(SECRET), 2)]
+            answers += [home.ask(removal(SECRET, pattern), 3) for pattern in (ANY, MATCH)]
+        told[name] = list(map(comparable, answers))
+    assert told["Ottla"] == told["Apache Kafka"]
+
+
+def description(name: str | None) -> m.DescribeAclsRequest:
+    return m.DescribeAclsRequest(
+        resource_type_filter=ANY,
+        resource_name_filter=name,
+        pattern_type_filter=MATCH,
+        principal_filter=None,
+        host_filter=ABROAD,
+        operation=ANY,
+        permission_type=ANY,
+    )
+
+
+def removal(name: str | None, pattern: int) -> m.DeleteAclsRequest:
+    """Of the stranger's ACLs."""
+    one = m.DeleteAclsRequest.DeleteAclsFilter
+    found = {
+        "resource_type_filter": ANY,
+        "resource_name_filter": name,
+        "pattern_type_filter": pattern,
+        "principal_filter": None,
+        "host_filter": ABROAD,
+        "operation": ANY,
+        "permission_type": ANY,
+    }
+    return m.DeleteAclsRequest(filters=[one(**found), one(**{**found, "host_filter": "1.2.3.4"})])
+
+
+def test_a_stranger_without_an_answer_loses_its_connection(brokers: dict[str, Broker]) -> None:
+    """Produce with acks=0 has nothing else to say it by. Transactional batches are refused first."""
+    data = m.ProduceRequest.PartitionProduceData
+    row = m.ProduceRequest.TopicProduceData
+    transactional = build_batch(
+        [Record(0, 1_700_000_000_000, None, b"v", [])],
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    for records, transactional_id in ((BATCH, None), (transactional, "tx"), (transactional, None)):
+        for acks in (0, 1):
+            request = m.ProduceRequest(
+                transactional_id=transactional_id,
+                acks=acks,
+                timeout_ms=1000,
+                topic_data=[row(name=SECRET, partition_data=[data(index=0, records=records)])],
+            )
+            told = []
+            for broker in brokers.values():
+                with Stranger(broker.port) as stranger:
+                    told.append(comparable(stranger.ask(request, 9)))
+            assert told[0] == told[1]
+            assert (told[0] == CLOSED) is (acks == 0)
+
+
+# --- tools and clients of others -----------------------------------------------------------------------
+
+TOOL = "kafka.admin.AclCommand"
+ALICE, BOB = "User:alice", "User:CN=bob,O=x"
+ADD_ALICE, ADD_BOB = ("--add", "--allow-principal", ALICE), ("--add", "--allow-principal", BOB)
+READ, ON_T = ("--operation", "Read"), ("--topic", "t")
+MATCHING = ("--resource-pattern-type", "match")
+PREFIXED = ("--resource-pattern-type", "prefixed")
+REMOVE = ("--remove", "--force")
+BY_THE_BROKER: Final = (
+    (*ADD_ALICE, *READ, "--operation", "Write", *ON_T),
+    ("--add", "--deny-principal", BOB, "--deny-host", "10.0.0.1", *READ, "--group", "g-", *PREFIXED),
+    (*ADD_ALICE, "--producer", "--topic", "p", "--transactional-id", "x", "--idempotent"),
+    (*ADD_BOB, "--consumer", "--topic", "c", "--group", "c"),
+    (*ADD_ALICE, *READ, "--cluster"),
+    ("--list",),
+    ("--list", *ON_T, *MATCHING),
+    ("--list", "--principal", BOB, "--group", "g-1", *MATCHING),
+    (*REMOVE, "--allow-principal", ALICE, *READ, *ON_T),
+    (*REMOVE, "--topic", "p"),
+    ("--list",),
+)
+BY_ZOOKEEPER: Final = (
+    ("--list",),
+    (*REMOVE, "--group", "c"),
+    (*ADD_ALICE, *READ, "--topic", "heard"),
+)
+
+
+def test_the_tool_prints_the_same(brokers: dict[str, Broker], tmp_path: Path) -> None:
+    kafka_tools = pytest.importorskip("kafka_tools")
+    commands = [
+        kafka_tools.Command(TOOL, (*where, *words))
+        for broker in brokers.values()
+        for where, asked in (
+            (("--bootstrap-server", f"127.0.0.1:{broker.port}"), BY_THE_BROKER),
+            (("--authorizer-properties", f"zookeeper.connect={broker.connect}"), BY_ZOOKEEPER),
+        )
+        for words in asked
+    ]
+    shown = [
+        (each.status, by_resource(each.out), without_times(each.err))
+        for each in kafka_tools.run_all(commands, tmp_path)
+    ]
+    half = len(shown) // 2
+    differing = [
+        f"{command.arguments}\n  Apache Kafka: {expected}\n  Ottla:        {answer}"
+        for command, expected, answer in zip(commands[:half], shown[:half], shown[half:], strict=True)
+        if expected != answer
+    ]
+    assert not differing, "\n".join(differing)
+    assert any("CREATE" in line for _, lines in shown[5][1] for line in lines), "nothing was listed"
+
+    # What it wrote to ZooKeeper itself, the broker has heard of.
+    def known(kind: ResourceType, name: str) -> int:
+        wanted = AclFilter(PatternFilter(kind, name, PatternType.LITERAL))
+        port = brokers["Ottla"].port
+        return len(run_admin([("127.0.0.1", port)], lambda admin: admin.describe_acls(wanted)))
+
+    assert wait_until(
+        lambda: known(ResourceType.TOPIC, "heard") == 1 and known(ResourceType.GROUP, "c") == 0,
+        timeout_s=120,
+    )
+
+
+def by_resource(printed: str) -> list[tuple[str, list[str]]]:
+    """Blocks of lines that begin with a resource; a hash map gives them and the lines their order."""
+    blocks: list[tuple[str, list[str]]] = []
+    for line in filter(None, map(str.strip, printed.splitlines())):
+        if line.startswith("(") and blocks:
+            blocks[-1][1].append(line)
+        else:
+            blocks.append((line, []))
+    return sorted((head, sorted(lines)) for head, lines in blocks)
+
+
+def without_times(text: str) -> list[str]:
+    return [re.sub(r"^\[[^\]]*\] ", "", line) for line in text.splitlines()]
+
+
+def test_confluents_client_changes_acls(brokers: dict[str, Broker]) -> None:
+    client = confluent.AdminClient({"bootstrap.servers": f"127.0.0.1:{brokers['Ottla'].port}"})
+    acl = confluent.AclBinding(
+        confluent.ResourceType.GROUP,
+        "of-confluent-",
+        confluent.ResourcePatternType.PREFIXED,
+        ALICE,
+        "*",
+        confluent.AclOperation.READ,
+        confluent.AclPermissionType.ALLOW,
+    )
+    wanted = confluent.AclBindingFilter(
+        confluent.ResourceType.GROUP,
+        "of-confluent-1",
+        confluent.ResourcePatternType.MATCH,
+        ALICE,
+        None,
+        confluent.AclOperation.ANY,
+        confluent.AclPermissionType.ANY,
+    )
+    client.create_acls([acl], request_timeout=60)[acl].result(timeout=90)
+    assert client.describe_acls(wanted, request_timeout=60).result(timeout=90) == [acl]
+    assert client.delete_acls([wanted], request_timeout=60)[wanted].result(timeout=90) == [acl]
+    assert client.describe_acls(wanted, request_timeout=60).result(timeout=90) == []
+
+
+def test_kafka_pythons_client_changes_acls(brokers: dict[str, Broker]) -> None:
+    client = KafkaAdminClient(
+        bootstrap_servers=f"127.0.0.1:{brokers['Ottla'].port}", request_timeout_ms=60_000
+    )
+    try:
+        pattern = kafka_python.ResourcePattern(kafka_python.ResourceType.TOPIC, "of-kafka-python")
+        acl = kafka_python.ACL(
+            ALICE, "*", kafka_python.ACLOperation.WRITE, kafka_python.ACLPermissionType.DENY, pattern
+        )
+        assert client.create_acls([acl])["succeeded"] == [acl]
+        wanted = kafka_python.ACLFilter(
+            ALICE,
+            "*",
+            kafka_python.ACLOperation.ANY,
+            kafka_python.ACLPermissionType.ANY,
+            kafka_python.ResourcePatternFilter(
+                kafka_python.ResourceType.TOPIC, "of-kafka-python", kafka_python.ACLResourcePatternType.ANY
+            ),
+        )
+        found, _ = client.describe_acls(wanted)
+        assert found == [acl]
+        [(_, removed, _)] = client.delete_acls([wanted])
+        assert removed == [acl]
+        assert client.describe_acls(wanted)[0] == []
+    finally:
+        client.close()
+
+
+def test_the_command_line_changes_acls(brokers: dict[str, Broker]) -> None:
+    def told(*arguments: str) -> object:
+        bootstrap = f"127.0.0.1:{brokers['Ottla'].port}"
+        result = CliRunner().invoke(
+            main, ["acls", *arguments, "-b", bootstrap, "-o", "json", "--timeout", "60"]
+        )
+        assert result.exit_code == 0, result.output
+        return json.loads(result.output)
+
+    row = {
+        "resource": "topic",
+        "name": "cli-",
+        "pattern": "prefixed",
+        "principal": ALICE,
+        "host": "*",
+        "operation": "read",
+        "permission": "allow",
+    }
+    rows = [row, {**row, "operation": "alter-configs"}]
+    both = ("--operation", "read", "--operation", "alter-configs")
+    assert told("add", "--topic", "cli-", "--prefixed", "--allow", ALICE, *both) == {"added": rows}
+    assert told("list", "--topic", "cli-", "--prefixed") == rows
+    assert told("list", "--principal", "User:nobody") == []
+    assert told("remove", "--topic", "cli-", "--prefixed", "--operation", "read") == {"removed": rows[:1]}
+    assert told("remove", "--topic", "cli-", "--prefixed") == {"removed": rows[1:]}
+    assert told("list", "--topic", "cli-", "--prefixed") == []

@@ -6,16 +6,21 @@ Called through `ottla.server.authorization.table`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
     WriteTxnMarkersRequest,
 )
 from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -82,6 +87,36 @@ def describe_log_dirs(access: Access, message: DescribeLogDirsRequest) -> Verdic
     if access.allows_cluster(Operation.DESCRIBE):
         return None
     return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def describe_scram(access: Access, message: DescribeUserScramCredentialsRequest) -> Verdict:
+    """DESCRIBE on the cluster; the refusal gives back no names."""
+    if access.allows_cluster(Operation.DESCRIBE):
+        return None
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    row = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+    return DescribeUserScramCredentialsResponse(
+        error_code=code,
+        error_message=None,
+        results=[row(error_code=code, error_message=None) for _ in message.users or ()],
+    )
+
+
+def alter_scram(is_controller: Callable[[], bool]) -> Guard:
+    """ALTER on the cluster. Other brokers say NOT_CONTROLLER before anything else."""
+
+    def guard(access: Access, message: AlterUserScramCredentialsRequest) -> Verdict:
+        if not is_controller() or access.allows_cluster(Operation.ALTER):
+            return None
+        names = dict.fromkeys(each.name for each in message.deletions)
+        names |= dict.fromkeys(each.name for each in message.upsertions)
+        row = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return AlterUserScramCredentialsResponse(
+            results=[row(user=name, error_code=code, error_message=None) for name in names]
+        )
+
+    return guard
 
 
 def write_txn_markers(access: Access, message: WriteTxnMarkersRequest) -> None:

@@ -105,8 +105,8 @@ def guards(
         ApiKey.OFFSET_DELETE: groups.offset_delete,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster(Operation.DESCRIBE_CONFIGS, ""),
         ApiKey.ALTER_CLIENT_QUOTAS: cluster(Operation.ALTER_CONFIGS, cluster_denied),
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster(DESCRIBE, ""),
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _at_controller(cluster(Operation.ALTER, ""), is_controller),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: clusters.describe_scram,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: clusters.alter_scram(is_controller),
         ApiKey.ALTER_PARTITION: of_brokers,
         ApiKey.UPDATE_FEATURES: cluster(Operation.ALTER, cluster_denied),
         ApiKey.DESCRIBE_CLUSTER: clusters.describe_cluster,
@@ -150,8 +150,3 @@ def _once_known(route: Route, first_view: FirstView) -> Route:
 
 def _nothing(_: object) -> None:
     return None
-
-
-def _at_controller(guard: Guard, is_controller: Callable[[], bool]) -> Guard:
-    """Other brokers say NOT_CONTROLLER before anything else."""
-    return lambda access, message: guard(access, message) if is_controller() else None
