@@ -105,10 +105,10 @@ def decompressed_max_bytes(compressed_bytes: int) -> int:
     return max(_DECOMPRESSED_MAX_BYTES, _DECOMPRESSED_RATIO_MAX * compressed_bytes)
 
 
-def decompress(codec: Codec, data: Buffer) -> bytes:
+def decompress(codec: Codec, data: Buffer, most: int | None = None) -> bytes:
     """Decompress `data`. Raises KafkaError: CORRUPT_MESSAGE where it is not what the codec says,
-    MESSAGE_TOO_LARGE where it becomes more than `decompressed_max_bytes`."""
-    limit = decompressed_max_bytes(len(data))
+    MESSAGE_TOO_LARGE where it becomes more than `most`, or `decompressed_max_bytes`."""
+    limit = decompressed_max_bytes(len(data)) if most is None else most
     try:
         match codec:
             case Codec.NONE:

@@ -26,7 +26,7 @@ from ottla.replication.isr import Follower, InSyncReplicas, IsrChange
 from ottla.replication.listener import ReplicationListener
 from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
 from ottla.replication.requests import PartitionState
-from ottla.storage.log import AppendInfo, Log
+from ottla.storage.log import AppendInfo, Log, Settled
 from ottla.storage.log_config import LogConfig
 from ottla.storage.producers import Verification
 
@@ -244,10 +244,12 @@ class Partition:
         now_ms: int,
         client: bool = True,
         guard: object | None = None,
+        light: bool = False,
+        settled: Settled | None = None,
     ) -> AppendInfo:
-        """Append a producer's batches. `now_ms` is wall time, and `guard` a verification, for the log. Raises
-        NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas), and what the log
-        raises."""
+        """Append a producer's batches. `now_ms` is wall time; `guard`, `light` and `settled` are for the log.
+        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas), and what the
+        log raises."""
         if not self.is_leader:
             raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
         if required_acks == ACKS_ALL and len(self.in_sync.committed) < self.min_in_sync:
@@ -256,7 +258,13 @@ class Partition:
                 f"{self!r} has {len(self.isr)} replicas in sync, fewer than the {self.min_in_sync} required",
             )
         info = self.log.append_as_leader(
-            records, leader_epoch=self.leader_epoch, now_ms=now_ms, client=client, guard=guard
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            client=client,
+            guard=guard,
+            light=light,
+            settled=settled,
         )
         if info.duplicate:
             return info

@@ -56,6 +56,7 @@ from ottla.server.purgatory import Purgatory
 from ottla.server.routes import Rooms
 from ottla.server.secure_listeners import SecurityProblem
 from ottla.server.security import BrokerSecurity
+from ottla.server.slow_appends import SlowAppends
 from ottla.server.throttling import broker_quotas
 from ottla.server.transactions import Transactions
 from ottla.storage.directories import LogDirProblem
@@ -299,6 +300,8 @@ class Broker:
         )
         undo.callback(server.close_all)
         undo.callback(server.stop_accepting)
+        slow_appends = SlowAppends(loop)
+        undo.push_async_callback(slow_appends.close)
         rooms = Rooms(
             config=config,
             clock=clock,
@@ -320,6 +323,7 @@ class Broker:
             cold_reads=cold_reads,
             acls=acls,
             counters=TopicCounters(),
+            slow_appends=slow_appends,
         )
         routes.register(rooms, dispatcher)
         http.metrics = broker_metrics(

@@ -59,6 +59,7 @@ from ottla.server.handlers.transactions import TransactionsHandler
 from ottla.server.handlers.zookeeper_offsets import ZooKeeperOffsets
 from ottla.server.metrics.counters import TopicCounters
 from ottla.server.purgatory import Purgatory
+from ottla.server.slow_appends import SlowAppends
 from ottla.server.throttling import ClientThrottle, LoopTime
 from ottla.server.transactions import Transactions
 from ottla.storage.manager import LogManager
@@ -90,6 +91,7 @@ class Rooms:
     first_view: FirstView
     cold_reads: ColdReads
     counters: TopicCounters
+    slow_appends: SlowAppends
     acls: StoredAcls | None = None
     """None: there is no authorizer, and everybody may do everything."""
 
@@ -115,6 +117,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             clock,
             throttle,
             TransactionGate(replicas, transactions.verifier, clock),
+            rooms.slow_appends,
             access,
             rooms.counters,
         ),

@@ -14,7 +14,7 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -48,6 +48,10 @@ from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.segment import HEAD, Segment
 
 _NOT_FROM_CLIENTS = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
+
+
+Settled: TypeAlias = tuple[bytes | memoryview, int]
+"""What `batch_rules.settle` gives."""
 
 
 class AppendInfo(NamedTuple):
@@ -136,9 +140,12 @@ class Log(CleanableLog):
         now_ms: int,
         client: bool = True,
         guard: object | None = None,
+        light: bool = False,
+        settled: Settled | None = None,
     ) -> AppendInfo:
         """Append one batch of a producer (or, with `client` false, of a coordinator). `guard` is what
-        `producers.begin_verification` gave for the first batch of a transaction.
+        `producers.begin_verification` gave for the first batch of a transaction. With `light`, what may take
+        long raises batch_rules.SlowAppend: `settled` is what `batch_rules.settle` has made of it since.
 
         Assigns offsets and the leader epoch; answers a retry of one of the producer's last five
         batches with the original's offsets. Raises KafkaError: CORRUPT_MESSAGE, INVALID_RECORD,
@@ -146,14 +153,16 @@ class Log(CleanableLog):
         OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
         TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
         """
-        view = memoryview(records)
+        view = memoryview(records if settled is None else settled[0])
         size = len(view)
+        if settled is not None and not size:
+            return AppendInfo(-1, -1, -1, -1, self.log_start_offset, True)
         if (
             size < RECORD_BATCH_OVERHEAD
             or view[16] != MAGIC_V2
             or int.from_bytes(view[8:12], "big") + LOG_OVERHEAD != size
         ):
-            view = batch_rules.batch_to_append(view, self._config, now_ms)
+            view = batch_rules.batch_to_append(view, self._config, now_ms, light=light)
             size = len(view)
             if not size:
                 return AppendInfo(-1, -1, -1, -1, self.log_start_offset, True)
@@ -178,8 +187,12 @@ class Log(CleanableLog):
         ):
             batch_rules.check_client_batch(base_offset, attributes, delta, producer_id, sequence, count)
         log_append_time = -1
-        if not self._is_plain or attributes & LOG_APPEND_TIME_FLAG:
-            view, log_append_time = batch_rules.prepare(view, self._config, now_ms, client=client)
+        if settled is not None:
+            log_append_time = settled[1]
+        elif not self._is_plain or attributes & LOG_APPEND_TIME_FLAG:
+            view, log_append_time = batch_rules.prepare(
+                view, self._config, now_ms, client=client, light=light
+            )
             size = len(view)
             length = size - LOG_OVERHEAD
             max_timestamp = BATCH_HEADER.unpack_from(view)[8]

@@ -54,11 +54,11 @@ class Inside(NamedTuple):
     """At least -1, which is no timestamp."""
 
 
-def looked_into(view: memoryview, header: BatchHeader) -> Inside:
+def looked_into(view: memoryview, header: BatchHeader, most: int | None = None) -> Inside:
     """Raises KafkaError: INVALID_RECORD for lengths and counts that lie, MESSAGE_TOO_LARGE for more than may
-    be decompressed, UNKNOWN_SERVER_ERROR, as Kafka, for what does not decompress."""
+    be decompressed, or than `most`, UNKNOWN_SERVER_ERROR, as Kafka, for what does not decompress."""
     try:
-        data = decompress(header.codec, view[RECORD_BATCH_OVERHEAD:])
+        data = decompress(header.codec, view[RECORD_BATCH_OVERHEAD:], most)
     except KafkaError as problem:
         if problem.code is not ErrorCode.CORRUPT_MESSAGE:
             raise

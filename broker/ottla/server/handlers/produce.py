@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
+from typing import NamedTuple, TypeAlias
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.compression import Codec
@@ -38,8 +39,10 @@ from ottla.server.handlers.produce_response import PACKED_FROM, pack
 from ottla.server.handlers.produce_transactions import Admitted, TransactionGate
 from ottla.server.metrics.counters import TopicCounters
 from ottla.server.purgatory import Purgatory
+from ottla.server.slow_appends import SlowAppends, Verdict
 from ottla.server.throttling import ClientThrottle
-from ottla.storage.batch_rules import single_batch
+from ottla.storage.batch_rules import SlowAppend, single_batch
+from ottla.storage.log_config import LogConfig
 from ottla.storage.record_checks import RecordsRefused
 
 log = logging.getLogger(__name__)
@@ -64,6 +67,9 @@ _NO_LOG_START = frozenset(
 )
 """Errors of an append that come without the log's start offset; others tell it, as in Kafka."""
 
+Wait: TypeAlias = tuple[tuple[str, int], int, ProduceResponse.PartitionProduceResponse]
+"""A partition, and the offset that its high watermark has to reach."""
+
 
 class ProduceHandler:
     def __init__(
@@ -74,6 +80,7 @@ class ProduceHandler:
         clock: Callable[[], int],
         throttle: ClientThrottle,
         gate: TransactionGate,
+        slow_appends: SlowAppends,
         access: TopicAccess | None = None,
         counters: TopicCounters | None = None,
     ) -> None:
@@ -81,6 +88,7 @@ class ProduceHandler:
         self._counters = TopicCounters() if counters is None else counters
         self._access = access
         self._gate = gate
+        self._slow_appends = slow_appends
         self._throttle = throttle
         self._replicas = replicas
         self._purgatory = purgatory
@@ -108,13 +116,14 @@ class ProduceHandler:
         acks = message.acks
         now_ms = self._clock()
         response = ProduceResponse()
-        waits: list[tuple[tuple[str, int], int, ProduceResponse.PartitionProduceResponse]] = []
+        waits: list[Wait] = []
         failed = False
         hints = LeaderHints(
             self._cache, request.connection.listener, enabled=request.version >= LEADER_HINTS_FROM
         )
         may_write = None if self._access is None else self._access.writable(request)
         counters = self._counters
+        slow: list[_Slow] = []
         for topic in message.topic_data:
             name = topic.name
             results: list[ProduceResponse.PartitionProduceResponse] = []
@@ -139,7 +148,9 @@ class ProduceHandler:
                     replica = found
                     count = counters[name]
                     count.produces += 1
-                    info = replica.append_as_leader(records, required_acks=acks, now_ms=now_ms, guard=guard)
+                    info = replica.append_as_leader(
+                        records, required_acks=acks, now_ms=now_ms, guard=guard, light=True
+                    )
                     count.bytes_in += len(records)
                     count.messages_in += info.last_offset - info.first_offset + 1
                     result.base_offset = info.first_offset
@@ -152,13 +163,97 @@ class ProduceHandler:
                             raise KafkaError(error)
                         if not enough:
                             waits.append(((name, index), required, result))
+                except SlowAppend:
+                    assert replica is not None
+                    slow.append(_Slow(name, result, replica, records, guard))
                 except Exception as e:
                     failed = True
-                    self._note_failure(e, name, result, hints)
-                    if replica is not None:
-                        counters[name].failed_produces += 1
-                    if replica is not None and result.error_code not in _NO_LOG_START:
-                        result.log_start_offset = replica.log.log_start_offset
+                    self._failed(e, name, result, replica, hints)
+        if slow:
+            self._settle(_Appended(request, message, response, hints, waits, failed), slow)
+        else:
+            self._finish(request, message, response, hints, waits, failed)
+
+    def _failed(
+        self,
+        error: Exception,
+        topic: str,
+        result: ProduceResponse.PartitionProduceResponse,
+        replica: Partition | None,
+        hints: LeaderHints,
+    ) -> None:
+        self._note_failure(error, topic, result, hints)
+        if replica is not None:
+            self._counters[topic].failed_produces += 1
+            if result.error_code not in _NO_LOG_START:
+                result.log_start_offset = replica.log.log_start_offset
+
+    def _settle(self, appended: _Appended, slow: list[_Slow]) -> None:
+        """Look into these batches elsewhere, and append them then. The request's bytes stay until then."""
+        left = len(slow)
+
+        def settled(one: _Slow, config: LogConfig, verdict: Verdict) -> None:
+            nonlocal left
+            try:
+                if one.replica.log.config is not config:
+                    look_into(one)  # by other rules than it would be kept by
+                    return
+                self._append_settled(appended, one, verdict)
+                left -= 1
+                if not left:
+                    self._finish(
+                        appended.request,
+                        appended.message,
+                        appended.response,
+                        appended.hints,
+                        appended.waits,
+                        appended.failed,
+                    )
+            except Exception as e:
+                appended.request.fail(e)
+
+        def look_into(one: _Slow) -> None:
+            config = one.replica.log.config
+            self._slow_appends.submit(one.records, config, self._clock(), partial(settled, one, config))
+
+        for one in slow:
+            look_into(one)
+
+    def _append_settled(self, appended: _Appended, one: _Slow, verdict: Verdict) -> None:
+        result, acks = one.result, appended.message.acks
+        try:
+            if isinstance(verdict, KafkaError):
+                raise verdict
+            info = one.replica.append_as_leader(
+                one.records, required_acks=acks, now_ms=self._clock(), guard=one.guard, settled=verdict
+            )
+            count = self._counters[one.topic]
+            count.bytes_in += len(one.records)
+            count.messages_in += info.last_offset - info.first_offset + 1
+            result.base_offset = info.first_offset
+            result.log_append_time_ms = info.log_append_time
+            result.log_start_offset = info.log_start_offset
+            if acks == -1:
+                enough, error = one.replica.enough_replicas_for(info.last_offset + 1)
+                if error:
+                    raise KafkaError(error)
+                if not enough:
+                    appended.waits.append(((one.topic, result.index), info.last_offset + 1, result))
+        except Exception as e:
+            appended.failed = True
+            self._failed(e, one.topic, result, one.replica, appended.hints)
+
+    def _finish(
+        self,
+        request: Request,
+        message: ProduceRequest,
+        response: ProduceResponse,
+        hints: LeaderHints,
+        waits: list[Wait],
+        failed: bool,
+    ) -> None:
+        """Answer, or wait for the replicas."""
+        acks = message.acks
         if waits:
             pending = _Pending(request, response, hints, self._throttle, len(waits), failed=failed)
             timeout_ms = max(message.timeout_ms, 0)
@@ -212,6 +307,38 @@ class ProduceHandler:
             log.error("append to %s-%d failed", topic, result.index, exc_info=error)
             code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, None
         _set_error(result, topic, code, detail, hints)
+
+
+class _Slow(NamedTuple):
+    """A batch that is to be looked into elsewhere first."""
+
+    topic: str
+    result: ProduceResponse.PartitionProduceResponse
+    replica: Partition
+    records: bytes | memoryview
+    guard: object | None
+
+
+class _Appended:
+    """A request of which some batches are yet to be looked into, and what became of the others."""
+
+    __slots__ = ("failed", "hints", "message", "request", "response", "waits")
+
+    def __init__(
+        self,
+        request: Request,
+        message: ProduceRequest,
+        response: ProduceResponse,
+        hints: LeaderHints,
+        waits: list[Wait],
+        failed: bool,
+    ) -> None:
+        self.request = request
+        self.message = message
+        self.response = response
+        self.hints = hints
+        self.waits = waits
+        self.failed = failed
 
 
 class _Pending:
