@@ -81,7 +81,7 @@ def java() -> str:
 
 
 def run_tool(
-    main_class: str, arguments: Sequence[str], *, timeout_s: float = 120, stdin: str | None = None
+    main_class: str, arguments: Sequence[str], *, timeout_s: float = 240, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's tools to its end; its output is captured as text."""
     command = java_command(main_class, *arguments)
@@ -127,7 +127,7 @@ class KafkaBroker:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def start(self, prefix: Sequence[str] = (), timeout_s: float = 120) -> None:
+    def start(self, prefix: Sequence[str] = (), timeout_s: float = 180) -> None:
         """Start and wait until it knows the controller and itself: it listens before, and a client that then
         hears of no controller may wait for a minute. `prefix` is put before the command (taskset, say)."""
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ class KafkaBroker:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.stop(timeout_s=60)
+            self._process.stop(timeout_s=120)
 
     def kill(self) -> None:
         """SIGKILL, as a crash would."""

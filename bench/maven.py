@@ -5,6 +5,8 @@ Called for what the benches measure and what the tests have as their judges. Nee
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -21,6 +23,8 @@ _DEPENDENCY: Final = (
     "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
 )
 _FETCH_TIMEOUT_S: Final = 600
+_TRIES: Final = 3
+"""What is far away may fail to answer."""
 
 
 class JarsUnavailable(Exception):
@@ -36,25 +40,45 @@ class Artifact(NamedTuple):
 def fetch_jars(folder_name: str, artifacts: Sequence[Artifact]) -> Path:
     """The folder with these artifacts and all they depend on. Raises JarsUnavailable."""
     folder = CACHE / folder_name
-    done = folder / ".complete"
-    if done.exists():
-        return folder
-    if shutil.which("mvn") is None:
-        raise JarsUnavailable(f"needs Maven for the jars of {folder_name}")
-    folder.mkdir(parents=True, exist_ok=True)
-    pom = folder / "pom.xml"
-    pom.write_text(_POM.format(dependencies="".join(_DEPENDENCY.format(*a) for a in artifacts)))
-    command = [
-        "mvn",
-        "-q",
-        "-B",
-        "-f",
-        str(pom),
-        "dependency:copy-dependencies",
-        f"-DoutputDirectory={folder}",
-    ]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False)
-    if ran.returncode:
-        raise JarsUnavailable(f"Maven could not get the jars of {folder_name}: {ran.stdout[-800:]}")
-    done.touch()
+    done, pom = folder / ".complete", folder / "pom.xml"
+    if not done.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"pom.{os.getpid()}"
+        partial.write_text(_POM.format(dependencies="".join(_DEPENDENCY.format(*a) for a in artifacts)))
+        partial.replace(pom)
+        run_maven(done, "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={folder}")
     return folder
+
+
+def run_maven(done: Path, *arguments: str) -> None:
+    """Run Maven unless `done` is there, and leave it there. Raises JarsUnavailable.
+
+    One at a time: neither Maven's own cache nor ours bears two, and tests run side by side.
+    """
+    if done.exists():
+        return
+    if shutil.which("mvn") is None:
+        raise JarsUnavailable(f"needs Maven for {done.parent.name}")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "maven.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = ""
+        for _ in range(_TRIES):
+            if done.exists():
+                return
+            try:
+                ran = subprocess.run(
+                    ["mvn", "-q", "-B", *arguments],
+                    capture_output=True,
+                    text=True,
+                    timeout=_FETCH_TIMEOUT_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as late:
+                said = str(late)
+                continue
+            if ran.returncode == 0:
+                done.touch()
+            said = ran.stdout[-800:]
+        if not done.exists():
+            raise JarsUnavailable(f"Maven could not get {done.parent.name}: {said}")

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 from bench.apache_kafka import JarsUnavailable, kafka_classpath
+from bench.maven import Artifact, fetch_jars, run_maven
 from ottla.local.java import JavaUnusable
 
 KAFKA_VERSION = "3.9.1"
+SLF4J = "org.slf4j:slf4j-api:1.7.36"
 _CACHE = Path("~/.cache/ottla/kafka").expanduser()
 
 
@@ -25,15 +26,11 @@ def maven_jar(artifact: str) -> Path:
     """The jar of `group:name:version`, from the cache or through Maven; skips the test without Maven."""
     _, name, version = artifact.split(":")
     jar = _CACHE / f"{name}-{version}.jar"
-    if jar.exists():
-        return jar
-    if shutil.which("mvn") is None:
-        pytest.skip(f"needs Maven for {artifact}")
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={_CACHE}"]
-    done = subprocess.run(copy, capture_output=True, text=True, timeout=240, check=False)
-    if done.returncode != 0 or not jar.exists():
-        pytest.skip(f"needs {artifact}, which Maven could not get: {done.stdout[-500:]}")
+    done = _CACHE / f"{jar.name}.complete"
+    try:
+        run_maven(done, "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={_CACHE}")
+    except JarsUnavailable as missing:
+        pytest.skip(f"needs {artifact}: {missing}")
     return jar
 
 
@@ -59,3 +56,31 @@ def needs_kafka_jars() -> None:
         kafka_classpath()
     except (JarsUnavailable, JavaUnusable) as missing:
         pytest.skip(str(missing))
+
+
+def kafka_082() -> Path:
+    """The folder with the jars of Kafka 0.8.2's clients and tools. Raises JarsUnavailable."""
+    return fetch_jars("kafka-0.8.2.2", (Artifact("org.apache.kafka", "kafka_2.11", "0.8.2.2"),))
+
+
+def streams_and_connect() -> Path:
+    """The folder with the jars of Kafka Streams and of Connect with its file connectors, and all they need.
+    Raises JarsUnavailable."""
+    group = "org.apache.kafka"
+    names = ("kafka-streams", "connect-runtime", "connect-file", "connect-json")
+    logging = Artifact("org.slf4j", "slf4j-reload4j", "1.7.36")
+    artifacts = [*(Artifact(group, name, KAFKA_VERSION) for name in names), logging]
+    return fetch_jars(f"streams-and-connect-{KAFKA_VERSION}", artifacts)
+
+
+def prefetch() -> None:
+    """All of them, before tests that have a time to keep ask for them: `python -m tests.judges`."""
+    needs_kafka_jars()
+    kafka_clients_jar()
+    maven_jar(SLF4J)
+    kafka_082()
+    streams_and_connect()
+
+
+if __name__ == "__main__":
+    prefetch()

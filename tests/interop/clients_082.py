@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Final, Self
 
 import pytest
-from judges import java
+from judges import java, kafka_082
 
 from bench.apache_kafka import LEAN_JVM
-from bench.maven import Artifact, JarsUnavailable, fetch_jars
+from bench.maven import JarsUnavailable
 
-VERSION: Final = "0.8.2.2"
 ANSWER_TIMEOUT_S: Final = 150
 """For one line: a rebalance of old consumers may take many tries of half a second."""
 _SOURCE: Final = Path(__file__).with_name("java") / "Clients082.java"
@@ -35,7 +34,7 @@ log4j.appender.out.layout.ConversionPattern=%d %p %c{1} %m%n
 
 @lru_cache
 def _jars() -> Path:
-    folder = fetch_jars(f"kafka-{VERSION}", (Artifact("org.apache.kafka", "kafka_2.11", VERSION),))
+    folder = kafka_082()
     settings = folder / "log4j.properties"
     if not settings.exists():
         settings.write_text(_LOG4J)

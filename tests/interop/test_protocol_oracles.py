@@ -22,7 +22,7 @@ import kafka.protocol.sasl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from judges import java, kafka_clients_jar, maven_jar
+from judges import SLF4J, java, kafka_clients_jar, maven_jar
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
@@ -38,7 +38,7 @@ EXAMPLES = 200
 
 
 def test_apache_kafka_reads_and_writes_the_same_bytes() -> None:
-    classpath = f"{kafka_clients_jar()}:{maven_jar('org.slf4j:slf4j-api:1.7.36')}"
+    classpath = f"{kafka_clients_jar()}:{maven_jar(SLF4J)}"
     lines = []
     for cls, version in CASES:
         for seed in range(SAMPLES_PER_CASE):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judges import java, kafka_clients_jar, maven_jar
+from judges import SLF4J, java, kafka_clients_jar, maven_jar
 from protocol_samples import MESSAGES, case_id
 
 from ottla.protocol.api import API_TABLE, ApiKey
@@ -121,7 +121,7 @@ def default(definition: dict[str, Any], kind: FieldType) -> Any:
 @pytest.fixture(scope="module")
 def enums(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     """The jar's error codes and ZooKeeper-mode APIs, printed by a small Java program."""
-    classpath = f"{kafka_clients_jar()}:{maven_jar('org.slf4j:slf4j-api:1.7.36')}"
+    classpath = f"{kafka_clients_jar()}:{maven_jar(SLF4J)}"
     source = Path(__file__).with_name("java") / "PrintEnums.java"
     command = [java(), "-cp", classpath, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
