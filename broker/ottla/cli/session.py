@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -17,7 +18,10 @@ import click
 from ottla.client.admin import AdminClient
 from ottla.client.connection import ConnectionLost, UnsupportedApi
 from ottla.client.routing import Brokers, ClusterUnreachable
+from ottla.metadata.config_def import ConfigError
+from ottla.metadata.properties import read_properties
 from ottla.protocol.errors import KafkaError
+from ottla.security.clients import ClientSecurity
 
 _PORT = 9092
 
@@ -42,12 +46,15 @@ class Session:
     output: str
     """`table` or `json`."""
     timeout_s: float
+    security: ClientSecurity | None = None
 
     def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
         """Run one coroutine with an admin client."""
 
         async def work() -> T:
-            client = AdminClient(self.bootstrap, client_id="ottla-cli", timeout_s=self.timeout_s)
+            client = AdminClient(
+                self.bootstrap, client_id="ottla-cli", timeout_s=self.timeout_s, security=self.security
+            )
             try:
                 return await use(client)
             finally:
@@ -56,7 +63,9 @@ class Session:
         return self.run(work())
 
     def brokers(self) -> Brokers:
-        return Brokers(self.bootstrap, client_id="ottla-cli", timeout_s=self.timeout_s)
+        return Brokers(
+            self.bootstrap, client_id="ottla-cli", timeout_s=self.timeout_s, security=self.security
+        )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine; what the cluster says against it becomes one line and an exit code."""
@@ -86,8 +95,18 @@ def _addresses(ctx: click.Context, parameter: click.Parameter, text: str) -> lis
     return found
 
 
+def _security(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> ClientSecurity | None:
+    if path is None:
+        return None
+    try:
+        return ClientSecurity.of_properties(read_properties(path))
+    except (ConfigError, ValueError) as problem:
+        raise click.BadParameter(str(problem)) from None
+
+
 def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--bootstrap`, `--output` and `--timeout`, and the session made of them."""
+    """Give a command `--bootstrap`, `--command-config`, `--output` and `--timeout`, and the session made of
+    them."""
 
     @click.option(
         "-b",
@@ -99,6 +118,15 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
         metavar="HOST:PORT[,…]",
         callback=_addresses,
         help="Some brokers of the cluster.",
+    )
+    @click.option(
+        "--command-config",
+        "security",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="OTTLA_COMMAND_CONFIG",
+        show_envvar=True,
+        callback=_security,
+        help="Properties of Kafka's clients: security.protocol, sasl.*, ssl.*.",
     )
     @click.option(
         "-o",
@@ -118,9 +146,14 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
     )
     @wraps(command)
     def with_session(
-        *args: Any, bootstrap: list[tuple[str, int]], output: str, timeout_s: float, **kwargs: Any
+        *args: Any,
+        bootstrap: list[tuple[str, int]],
+        security: ClientSecurity | None,
+        output: str,
+        timeout_s: float,
+        **kwargs: Any,
     ) -> None:
-        command(Session(bootstrap, output, timeout_s), *args, **kwargs)
+        command(Session(bootstrap, output, timeout_s, security), *args, **kwargs)
 
     return with_session
 

@@ -17,10 +17,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
+from ottla.client.authentication import Authentication
 from ottla.protocol import codec, frames
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.types import Message
+from ottla.security.clients import ClientSecurity
 
 _SIZE: Final = struct.Struct(">i")
 _CORRELATION: Final = struct.Struct(">i")
@@ -177,6 +179,7 @@ class BrokerConnection:
         self._next_correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._limits: Mapping[int, int] = {}
+        self._authentication: Authentication | None = None
         self.host = host
         self.port = port
 
@@ -189,16 +192,24 @@ class BrokerConnection:
         client_id: str = "ottla",
         timeout_s: float = 10,
         limits: Mapping[int, int] | None = None,
+        security: ClientSecurity | None = None,
     ) -> BrokerConnection:
-        """Connect and negotiate; `limits` are the highest versions that may be used, by API key. Raises
-        OSError, ConnectionLost or asyncio.TimeoutError."""
+        """Connect, negotiate and log in; `limits` are the highest versions that may be used, by API key,
+        without `security` it is PLAINTEXT. Raises OSError (of TLS, too), ConnectionLost,
+        asyncio.TimeoutError, or KafkaError when the broker does not let us in."""
         loop = asyncio.get_running_loop()
+        context = None if security is None else security.context()
         async with asyncio.timeout(timeout_s):
-            _, channel = await loop.create_connection(partial(_Channel, loop), host, port)
+            _, channel = await loop.create_connection(
+                partial(_Channel, loop), host, port, ssl=context, server_hostname=host if context else None
+            )
             connection = cls(channel, host, port, client_id)
             connection._limits = limits or {}
             try:
                 await connection._negotiate(timeout_s)
+                if security is not None and security.login is not None:
+                    connection._authentication = Authentication(connection, security)
+                    await connection._authentication.log_in()
             except BaseException:
                 connection.close()
                 raise
@@ -243,6 +254,9 @@ class BrokerConnection:
         channel = self._channel
         if channel.lost is not None or channel.transport is None:
             raise ConnectionLost(str(channel.lost))
+        authentication = self._authentication
+        if authentication is not None and authentication.holds_up(message, version, timeout_s, answered):
+            return
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         frame = frames.encode_request(message, version, correlation_id, self._client_id)

@@ -16,6 +16,7 @@ from ottla.client.connection import BrokerConnection, ConnectionLost, Unsupporte
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message
+from ottla.security.clients import ClientSecurity
 
 _MOVED: Final = frozenset(
     {
@@ -41,7 +42,9 @@ class Brokers:
         client_id: str,
         timeout_s: float = 30,
         retry_pause_s: float = 0.2,
+        security: ClientSecurity | None = None,
     ) -> None:
+        self._security = security
         self.timeout_s = timeout_s
         self._bootstrap = list(bootstrap)
         self._client_id = client_id
@@ -67,7 +70,9 @@ class Brokers:
     async def _connection(self, host: str, port: int) -> BrokerConnection:
         known = self._connections.get((host, port))
         if known is None or known.closed:
-            known = await BrokerConnection.open(host, port, client_id=self._client_id)
+            known = await BrokerConnection.open(
+                host, port, client_id=self._client_id, security=self._security
+            )
             self._connections[host, port] = known
         return known
 

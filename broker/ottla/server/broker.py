@@ -395,6 +395,7 @@ class Broker:
             port,
             client_id=f"broker-{self.broker_id}",
             limits=self.config.inter_broker_version.limits(),
+            security=self.security.between_brokers,
         )
 
     # --- while it runs ------------------------------------------------------------------------------

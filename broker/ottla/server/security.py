@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ottla.metadata.config import BrokerConfig
 from ottla.metadata.dynamic import OnQuotaConfig
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.scram_credentials import ScramCredentials
+from ottla.security.clients import ClientSecurity
 from ottla.security.scram import ScramCredential
-from ottla.server.secure_listeners import SecureListeners
+from ottla.server.secure_listeners import SecureListeners, SecurityProblem
 
 
 class BrokerSecurity:
@@ -28,6 +30,8 @@ class BrokerSecurity:
         )
 
         settings.checks.append(self.listeners.problem)
+        self.between_brokers = _between_brokers(config)
+        """How this broker connects to others; None: by PLAINTEXT."""
 
     def beside(self, on_quota_config: OnQuotaConfig) -> OnQuotaConfig:
         """Hear of users' settings, which hold their credentials, and hand them on."""
@@ -43,6 +47,23 @@ class BrokerSecurity:
 
     def close(self) -> None:
         self.listeners.close()
+
+
+def _between_brokers(config: BrokerConfig) -> ClientSecurity | None:
+    """By the settings of the listener that brokers use: its key store is a client's, too. Raises
+    SecurityProblem."""
+    name = config.inter_broker_listener
+    protocol = next(listener.protocol for listener in config.listeners if listener.name == name)
+    if protocol == "PLAINTEXT":
+        return None
+    security = config.security(name)
+    mechanism = security.get("sasl.mechanism.inter.broker.protocol") or ""
+    try:
+        return ClientSecurity(
+            protocol, security.get, mechanism, security.of_mechanism(mechanism, "sasl.jaas.config")
+        )
+    except ValueError as problem:
+        raise SecurityProblem(f"connections among brokers, listener {name}: {problem}") from None
 
 
 def _no_tokens(token_id: str, now_ms: int) -> tuple[ScramCredential, str, int] | None:

@@ -17,6 +17,7 @@ from ottla.client.admin.replicas import Replicas
 from ottla.client.admin.topics import Topics
 from ottla.client.admin_types import ClusterDescription
 from ottla.client.routing import Brokers
+from ottla.security.clients import ClientSecurity
 
 
 class AdminClient(Topics, Configs, Replicas, Groups, Logs, Quotas, Acls):
@@ -29,9 +30,14 @@ class AdminClient(Topics, Configs, Replicas, Groups, Logs, Quotas, Acls):
         client_id: str = "ottla-admin",
         timeout_s: float = 30,
         retry_pause_s: float = 0.2,
+        security: ClientSecurity | None = None,
     ) -> None:
         self._brokers = Brokers(
-            bootstrap, client_id=client_id, timeout_s=timeout_s, retry_pause_s=retry_pause_s
+            bootstrap,
+            client_id=client_id,
+            timeout_s=timeout_s,
+            retry_pause_s=retry_pause_s,
+            security=security,
         )
 
     async def close(self) -> None:
