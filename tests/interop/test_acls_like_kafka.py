@@ -23,12 +23,25 @@ from click.testing import CliRunner
 from group_talk import kafka_and_ottla
 from judges import needs_kafka_jars
 from kafka import KafkaAdminClient
-from strangers import ABROAD, BATCH, CLOSED, HOME, SECRET, Stranger, comparable, requests, served, write_acls
+from strangers import (
+    ABROAD,
+    BATCH,
+    CLOSED,
+    HOME,
+    SECRET,
+    Stranger,
+    allow,
+    comparable,
+    requests,
+    served,
+    write_acls,
+)
 
 from ottla.cli.main import main
 from ottla.client.admin import AdminClient
+from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
-from ottla.local.ports import wait_until
+from ottla.local.ports import free_port, wait_until
 from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
 from ottla.protocol.records import Record, build_batch
@@ -420,3 +433,40 @@ def test_the_command_line_changes_acls(brokers: dict[str, Broker]) -> None:
     assert told("remove", "--topic", "cli-", "--prefixed", "--operation", "read") == {"removed": rows[:1]}
     assert told("remove", "--topic", "cli-", "--prefixed") == {"removed": rows[1:]}
     assert told("list", "--topic", "cli-", "--prefixed") == []
+
+
+# --- one cluster ---------------------------------------------------------------------------------------
+
+
+def test_brokers_of_both_kinds_hear_each_others_acls(brokers: dict[str, Broker], tmp_path: Path) -> None:
+    """A broker of ours joins Apache Kafka's cluster; what one of them is told, the other acts on."""
+    joined = BrokerProcess(1, tmp_path / "joined", free_port())
+    joined.write_properties(brokers["Apache Kafka"].connect, SETTINGS)
+    joined.start_and_wait()
+    try:
+        ports = [brokers["Apache Kafka"].port, joined.port]
+        by_name = allow(ResourceType.TOPIC, SECRET, Operation.READ)
+        by_prefix = allow(ResourceType.TOPIC, "oth", Operation.WRITE, pattern=PatternType.PREFIXED)
+        for told, other in (ports, ports[::-1]):
+            with Stranger(told, HOME) as home, Stranger(other) as stranger:
+                for granted, topic in ((by_name, SECRET), (by_prefix, OTHER)):
+                    assert wait_until(lambda: not sees(stranger, topic), timeout_s=120)  # noqa: B023
+                    made = home.ask(creation(granted), 3)
+                    assert isinstance(made, m.CreateAclsResponse)
+                    assert [each.error_code for each in made.results] == [0]
+                    assert wait_until(lambda: sees(stranger, topic), timeout_s=120)  # noqa: B023
+                home.ask(removal(None, ANY), 3)
+                assert wait_until(
+                    lambda: not sees(stranger, SECRET) and not sees(stranger, OTHER),
+                    timeout_s=120,
+                )
+    finally:
+        assert joined.stop(timeout_s=120)
+
+
+def sees(stranger: Stranger, topic: str) -> bool:
+    row = m.MetadataRequest.MetadataRequestTopic
+    answer = stranger.ask(m.MetadataRequest(topics=[row(name=topic)], allow_auto_topic_creation=False), 4)
+    assert isinstance(answer, m.MetadataResponse)
+    [found] = answer.topics
+    return found.error_code == 0
