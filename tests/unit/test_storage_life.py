@@ -288,14 +288,17 @@ class TestLeaderEpochs:
         log = logs.get_or_create("events", 0, LogConfig(), NOW_MS)
         file = log.directory / "leader-epoch-checkpoint"
         log.assign_epoch_start(3, 0)
-        assert not file.exists()
-        assert logs.has_chores(NOW_MS)
-        logs.tend(NOW_MS)
-        assert file.read_text() == "0\n1\n3 0\n"
-        log.assign_epoch_start(4, 0)
+        assert not logs.has_chores(NOW_MS), "it has left nothing in the log"
         append(log, "a", epoch=5)
+        assert not file.exists()
         log.flush()
         assert file.read_text() == "0\n1\n5 0\n", "no later than the records that it speaks of"
+        append(log, "b", epoch=6)
+        log.flush()
+        log.truncate_to(1)
+        assert logs.has_chores(NOW_MS)
+        logs.tend(NOW_MS)
+        assert file.read_text() == "0\n1\n5 0\n"
         log.assign_epoch_start(6, 1)
         logs.close(NOW_MS)
         assert file.read_text() == "0\n2\n5 0\n6 1\n"

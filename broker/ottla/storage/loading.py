@@ -85,7 +85,8 @@ def load_segments(
         trusted_end = None if suspect else _attach(segment, is_last=is_last)
         intact = True
         if trusted_end is None:
-            logger.info("verifying %s", segment.file.path)
+            if segment.size:
+                logger.info("verifying %s", segment.file.path)
             if not history_is_whole:
                 history.rebuild(segments, log_start_offset, base_offset, sync=True)
             intact, end_offset = recover(segment, history, epochs)
@@ -124,6 +125,7 @@ def load_segments(
         history.rebuild(segments, log_start_offset, end_offset, sync=True)
     if epochs.latest is None:
         _learn_epochs(segments, epochs)
+        epochs.write()
     for segment in segments:
         segment.rest()
     return segments, end_offset

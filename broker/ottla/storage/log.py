@@ -125,7 +125,6 @@ class Log(CleanableLog):
         )
         epochs.truncate_from_end(end_offset)
         epochs.truncate_from_start(log.log_start_offset)
-        epochs.write()
         log.latest_epoch = epochs.latest
         log.nothing_cleaned()
         return log

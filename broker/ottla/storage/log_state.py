@@ -325,7 +325,7 @@ class LogState:
         """Note that `epoch` begins at `offset`: on becoming leader, and with an epoch's first batch."""
         with self._lock, self._io("note an epoch of"):
             self._epochs.assign(epoch, offset)
-            self._epochs_changed()
+            self._epochs_changed(is_urgent=offset < self.log_end_offset)
 
     def write_epochs(self) -> None:
         """Bring the file of leader epochs up to date. No fsync."""
@@ -567,9 +567,11 @@ class LogState:
         self._active = segments[-1]
         self._roll_ms = self._config.max_segment_ms - self._active.roll_jitter_ms
 
-    def _epochs_changed(self) -> None:
+    def _epochs_changed(self, *, is_urgent: bool = True) -> None:
+        """An epoch that begins at the log's end has left nothing in it, and is written with the next flush: a
+        broker that starts comes to lead thousands of logs at once, most of which nobody writes to."""
         self.latest_epoch = self._epochs.latest
-        if self._epochs.is_dirty:
+        if is_urgent and self._epochs.is_dirty:
             self._chores.work_soon(self.write_epochs)
 
     def flushing(self) -> threading.Lock:
