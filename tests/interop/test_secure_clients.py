@@ -1,0 +1,289 @@
+"""Clients of others over TLS and SASL, against one broker of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaTopicPartition
+
+from bench.apache_kafka import run_tool
+from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import ChildProcess
+from ottla.protocol.messages import MetadataRequest
+from tests.interop.secured import Place, SaslTalk, write_properties
+from tests.judges import needs_kafka_jars
+
+pytestmark = pytest.mark.timeout(420)
+LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+USER, PASSWORD = "dora", "geheim"
+
+
+class Served(NamedTuple):
+    place: Place
+    ports: dict[str, int]
+    log: Path
+
+    def librdkafka(
+        self, *, mechanism: str | None = None, user: str = USER, password: str = PASSWORD
+    ) -> dict[str, str]:
+        common = {"ssl.ca.location": str(self.place.authority_pem), "log_level": "2"}
+        if mechanism is None:
+            own = {
+                "security.protocol": "SSL",
+                "bootstrap.servers": f"127.0.0.1:{self.ports['SSL']}",
+                "ssl.certificate.location": str(self.place.client_pem),
+                "ssl.key.location": str(self.place.client_pem),
+            }
+        else:
+            own = {
+                "security.protocol": "SASL_SSL",
+                "bootstrap.servers": f"127.0.0.1:{self.ports['SASL_SSL']}",
+                "sasl.mechanism": mechanism,
+                "sasl.username": user,
+                "sasl.password": password,
+            }
+        return common | own
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory: Path = tmp_path_factory.mktemp("secure-clients")
+    place = Place(directory / "keys")
+    ports = {listener: free_port() for listener in LISTENERS}
+    ready, log = directory / "ready", directory / "broker.log"
+    script = Path(__file__).with_name("single_broker.py")
+    settings = place.settings(ports) | {"num.partitions": "1", "message.max.bytes": "4000000"}
+    arguments = [f"{name}={text}" for name, text in settings.items()]
+    broker = ChildProcess(
+        "broker", [sys.executable, str(script), str(directory / "data"), str(ready), *arguments], log=log
+    )
+    broker.start()
+    try:
+        assert wait_until(lambda: ready.exists() or not broker.running, timeout_s=120)
+        assert ready.exists(), log.read_text()
+        yield Served(place, ports, log)
+        assert "Traceback" not in log.read_text(), log.read_text()
+        assert broker.stop(timeout_s=60)
+    finally:
+        broker.kill()
+
+
+@pytest.fixture(scope="module")
+def scram(served: Served) -> Served:
+    """With dora's credentials, made by a client that its certificate has let in."""
+    admin = AdminClient(served.librdkafka())
+    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        change = UserScramCredentialUpsertion(USER, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+        for future in admin.alter_user_scram_credentials([change]).values():
+            future.result(timeout=120)
+    return served
+
+
+def test_librdkafka_moves_much_over_tls_and_reads_slowly(served: Served) -> None:
+    """Files leave in pieces, through a socket that is full most of the time."""
+    admin = AdminClient(served.librdkafka())
+    admin.create_topics([NewTopic("much", 1, 1)])["much"].result(timeout=120)
+    chance = random.Random(7)
+    records = [chance.randbytes(chance.choice((10, 1000, 100_000, 1_500_000))) for _ in range(60)]
+    producer = Producer(
+        {**served.librdkafka(), "message.max.bytes": 3_000_000, "linger.ms": 0, "message.timeout.ms": 240_000}
+    )
+    for record in records:
+        producer.produce("much", record, partition=0)
+    assert producer.flush(240) == 0
+    consumer = Consumer(
+        {
+            **served.librdkafka(),
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "receive.message.max.bytes": 200_000_000,
+            "fetch.max.bytes": 100_000_000,
+            "max.partition.fetch.bytes": 100_000_000,
+            "socket.receive.buffer.bytes": 8192,
+        }
+    )
+    consumer.assign([TopicPartition("much", 0, 0)])
+    found: list[bytes | None] = []
+
+    def all_found() -> bool:
+        message = consumer.poll(1)
+        if message is not None:
+            assert message.error() is None
+            found.append(message.value())
+        return len(found) == len(records)
+
+    try:
+        assert wait_until(all_found, timeout_s=240), len(found)
+    finally:
+        consumer.close()
+    assert found == records
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_librdkafka_logs_in(scram: Served, mechanism: str) -> None:
+    user, password = ("bert", "bert") if mechanism == "PLAIN" else (USER, PASSWORD)
+    good = AdminClient(scram.librdkafka(mechanism=mechanism, user=user, password=password))
+    assert wait_until(lambda: good.list_topics(timeout=60).brokers, timeout_s=60)
+    problems: list[str] = []
+    bad = AdminClient(
+        {
+            **scram.librdkafka(mechanism=mechanism, user=user, password="falsch"),
+            "error_cb": lambda error: problems.append(error.name()),
+        }
+    )
+    with pytest.raises(KafkaException):
+        bad.list_topics(timeout=5)
+    assert wait_until(lambda: (bad.poll(0.1), "_AUTHENTICATION" in problems)[1], timeout_s=60), problems
+
+
+def test_aiokafka_produces_by_scram_and_kafka_python_consumes_by_plain(scram: Served) -> None:
+    address = f"127.0.0.1:{scram.ports['SASL_SSL']}"
+
+    async def produce() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=address,
+            security_protocol="SASL_SSL",
+            ssl_context=scram.place.trusting(),
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_plain_username=USER,
+            sasl_plain_password=PASSWORD,
+            request_timeout_ms=120_000,
+        )
+        await producer.start()
+        try:
+            for number in range(10):
+                await producer.send_and_wait("by-python", str(number).encode())
+        finally:
+            await producer.stop()
+
+    asyncio.run(produce())
+    consumer = KafkaConsumer(
+        bootstrap_servers=address,
+        security_protocol="SASL_SSL",
+        ssl_context=scram.place.trusting(),
+        sasl_mechanism="PLAIN",
+        sasl_plain_username="bert",
+        sasl_plain_password="bert",
+        auto_offset_reset="earliest",
+    )
+    try:
+        consumer.assign([KafkaTopicPartition("by-python", 0)])
+        consumer.seek_to_beginning()
+        found: list[bytes] = []
+
+        def all_found() -> bool:
+            for records in consumer.poll(timeout_ms=1000).values():
+                found.extend(record.value for record in records)
+            return len(found) == 10
+
+        assert wait_until(all_found, timeout_s=120), found
+    finally:
+        consumer.close()
+    assert found == [str(number).encode() for number in range(10)]
+
+
+def test_kafkas_console_tools_with_a_certificate(served: Served, tmp_path: Path) -> None:
+    needs_kafka_jars()
+    config = write_properties(
+        tmp_path / "c.properties", served.place.client(mechanism=None, certificate=True)
+    )
+    address = f"127.0.0.1:{served.ports['SSL']}"
+    words = "".join(f"{n}\n" for n in range(20))
+    done = run_tool(
+        "kafka.tools.ConsoleProducer",
+        ["--bootstrap-server", address, "--producer.config", config, "--topic", "console"],
+        stdin=words,
+    )
+    assert done.returncode == 0, done.stderr
+    done = run_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        [
+            *("--bootstrap-server", address, "--consumer.config", config, "--topic", "console"),
+            *("--from-beginning", "--max-messages", "20", "--timeout-ms", "120000"),
+        ],
+    )
+    assert done.stdout == words, done.stderr
+
+
+def test_openssl_sees_the_certificate(served: Served) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs openssl")
+    done = subprocess.run(
+        [
+            *(openssl, "s_client", "-connect", f"127.0.0.1:{served.ports['SASL_SSL']}"),
+            *("-CAfile", str(served.place.authority_pem), "-verify_return_error", "-brief"),
+        ],
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Verification: OK" in done.stderr
+    assert "CN = broker" in done.stderr or "CN=broker" in done.stderr
+
+
+def test_a_renewed_certificate_is_shown_without_a_bounce(served: Served) -> None:
+    """Connections that there are stay; the file alone says that there is a new one."""
+
+    def shown() -> bytes:
+        context = served.place.trusting()
+        with (
+            socket.create_connection(("127.0.0.1", served.ports["SASL_SSL"]), timeout=60) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as sock,
+        ):
+            found = sock.getpeercert(binary_form=True)
+            assert found is not None
+            return found
+
+    before = shown()
+    with SaslTalk(served.ports["SASL_SSL"], served.place.trusting()) as talk:
+        talk.log_in("bert", "bert")
+        renewed = served.place.authority.sign("broker")
+        renewed.write_pem(served.place.broker_pem)
+        new = ssl.PEM_cert_to_DER_cert(renewed.chain_pem)
+        assert wait_until(lambda: shown() == new, timeout_s=60)
+        assert before != new
+        served.place.broker_pem.write_text("no certificate at all")
+        assert wait_until(lambda: "keeps its certificates" in served.log.read_text(), timeout_s=60)
+        assert shown() == new
+        assert talk.ask(MetadataRequest(topics=[]), 5)
+
+
+def test_half_open_handshakes_keep_nobody_waiting(served: Served) -> None:
+    waiting = [
+        socket.create_connection(("127.0.0.1", served.ports[listener]), timeout=60)
+        for listener in ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
+        for _ in range(50)
+    ]
+    try:
+        for number, sock in enumerate(waiting):
+            sock.sendall((b"", b"\x16", b"\x16\x03\x01\x02\x00\x01\x00\x01")[number % 3])
+        with SaslTalk(served.ports["SASL_SSL"], served.place.trusting()) as talk:
+            talk.log_in("bert", "bert")
+            assert talk.ask(MetadataRequest(topics=[]), 5)
+    finally:
+        for sock in waiting:
+            sock.close()
