@@ -13,6 +13,7 @@ from ottla.local.cluster import LocalCluster, run_admin
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": "4000",
+    "zookeeper.connection.timeout.ms": "60000",  # else as short: who starts on a busy machine would give up
     "replica.lag.time.max.ms": "4000",
     "controlled.shutdown.retry.backoff.ms": "500",
     "offsets.topic.num.partitions": "4",

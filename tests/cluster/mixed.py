@@ -56,7 +56,7 @@ class Seat:
     def start(self, kind: Kind) -> None:
         """Start a broker there and wait until it listens."""
         if kind == "kafka":
-            self._kafka.start(self._prefix, timeout_s=120)
+            self._kafka.start(self._prefix)
         else:
             self._ottla.properties_file.write_text(self._properties)
             self._ottla.start_and_wait(timeout_s=120)

@@ -24,6 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     needs_kafka_jars()
     settings = {
         "zookeeper.session.timeout.ms": "4000",
+        "zookeeper.connection.timeout.ms": "60000",
         "replica.lag.time.max.ms": "5000",
         "controlled.shutdown.retry.backoff.ms": "500",
         "offsets.topic.num.partitions": "4",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import SETTINGS
+from faults import SETTINGS, make_the_first_lead
 from judges import needs_kafka_jars
 from network import Network, NetworkCluster, needs_namespaces
 from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
@@ -36,6 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkCluster
 def topic(cluster: NetworkCluster, request: pytest.FixtureRequest) -> Iterator[str]:
     name = request.node.name.removeprefix("test_")[:200]
     cluster.create_topic(name, partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
+    make_the_first_lead(cluster, name, PARTITIONS)
     yield name
     cluster.network.heal()
     await_whole(cluster, name)

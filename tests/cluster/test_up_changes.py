@@ -18,7 +18,7 @@ from up_session import HOST, UpSession
 
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
-from ottla.local.ports import port_in_use, wait_until
+from ottla.local.ports import port_in_use
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -27,7 +27,7 @@ TOPIC = {"clusterRef": {"name": "demo"}, "partitions": 6, "replicas": 3, "config
 
 def cluster_spec(replicas: int = 3, **config: object) -> dict[str, object]:
     base = {"group.initial.rebalance.delay.ms": 0, "log.segment.bytes": 1_000_000}
-    base |= {"zookeeper.session.timeout.ms": 4000}
+    base |= {"zookeeper.session.timeout.ms": 4000, "zookeeper.connection.timeout.ms": 60_000}
     return {"replicas": replicas, "config": {**base, **config}}
 
 
@@ -135,8 +135,7 @@ def partitions(session: UpSession, topic: str) -> int:
 def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession) -> None:
     writer = Writer(up.bootstrap, "orders")
     up.write("BrokerCluster", "demo", cluster_spec(4))
-    bootstrap, _ = up.wait_ready()
-    assert bootstrap.endswith(f"{HOST}:{up.port + 3}")
+    up.wait_line(rf"^ready bootstrap=\S+,{HOST}:{up.port + 3} ")
 
     def shared() -> bool:
         on = load(up, "orders")
@@ -148,7 +147,7 @@ def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession
     up.wait_ready()
     writer.stop()
     up.wait_until(lambda: set(load(up, "orders")) == {0, 1, 2}, "the fourth to have none")
-    assert not port_in_use(up.port + 3)
+    up.wait_until(lambda: not port_in_use(up.port + 3), "the fourth to be gone")
     assert not writer.failed
     found = read_all(up.bootstrap, "orders", 6, set(writer.confirmed))
     assert len(writer.confirmed) > 100
@@ -159,6 +158,7 @@ def test_a_fourth_broker_joins_gets_its_share_and_is_drained_again(up: UpSession
 def test_new_replicas_stay_off_a_broker_that_is_to_leave(up: UpSession) -> None:
     up.write("BrokerCluster", "demo", cluster_spec(4))
     up.wait_ready()
+    up.wait_until(lambda: 3 in load(up, "orders"), "the fourth to have some")
     up.write("BrokerCluster", "demo", {**cluster_spec(3), "scaleDown": {"policy": "Block"}})
     up.wait_line(
         r"BrokerCluster/demo Scaling=False ScaleDownBlocked policy Block: broker 3 holds \d+ replicas"
@@ -178,7 +178,7 @@ def test_new_replicas_stay_off_a_broker_that_is_to_leave(up: UpSession) -> None:
     up.wait_line("Topic/late is gone")
     up.write("BrokerCluster", "demo", cluster_spec(3))
     up.wait_ready()
-    assert not port_in_use(up.port + 3)
+    up.wait_until(lambda: not port_in_use(up.port + 3), "the fourth to be gone")
 
 
 def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) -> None:
@@ -220,7 +220,8 @@ def test_a_changed_static_setting_bounces_one_broker_at_a_time(up: UpSession) ->
         found = [await client.describe_broker_configs(broker) for broker in range(3)]
         return {settings["replica.fetch.max.bytes"].value for settings in found}
 
-    assert run_admin([(HOST, up.port)], setting) == {"2000000"}
+    up.wait_until(lambda: run_admin([(HOST, up.port)], setting) == {"2000000"}, "all to have the setting")
+    up.wait_until(lambda: up.condition("BrokerCluster/demo")[0] == "True", "all to be well")
 
 
 def test_a_changed_dynamic_setting_reaches_brokers_that_run(up: UpSession) -> None:
@@ -234,8 +235,9 @@ def test_a_changed_dynamic_setting_reaches_brokers_that_run(up: UpSession) -> No
         return {(entry.value, entry.source) for entry in found}
 
     dynamic_for_all = 3
-    assert wait_until(
-        lambda: run_admin([(HOST, up.port)], settings) == {("3000000", dynamic_for_all)}, timeout_s=90
+    up.wait_until(
+        lambda: run_admin([(HOST, up.port)], settings) == {("3000000", dynamic_for_all)},
+        "all to have the setting",
     )
     assert {broker: up.broker_pid(broker) for broker in range(3)} == pids, "no broker is bounced for it"
 
@@ -251,8 +253,8 @@ def test_topic_settings_and_partitions_follow_the_file(up: UpSession) -> None:
         found = await client.describe_topic_configs(["orders"])
         return {name: entry.value for name, entry in found["orders"].items() if entry.source == 1}
 
-    settings = run_admin([(HOST, up.port)], own_settings)
-    assert settings == {"min.insync.replicas": "2", "retention.ms": "3600000"}
+    wanted = {"min.insync.replicas": "2", "retention.ms": "3600000"}
+    up.wait_until(lambda: run_admin([(HOST, up.port)], own_settings) == wanted, "the settings to be these")
     assert {broker: up.broker_pid(broker) for broker in range(3)} == pids, "no broker is bounced for a topic"
 
 
@@ -263,7 +265,7 @@ def test_a_new_topic_comes_with_its_file_and_goes_with_it(up: UpSession) -> None
     up.remove("Topic", "short-lived")
     up.wait_line("Topic/short-lived is gone")
     up.wait_until(lambda: up.topic("short-lived") is None, "the broker to hear of its end")
-    assert up.condition("Topic/orders")[0] == "True"
+    up.wait_until(lambda: up.condition("Topic/orders")[0] == "True", "the other to be as before")
 
 
 def test_an_invalid_resource_is_a_condition_with_the_fields_path_and_harms_nothing_else(
@@ -275,8 +277,8 @@ def test_an_invalid_resource_is_a_condition_with_the_fields_path_and_harms_nothi
     up.wait_line(r"Topic/bad Ready=False InvalidSpec .*spec\.config\[retention\.hours\]")
     (up.files / "broken.yaml").write_text("kind: [")
     up.wait_line(r"error: .*broken\.yaml: line 1")
-    assert up.condition("BrokerCluster/demo")[0] == "True"
-    assert partitions(up, "orders") == 8
+    up.wait_until(lambda: up.condition("BrokerCluster/demo")[0] == "True", "the cluster to be as before")
+    up.wait_until(lambda: partitions(up, "orders") == 8, "the topic to be as before")
     up.write("Topic", "new", {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 3})
     up.wait_line(r"Topic/new Ready=True")
     (up.files / "broken.yaml").unlink()
@@ -294,6 +296,7 @@ def test_fewer_partitions_are_refused(up: UpSession) -> None:
 
 
 def test_a_broker_that_is_killed_comes_back(up: UpSession) -> None:
+    up.wait_until(lambda: up.cluster_status()["controllerId"] in (0, 1, 2), "a controller")
     controller = up.cluster_status()["controllerId"]
     pid = up.broker_pid(controller)
     writer = Writer(f"{HOST}:{up.port + (controller + 1) % 3}", "orders")
@@ -301,7 +304,7 @@ def test_a_broker_that_is_killed_comes_back(up: UpSession) -> None:
     up.wait_line(f"broker {controller} Crashed: was killed by signal 9")
     up.wait_ready()
     writer.stop()
-    assert up.broker_pid(controller) != pid
+    up.wait_until(lambda: up.broker_pid(controller) != pid, "it to be another process")
     assert not writer.failed
     up.wait_until(lambda: up.condition("BrokerCluster/demo", "FullyReplicated")[0] == "True", "full ISRs")
 

@@ -18,7 +18,7 @@ from ottla.local.ports import port_in_use
 pytestmark = pytest.mark.timeout(420)
 
 # A broker that was killed can come back once ZooKeeper has given its session up.
-QUICK = {"zookeeper.session.timeout.ms": 4000}
+QUICK = {"zookeeper.session.timeout.ms": 4000, "zookeeper.connection.timeout.ms": 60_000}
 
 
 def one_broker(session: UpSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -22,6 +23,7 @@ from ottla.client.admin_types import TopicDescription
 from ottla.client.routing import ClusterUnreachable
 from ottla.local.cluster import run_admin
 from ottla.local.ports import port_in_use
+from ottla.protocol.errors import KafkaError
 
 READY = re.compile(r"^ready bootstrap=(\S+) zookeeper=(\S+)$")
 HOST = "127.0.0.1"
@@ -30,9 +32,11 @@ HOST = "127.0.0.1"
 def free_ports(count: int) -> int:
     """The first of `count` consecutive ports that are free, below those the kernel hands out.
 
-    Drawn by lot: another test may look for some at the same time, and a session's are in use only in part.
+    Drawn by lot, and other tests side by side draw from others (tests/conftest.py): a session's ports are in
+    use only in part.
     """
-    blocks = range(20_000, 32_000 - count, count)
+    shared, _, last = os.environ.get("OTTLA_PORTS", "10000-19999").partition("-")
+    blocks = range(int(shared) + 10_000, int(last) + 10_000 - count, count)
     for first in random.sample(blocks, len(blocks)):
         if not any(port_in_use(port) for port in range(first, first + count)):
             return first
@@ -130,7 +134,7 @@ class UpSession:
         self._collector.join(60)  # its last lines may still be in the pipe
         return code
 
-    def wait_line(self, pattern: str | re.Pattern[str], timeout_s: float = 120) -> re.Match[str]:
+    def wait_line(self, pattern: str | re.Pattern[str], timeout_s: float = 180) -> re.Match[str]:
         """The next line that matches, after those looked at before."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -145,7 +149,7 @@ class UpSession:
                 raise AssertionError(f"no line {pattern!r} in {timeout_s} s:\n" + "\n".join(self.lines[-60:]))
             time.sleep(0.05)
 
-    def wait_ready(self, timeout_s: float = 120) -> tuple[str, str]:
+    def wait_ready(self, timeout_s: float = 180) -> tuple[str, str]:
         """(bootstrap, zookeeper) of the next ready line."""
         match = self.wait_line(READY, timeout_s)
         return match[1], match[2]
@@ -156,7 +160,7 @@ class UpSession:
         def holds() -> bool:
             try:
                 return condition()
-            except (ClusterUnreachable, OSError, ValueError):
+            except (ClusterUnreachable, KafkaError, LookupError, OSError, ValueError):
                 return False
 
         deadline = time.monotonic() + timeout_s

@@ -120,7 +120,7 @@ def read_topic(
     partitions: int,
     *,
     expected: Collection[tuple[int, int]] = (),
-    timeout_s: float = 90,
+    timeout_s: float = 150,
 ) -> dict[tuple[int, int], str]:
     """Every record of a topic, by (partition, offset), up to the end as it is now; by librdkafka.
 

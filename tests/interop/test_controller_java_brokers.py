@@ -7,6 +7,7 @@ that we write is Kafka's own code.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.exceptions import NoNodeError
 from pairs import JAVA, OURS, Pair
 
 from bench.apache_kafka import KafkaBroker
@@ -35,8 +37,8 @@ WAIT_S = 90.0
 SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "controlled.shutdown.retry.backoff.ms": "200",
-    "replica.lag.time.max.ms": "5000",
-    "zookeeper.session.timeout.ms": "6000",
+    # Nobody is killed here, and nobody shall seem so because the machine is busy.
+    "zookeeper.session.timeout.ms": "30000",
     "log.segment.delete.delay.ms": "100",
     "file.delete.delay.ms": "100",
 }
@@ -56,6 +58,7 @@ class Mixed(Pair):
         self.java.start()
         until(lambda: self.node(znodes.broker_path(JAVA)) is not None, "Kafka's broker is registered")
         until(lambda: len(self.admin().list_topics(timeout=60).brokers) == 2, "both are in the metadata")
+        self.make_offsets_topic()
 
     def isr(self, topic: str, partition: int) -> tuple[int, ...]:
         state = self.state(topic, partition)
@@ -146,7 +149,7 @@ def metadata_of(broker: KafkaBroker) -> MetadataResponse:
 
     async def ask() -> MetadataResponse:
         host, port = broker.bootstrap.rsplit(":", 1)
-        connection = await BrokerConnection.open(host, int(port))
+        connection = await BrokerConnection.open(host, int(port), timeout_s=60)
         try:
             return await connection.request(MetadataRequest(topics=None))
         finally:
@@ -167,8 +170,8 @@ def test_kafka_deletes_what_our_controller_deletes(mixed: Mixed) -> None:
     admin.delete_topics(["doomed"])["doomed"].result(90)
     until(lambda: mixed.node(znodes.topic_path("doomed")) is None, "all replicas have confirmed")
     until(lambda: not folder.exists(), "Kafka has removed the log")
-    assert mixed.node(znodes.topic_config_path("doomed")) is None
-    assert mixed.node(znodes.delete_topic_path("doomed")) is None
+    until(lambda: mixed.node(znodes.topic_config_path("doomed")) is None, "its settings are gone")
+    until(lambda: mixed.node(znodes.delete_topic_path("doomed")) is None, "so is the order to delete it")
 
 
 def test_kafkas_broker_shuts_down_in_order_and_comes_back(mixed: Mixed) -> None:
@@ -192,7 +195,7 @@ def test_kafkas_broker_shuts_down_in_order_and_comes_back(mixed: Mixed) -> None:
 
 def init_producer_id(port: int) -> InitProducerIdResponse:
     async def ask() -> InitProducerIdResponse:
-        connection = await BrokerConnection.open("127.0.0.1", port, client_id="test")
+        connection = await BrokerConnection.open("127.0.0.1", port, client_id="test", timeout_s=60)
         try:
             request = InitProducerIdRequest(transactional_id=None)
             answer: InitProducerIdResponse = await connection.request(request, version=4)
@@ -222,7 +225,8 @@ def elect(mixed: Mixed, broker: int) -> None:
     def elected() -> bool:
         data = mixed.node(znodes.CONTROLLER)
         if data is not None and znodes.decode_controller(data) != broker:
-            mixed.tree.delete(znodes.CONTROLLER)
+            with contextlib.suppress(NoNodeError):
+                mixed.tree.delete(znodes.CONTROLLER)
         return data is not None and znodes.decode_controller(data) == broker
 
     until(elected, f"broker {broker} is elected")

@@ -51,11 +51,13 @@ class Story:
         self._ids: dict[str, UUID] = {}
         self._topics: dict[UUID, str] = {ZERO_UUID: ""}
         self._sessions: dict[str, int] = {}
-        self.answers: dict[str, object] = {}
+        self.answers: dict[str, Any] = {}
 
     async def send(self, message: Any, version: int | None = None, client: str = "anna") -> Any:
         if client not in self._connections:
-            self._connections[client] = await BrokerConnection.open("127.0.0.1", self._port, client_id=client)
+            self._connections[client] = await BrokerConnection.open(
+                "127.0.0.1", self._port, client_id=client, timeout_s=60
+            )
         return await self._connections[client].request(message, version=version)
 
     async def close(self) -> None:
@@ -352,13 +354,22 @@ def test_a_session_that_waits(ports: dict[str, int]) -> None:
         await story.produce("waits", 2, "y" * 20)
         await story.produce("waits", 0, "z" * 20)
         await fetch
+        await story.fetch("end", "s", -1)
+        ends = {("waits", 0): 2, ("waits", 1): 1, ("waits", 2): 1}
         begun = {("waits", 0): 2, ("waits", 2): 1}
         await story.fetch("as carl, who is connected then", 0, -1, {("waits", 0): 0}, client="carl")
-        fetch = asyncio.create_task(story.fetch("overtaken", "s", 5, begun, wait_ms=4000, client="bert"))
-        await asyncio.sleep(1)
-        await story.fetch("overtakes", "s", 6, client="carl")
-        await fetch
-        await story.fetch("end", "s", -1)
+        for attempt in range(10):
+            await story.fetch("begins again", "o", 0, ends)
+            fetch = asyncio.create_task(story.fetch("overtaken", "o", 1, begun, wait_ms=4000, client="bert"))
+            await asyncio.sleep(1)
+            await story.fetch("overtakes", "o", 2, client="carl")
+            await fetch
+            await story.fetch("the end", "o", -1)
+            if story.answers["overtakes"]["error"] == "NONE" or attempt == 9:
+                break
+            # A busy broker took the later request first: once more.
+            for label in ("begins again", "overtaken", "overtakes", "the end"):
+                del story.answers[label]
 
     told = same(ports, tell)
     assert told["woken"]["waited"] is False

@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import java, needs_kafka_jars
+from pairs import make_offsets_topic
 
 from bench.apache_kafka import KafkaBroker, kafka_classpath
 from ottla.client.connection import BrokerConnection
@@ -96,6 +97,7 @@ class Racks:
             return True
 
         assert wait_until(in_sync, timeout_s=WAIT_S)
+        make_offsets_topic(self.port(OURS))
         failures: list[object] = []
         producer = Producer(
             {"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "batch.size": EACH_BYTES}
@@ -126,7 +128,9 @@ class Racks:
 
     def ask(self, broker: int, use: Callable[[BrokerConnection], Awaitable[T]]) -> T:
         async def talk() -> T:
-            connection = await BrokerConnection.open("127.0.0.1", self.port(broker), client_id="judge")
+            connection = await BrokerConnection.open(
+                "127.0.0.1", self.port(broker), client_id="judge", timeout_s=60
+            )
             try:
                 return await use(connection)
             finally:

@@ -21,15 +21,15 @@ from ottla.metadata import znodes
 from ottla.metadata.inter_broker import VERSIONS, InterBrokerVersion
 from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(420)
 
-WAIT_S = 60.0
+WAIT_S = 90.0
 TEXTS = ("2.8", "2.8.1", "3.0", "3.5", "3.6.2", "3.7-IV2", "3.9", "3.9.1")
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
     "controlled.shutdown.retry.backoff.ms": "200",
-    "zookeeper.session.timeout.ms": "6000",
+    "zookeeper.session.timeout.ms": "30000",  # who is the controller is said, however busy the machine is
     "inter.broker.protocol.version": "2.8-IV0",
 }
 
@@ -65,7 +65,8 @@ class Versions(Pair):
         self.start_ours(SETTINGS["inter.broker.protocol.version"])
         self.java.start()
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        until(lambda: len(admin.list_topics(timeout=10).brokers) == 2, "both are in the metadata")
+        until(lambda: len(admin.list_topics(timeout=60).brokers) == 2, "both are in the metadata")
+        self.make_offsets_topic()
         new = NewTopic("t", num_partitions=2, replica_assignment=[[OURS, JAVA], [JAVA, OURS]])
         admin.create_topics([new])["t"].result(WAIT_S)
 

@@ -58,6 +58,7 @@ class Mixed(Pair):
         self.java.start()
         for port in self.ports.values():
             until(lambda port=port: len(metadata(port).brokers) == 2, "both are in the metadata")  # type: ignore[misc]
+        self.make_offsets_topic()
 
     @property
     def bootstrap(self) -> str:
@@ -108,7 +109,7 @@ def metadata(port: int, topic: str | None = None) -> MetadataResponse:
     """What this broker, and none other, says."""
 
     async def ask() -> MetadataResponse:
-        connection = await BrokerConnection.open("127.0.0.1", port)
+        connection = await BrokerConnection.open("127.0.0.1", port, timeout_s=60)
         try:
             names = None if topic is None else [MetadataRequest.MetadataRequestTopic(name=topic)]
             return await connection.request(MetadataRequest(topics=names))
@@ -174,8 +175,11 @@ def consume(mixed: Mixed, topic: str, counts: Mapping[int, int]) -> dict[int, li
 
 
 def reassign(mixed: Mixed, file: Path, action: str) -> str:
-    arguments = ["--bootstrap-server", mixed.bootstrap, "--reassignment-json-file", str(file), action]
-    ran = run_tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", arguments, timeout_s=120)
+    # It waits for moves between directories to begin, and ten seconds are little on a busy machine.
+    patient = ["--timeout", "90000"] if action == "--execute" else []
+    files = ["--bootstrap-server", mixed.bootstrap, "--reassignment-json-file", str(file)]
+    command = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    ran = run_tool(command, [*files, action, *patient])
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
@@ -332,7 +336,7 @@ def places(mixed: Mixed, broker: int, topic: str, alone: str) -> dict[tuple[str,
 
 def log_dirs(mixed: Mixed, broker: int) -> list[Any]:
     async def ask() -> Any:
-        connection = await BrokerConnection.open("127.0.0.1", mixed.ports[broker])
+        connection = await BrokerConnection.open("127.0.0.1", mixed.ports[broker], timeout_s=60)
         try:
             return await connection.request(DescribeLogDirsRequest(topics=None))
         finally:
