@@ -28,8 +28,8 @@ class LeaderEpochCheckpoint:
 
     __slots__ = ("_directory", "_epochs", "_is_unsynced", "_starts", "is_dirty")
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = str(directory)
         try:
             entries = read_entries(f"{directory}/{CHECKPOINT_FILE}", _parse_entry)
         except MalformedCheckpoint as problem:
