@@ -35,6 +35,8 @@ from ottla.protocol.messages import (
     LeaveGroupRequest,
     ListGroupsRequest,
     ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
 )
 
@@ -42,6 +44,7 @@ SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "3000",
+    "group.max.size": "3",
     "auto.create.topics.enable": "false",
 }
 TIE = ("protocol_name",)
@@ -152,6 +155,57 @@ def test_two_members_join_and_sync(ports: dict[str, int]) -> None:
     same(ports, story)
 
 
+def test_a_group_that_is_full(ports: dict[str, int]) -> None:
+    """With versions below 4, so that nobody is told an id first."""
+
+    async def story(talk: Talk) -> None:
+        joins = []
+        for count, client in enumerate(("anna", "bert", "carl"), 1):
+            joins.append(talk.begin(client, join("m"), 3))
+            await talk.wait_for_group("m", members=count)
+
+        async def one_more(when: str) -> None:
+            for version in (3, 9):
+                await talk.ask(f"{when}: one more, v{version}", "dora", join("m"), version)
+            await talk.ask(f"{when}: who never was", "dora", join("m", "zz"), 9)
+            await talk.ask(f"{when}: an instance", "dora", join("m", instance="i"), 9)
+
+        await one_more("preparing")
+        members = [(await joined).member_id for joined in joins]
+        await one_more("completing")
+        followers = [
+            talk.begin("dora", sync("m", 1, members[2]), 3),
+            talk.begin("bert", sync("m", 1, members[1]), 3),
+        ]
+        await talk.send("anna", sync("m", 1, members[0], {members[0]: b"1"}), 3)
+        await asyncio.gather(*followers)
+        await one_more("stable")
+        for label, request in (
+            ("another kind", join("m", members[1], kind="connect")),
+            ("another protocol", join("m", members[1], protocols=("zz",))),
+            ("no protocol", join("m", members[1], protocols=())),
+        ):
+            await talk.ask(label, "carl", request, 5)
+        await talk.ask("nobody leaves", "carl", leave("m"), 5)
+        twice = leave("m", (members[2], None), (members[2], None))
+        await talk.ask("one leaves twice", "carl", twice, 5)
+        await talk.ask("described twice", "carl", DescribeGroupsRequest(groups=["m", "m"]), 5)
+
+    same(ports, story)
+
+
+def test_who_has_an_id_but_has_not_joined(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        pending = (await talk.ask("an id", "carl", join("n"), 9)).member_id
+        await talk.ask("with an instance", "carl", join("n", pending, instance="i"), 9)
+        await talk.ask("syncs", "carl", sync("n", 0, pending), 3)
+        twice = DeleteGroupsRequest(groups_names=["n", "n"])
+        await talk.ask("its group is deleted", "carl", twice, 2)
+        await talk.ask("joins", "carl", join("n", pending), 9)
+
+    same(ports, story)
+
+
 def test_a_rebalance_and_members_that_leave(ports: dict[str, int]) -> None:
     async def story(talk: Talk) -> None:
         one = (await talk.send("anna", join("b"), 9)).member_id
@@ -222,6 +276,66 @@ def test_commits_and_what_is_fetched_of_them(ports: dict[str, int]) -> None:
             row(group_id="nope", topics=[topic(name="t", partition_indexes=[0])]),
         ]
         await talk.ask("fetch of two groups", "anna", OffsetFetchRequest(groups=two), 9)
+
+    same(ports, story)
+
+
+def test_requests_that_name_things_twice_or_nothing(ports: dict[str, int]) -> None:
+    def offsets(*topics: tuple[str, list[tuple[int, int]]]) -> OffsetCommitRequest:
+        part, row = (
+            OffsetCommitRequest.OffsetCommitRequestPartition,
+            OffsetCommitRequest.OffsetCommitRequestTopic,
+        )
+        rows = [
+            row(
+                name=topic,
+                partitions=[
+                    part(partition_index=p, committed_offset=offset, committed_metadata="")
+                    for p, offset in parts
+                ],
+            )
+            for topic, parts in topics
+        ]
+        return OffsetCommitRequest(group_id="d", topics=rows)
+
+    commits = {
+        "a partition twice": offsets(("t", [(0, 1), (0, 2)])),
+        "a topic twice": offsets(("t", [(0, 3)]), ("t", [(1, 4)])),
+        "no partitions": offsets(("t", [])),
+        "no topics": offsets(),
+        "good and bad": offsets(("t", [(0, 3), (77, 1)]), ("nah", [(1, 4)]), ("t", [(78, 1)])),
+    }
+    asked = {
+        "a partition twice": [("t", [0, 0, 1])],
+        "a topic twice": [("t", [0]), ("t", [1])],
+        "no partitions": [("t", []), ("u", [0])],
+        "no topics": [],
+    }
+    old, new = OffsetFetchRequest.OffsetFetchRequestTopic, OffsetFetchRequest.OffsetFetchRequestTopics
+
+    async def story(talk: Talk) -> None:
+        for version in (1, 2, 6, 9):
+            for label, request in commits.items():
+                await talk.ask(f"commit v{version}: {label}", "anna", request, version)
+        for label, topics in asked.items():
+            rows = [old(name=name, partition_indexes=parts) for name, parts in topics]
+            for version in (1, 2, 7):
+                request = OffsetFetchRequest(group_id="d", topics=rows)
+                await talk.ask(f"fetch v{version}: {label}", "anna", request, version)
+            group = OffsetFetchRequest.OffsetFetchRequestGroup(
+                group_id="d", topics=[new(name=name, partition_indexes=parts) for name, parts in topics]
+            )
+            # Without groups Kafka does not answer at all; we do.
+            await talk.ask(f"fetch v8: {label}", "anna", OffsetFetchRequest(groups=[group, group]), 8)
+        row, part = (
+            OffsetDeleteRequest.OffsetDeleteRequestTopic,
+            OffsetDeleteRequest.OffsetDeleteRequestPartition,
+        )
+        doomed = [
+            row(name=name, partitions=[part(partition_index=p) for p in parts])
+            for name, parts in (("t", [0, 0, 88]), ("t", [1]), ("u", []), ("nah", [1]))
+        ]
+        await talk.ask("delete", "anna", OffsetDeleteRequest(group_id="d", topics=doomed), 0)
 
     same(ports, story)
 
@@ -316,6 +430,62 @@ def test_static_members_come_back_and_fence_what_they_were(ports: dict[str, int]
         await talk.ask("a simple commit", "anna", commit("s", -1, "", 4), 8)
         await talk.ask("a late commit", "anna", commit("s", 2, back.member_id, 4), 8)
         await talk.ask("a late heartbeat", "anna", heartbeat("s", 2, back.member_id, "i1"), 4)
+
+    same(ports, story)
+
+
+def test_static_members_that_come_back_in_the_middle(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        first = talk.begin("anna", join("x", instance="i1"), 9)
+        await talk.wait_for_group("x", members=1)
+        second = talk.begin("bert", join("x", instance="i1"), 9)
+        talk.note("fenced while it joins", await first)
+        talk.note("its successor", await second)
+        third = await talk.ask("and his, before he synced", "carl", join("x", instance="i1", topic="u"), 9)
+        generation, member = third.generation_id, third.member_id
+        assigned = sync("x", generation, member, {member: b"1"}, instance="i1")
+        await talk.ask("synced", "carl", assigned, 5)
+        await talk.ask("back with another topic", "dora", join("x", instance="i1"), 9)
+        talk.note("with the assignment that it had", await talk.group("x"))
+        more = ("rr", "range")
+        back = await talk.ask("back with more protocols", "dora", join("x", instance="i1", protocols=more), 9)
+        talk.note("which changes the choice", await talk.group("x"))
+        member = back.member_id
+        await talk.ask("again", "dora", join("x", member, instance="i1", protocols=more), 9)
+        await talk.ask("without its instance", "dora", heartbeat("x", back.generation_id, member), 4)
+        wrong = leave("x", ("zz", "i1"), (member, "i7"), ("", None))
+        await talk.ask("others leave", "dora", wrong, 5)
+        await talk.ask("it leaves", "dora", leave("x", (member, "i1")), 5)
+        await talk.ask("too late to join", "dora", join("x", member, instance="i1"), 9)
+        await talk.ask("too late to sync", "dora", sync("x", 3, member, instance="i1"), 5)
+
+    same(ports, story)
+
+
+def test_members_that_are_silent_or_do_not_sync_are_dropped(ports: dict[str, int]) -> None:
+    async def silent(talk: Talk) -> None:
+        member = (await talk.send("anna", join("q", session_ms=6000), 3)).member_id
+        await talk.send("anna", sync("q", 1, member, {member: b"1"}), 3)
+        await talk.wait_for_group("q", state="Empty")
+        await talk.ask("silent: a heartbeat", "anna", heartbeat("q", 1, member), 4)
+        await talk.ask("silent: a join", "anna", join("q", member), 9)
+        talk.note("silent: the group", await talk.group("q"))
+
+    async def without_sync(talk: Talk) -> None:
+        first = talk.begin("bert", join("w", rebalance_ms=5000), 3)
+        await talk.wait_for_group("w", members=1)
+        second = talk.begin("carl", join("w", rebalance_ms=5000), 3)
+        one, two = (await first).member_id, (await second).member_id
+        await talk.send("bert", sync("w", 1, one, {one: b"1", two: b"2"}), 3)
+        # The one that synced has as long to join again: so it does at once.
+        await talk.wait_for_group("w", members=1)
+        talk.note(
+            "no sync: the other is alone", await talk.send("bert", join("w", one, rebalance_ms=5000), 3)
+        )
+        await talk.ask("no sync: out", "carl", heartbeat("w", 2, two), 4)
+
+    async def story(talk: Talk) -> None:
+        await asyncio.gather(silent(talk), without_sync(talk))
 
     same(ports, story)
 

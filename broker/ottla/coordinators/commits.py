@@ -7,7 +7,7 @@ not for coordinators: its offsets are in ZooKeeper (server.handlers.zookeeper_of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ottla.coordinators import records
 from ottla.coordinators.cleanup import Cleanup
@@ -67,28 +67,25 @@ class Commits:
         for topic in request.topics:
             for item in topic.partitions:
                 partition = (topic.name, item.partition_index)
+                errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if self._partition_exists(*partition):
                     offsets[partition] = _offset_of(item, request.retention_time_ms, now_ms)
-                else:
-                    errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         group, error = self._group_for_commit(request) if offsets else (None, ErrorCode.NONE)
-        if group is None:
-            errors.update(dict.fromkeys(offsets, error))
-        else:
-            errors.update(await self._store(group, offsets, now_ms))
+        errors |= (
+            dict.fromkeys(offsets, error) if group is None else await self._store(group, offsets, now_ms)
+        )
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponse.OffsetCommitResponseTopic(
-                    name=topic.name,
+                    name=name,
                     partitions=[
                         OffsetCommitResponse.OffsetCommitResponsePartition(
-                            partition_index=item.partition_index,
-                            error_code=errors[topic.name, item.partition_index],
+                            partition_index=index, error_code=code
                         )
-                        for item in topic.partitions
+                        for index, code in partitions
                     ],
                 )
-                for topic in request.topics
+                for name, partitions in _by_topic(errors)
             ]
         )
 
@@ -250,18 +247,27 @@ class Commits:
         return OffsetDeleteResponse(
             topics=[
                 OffsetDeleteResponse.OffsetDeleteResponseTopic(
-                    name=topic.name,
+                    name=name,
                     partitions=[
                         OffsetDeleteResponse.OffsetDeleteResponsePartition(
-                            partition_index=item.partition_index,
-                            error_code=errors[topic.name, item.partition_index],
+                            partition_index=index, error_code=code
                         )
-                        for item in topic.partitions
+                        for index, code in partitions
                     ],
                 )
-                for topic in request.topics
+                for name, partitions in _by_topic(errors)
             ]
         )
+
+
+def _by_topic(
+    errors: Mapping[TopicPartition, ErrorCode],
+) -> Iterable[tuple[str, list[tuple[int, ErrorCode]]]]:
+    """Topics and partitions are in the answer once, whatever the request has; a topic without any is not."""
+    found: dict[str, list[tuple[int, ErrorCode]]] = {}
+    for (topic, index), code in errors.items():
+        found.setdefault(topic, []).append((index, code))
+    return found.items()
 
 
 def _offset_of(

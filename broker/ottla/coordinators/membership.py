@@ -81,9 +81,11 @@ class Membership:
         step = Step(now_ms)
         error = self._reason_to_refuse(group, call)
         if error is not ErrorCode.NONE:
+            answer_id = call.member_id
             if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
                 self._forget_refused(step, group, call.member_id)
-            step.answer_join(waiter, JoinResult(error, call.member_id))
+                answer_id = ""
+            step.answer_join(waiter, JoinResult(error, answer_id))
         elif not call.member_id:
             self._join_new(step, group, call, waiter)
         else:
@@ -135,7 +137,11 @@ class Membership:
             self._add_and_rebalance(step, group, call, member_id, waiter)
 
     def _join_known(self, step: Step, group: Group, call: JoinCall, waiter: Waiter) -> None:
-        if call.member_id in group.pending_members and call.instance_id is None:
+        if call.member_id in group.pending_members:
+            if call.instance_id is not None:
+                # An id is given out first to members without an instance only.
+                step.answer_join(waiter, JoinResult(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+                return
             step.effects.append(CancelTimer(Timer(TimerKind.PENDING_MEMBER, group.group_id, call.member_id)))
             self._add_and_rebalance(step, group, call, call.member_id, waiter)
             return

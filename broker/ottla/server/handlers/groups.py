@@ -161,9 +161,7 @@ def _offset_fetch_error(
 def _join_group_error(
     message: JoinGroupRequest, version: int, code: ErrorCode, detail: str | None
 ) -> JoinGroupResponse:
-    return JoinGroupResponse(
-        error_code=code, member_id=message.member_id, protocol_name=None if version >= 7 else ""
-    )
+    return JoinGroupResponse(error_code=code, protocol_name=None if version >= 7 else "")
 
 
 def _heartbeat_error(
