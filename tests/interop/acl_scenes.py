@@ -6,6 +6,7 @@ A scene is the ACLs of the stranger (see `strangers`) and what it asks, in this 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -33,9 +34,10 @@ class Broker(NamedTuple):
     topic_ids: dict[str, UUID]
     connect: str
     """Its ZooKeeper."""
+    log: Path
 
 
-NOWHERE: Final = Broker(0, {}, "")
+NOWHERE: Final = Broker(0, {}, "", Path())
 
 
 # --- requests ------------------------------------------------------------------------------------------

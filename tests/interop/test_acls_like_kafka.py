@@ -23,6 +23,7 @@ from click.testing import CliRunner
 from group_talk import kafka_and_ottla
 from judges import needs_kafka_jars
 from kafka import KafkaAdminClient
+from kafka_tools import Command, run_all
 from strangers import (
     ABROAD,
     BATCH,
@@ -90,7 +91,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Brok
                 ids = {t.name: t.topic_id for t in answer.topics if t.name}
                 chroot = "/kafka" if name == "Apache Kafka" else "/ottla"
                 [connect] = [each for each in connects if each.endswith(chroot)]
-                by_name[name] = Broker(port, ids, connect)
+                by_name[name] = Broker(port, ids, connect, directory / "ottla" / "broker.log")
         yield by_name
 
 
@@ -128,6 +129,15 @@ def test_every_api_refuses_a_stranger_as_apache_kafka_does(brokers: dict[str, Br
                             f"{key.name} v{version}: {request}\n  Apache Kafka: {expected}\n  Ottla: {answer}"
                         )
     assert asked > 300
+    said = brokers["Ottla"].log.read_text()
+    for operation, resource, api in (
+        ("Write", f"Topic:LITERAL:{SECRET}", "Produce"),
+        ("Alter", "Cluster:LITERAL:kafka-cluster", "CreateAcls"),
+    ):
+        assert (
+            f"Principal = User:ANONYMOUS is Denied Operation = {operation} from host = {ABROAD} "
+            f"on resource = {resource} for request = {api} with resourceRefCount = 1" in said
+        ), said[-2000:]
     assert not differences, "\n".join(differences)
 
 
@@ -303,9 +313,8 @@ BY_ZOOKEEPER: Final = (
 
 
 def test_the_tool_prints_the_same(brokers: dict[str, Broker], tmp_path: Path) -> None:
-    kafka_tools = pytest.importorskip("kafka_tools")
     commands = [
-        kafka_tools.Command(TOOL, (*where, *words))
+        Command(TOOL, (*where, *words))
         for broker in brokers.values()
         for where, asked in (
             (("--bootstrap-server", f"127.0.0.1:{broker.port}"), BY_THE_BROKER),
@@ -314,8 +323,7 @@ def test_the_tool_prints_the_same(brokers: dict[str, Broker], tmp_path: Path) ->
         for words in asked
     ]
     shown = [
-        (each.status, by_resource(each.out), without_times(each.err))
-        for each in kafka_tools.run_all(commands, tmp_path)
+        (each.status, by_resource(each.out), without_times(each.err)) for each in run_all(commands, tmp_path)
     ]
     half = len(shown) // 2
     differing = [

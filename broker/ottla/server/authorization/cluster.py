@@ -27,7 +27,7 @@ from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
 from ottla.security.principals import Principal
 from ottla.server.authorization.access import REFUSALS, WORDS, Access
 from ottla.server.authorization.guarding import Amend, Guard, Verdict, refusals
-from ottla.server.authorization.topics import cluster_operations
+from ottla.server.authorization.topics import at_the_controller, cluster_operations
 
 CLUSTER, TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
 _TOPIC_CONFIG: Final = 2
@@ -106,7 +106,8 @@ def alter_scram(is_controller: Callable[[], bool]) -> Guard:
     """ALTER on the cluster. Other brokers say NOT_CONTROLLER before anything else."""
 
     def guard(access: Access, message: AlterUserScramCredentialsRequest) -> Verdict:
-        if not is_controller() or access.allows_cluster(Operation.ALTER):
+        at_the_controller(is_controller)
+        if access.allows_cluster(Operation.ALTER):
             return None
         names = dict.fromkeys(each.name for each in message.deletions)
         names |= dict.fromkeys(each.name for each in message.upsertions)

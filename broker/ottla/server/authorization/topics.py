@@ -113,6 +113,13 @@ def metadata(cache: MetadataCache, *, auto_create: bool) -> Guard:
     return guard
 
 
+def at_the_controller(is_controller: Callable[[], bool]) -> None:
+    """Raises NOT_CONTROLLER, which other brokers say before anything else; and here rather than later, when
+    this one may have been elected."""
+    if not is_controller():
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "")
+
+
 def cluster_operations(access: Access) -> int:
     """What the sender may do to the cluster, where it may know that."""
     if access.allows_cluster(Operation.DESCRIBE):
@@ -124,8 +131,7 @@ def create_topics(is_controller: Callable[[], bool]) -> Guard:
     """CREATE on the cluster or on the topic; a topic's settings are told to whom may describe them."""
 
     def guard(access: Access, message: CreateTopicsRequest) -> Verdict:
-        if not is_controller():
-            return None  # the handler says so
+        at_the_controller(is_controller)
         order = [topic.name for topic in message.topics]
         once = {name for name, times in Counter(order).items() if times == 1}
         names = dict.fromkeys(order)
@@ -160,7 +166,8 @@ def delete_topics(cache: MetadataCache, is_controller: Callable[[], bool], *, en
     """DELETE on the topic; one named by its id keeps its name to itself unless it may be described."""
 
     def guard(access: Access, message: DeleteTopicsRequest) -> Verdict:
-        if not is_controller() or not enabled:
+        at_the_controller(is_controller)
+        if not enabled:
             return None  # the handler says so
         if access.request.version < DELETE_BY_ID_FROM:
             return each(Operation.DELETE, TOPIC, "topic_names", "responses", name=str)(access, message)
@@ -180,9 +187,11 @@ def delete_topics(cache: MetadataCache, is_controller: Callable[[], bool], *, en
             and (name := name_of(topic)) is not None
             and (name not in deletable or (topic.topic_id != ZERO_UUID and name not in describable))
         ]
-        if not denied:
+        # The controller may know more topics than the cache by which this was judged.
+        unknown = [t for t in message.topics if t.topic_id != ZERO_UUID and t.name is None and not name_of(t)]
+        if not denied and not unknown:
             return None
-        message.topics = [topic for topic in message.topics if topic not in denied]
+        message.topics = [topic for topic in message.topics if topic not in denied and topic not in unknown]
         shown = [
             state(
                 name=name_of(topic) if topic.topic_id == ZERO_UUID or name_of(topic) in describable else None,
@@ -191,6 +200,7 @@ def delete_topics(cache: MetadataCache, is_controller: Callable[[], bool], *, en
             for topic in denied
         ]
         errors = refusals(access, message, "topics", "responses", shown, TOPIC_DENIED)
+        errors += refusals(access, message, "topics", "responses", unknown, ErrorCode.UNKNOWN_TOPIC_ID)
 
         def amend(response: DeleteTopicsResponse) -> None:
             response.responses.extend(errors)
@@ -204,8 +214,7 @@ def create_partitions(is_controller: Callable[[], bool]) -> Guard:
     """ALTER on the topic; a topic that is named twice is the handler's to refuse."""
 
     def guard(access: Access, message: CreatePartitionsRequest) -> Verdict:
-        if not is_controller():
-            return None
+        at_the_controller(is_controller)
         times = Counter(topic.name for topic in message.topics)
         single = [topic for topic in message.topics if times[topic.name] == 1]
         allowed = access.among(Operation.ALTER, TOPIC, map(NAME, single))
