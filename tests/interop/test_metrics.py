@@ -268,7 +268,10 @@ def test_the_lag_of_a_group_is_what_kafkas_tool_says(observed: Observed) -> None
     assert observed.sum("kafka_consumergroup_current_offset_sum", consumergroup="readers") == 3 * PARTITIONS
     tool = run_tool(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-        ["--bootstrap-server", observed.cluster.bootstrap, "--describe", "--group", "readers"],
+        [
+            *("--bootstrap-server", observed.cluster.bootstrap, "--timeout", "90000"),
+            *("--describe", "--group", "readers"),
+        ],
     )
     rows = re.findall(r"^readers\s+watched\s+(\d+)\s+\d+\s+\d+\s+(\d+)", tool.stdout, re.MULTILINE)
     assert {partition: int(lag) for partition, lag in rows} == expected, tool.stdout + tool.stderr
