@@ -211,7 +211,11 @@ def test_kafkas_console_tools_with_a_certificate(served: Served, tmp_path: Path)
     words = "".join(f"{n}\n" for n in range(20))
     done = run_tool(
         "kafka.tools.ConsoleProducer",
-        ["--bootstrap-server", address, "--producer.config", config, "--topic", "console"],
+        [
+            *("--bootstrap-server", address, "--producer.config", config, "--topic", "console"),
+            # A second and a half is what it gives a broker, and after three tries it goes on without the record.
+            *("--request-timeout-ms", "60000"),
+        ],
         stdin=words,
     )
     assert done.returncode == 0, done.stderr
