@@ -213,7 +213,7 @@ def test_kafkas_console_tools_with_a_certificate(served: Served, tmp_path: Path)
         "kafka.tools.ConsoleProducer",
         [
             *("--bootstrap-server", address, "--producer.config", config, "--topic", "console"),
-            # A second and a half is what it gives a broker, and after three tries it goes on without the record.
+            # It gives a broker a second and a half, and after three tries goes on without the record.
             *("--request-timeout-ms", "60000"),
         ],
         stdin=words,
