@@ -109,6 +109,28 @@ def test_a_pod_reads_the_settings_of_its_own_ordinal() -> None:
     assert "/etc/ottla/$(POD_NAME)/server.properties" in spec["containers"][0]["args"]
 
 
+def test_prometheus_finds_every_broker() -> None:
+    cluster = a_cluster()
+    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
+    told = template["metadata"]["annotations"]
+    (container,) = template["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    written = properties_of(manifests_brokers.build_broker_config(cluster, 1, LAUNCH))
+    config = BrokerConfig.from_properties(written)
+    assert told["prometheus.io/path"] == "/metrics"
+    assert int(told["prometheus.io/port"]) == ports["tcp-prometheus"] == config.get_int("ottla.http.port")
+    policy = manifests_brokers.build_network_policy(cluster)
+    assert ports["tcp-prometheus"] in [port["port"] for port in policy["spec"]["ingress"][0]["ports"]]
+
+
+def test_a_listener_on_the_port_of_metrics_goes_before_them() -> None:
+    cluster = a_cluster(listeners=[{"name": "plain", "port": manifests_brokers.METRICS_PORT}])
+    template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    assert [port["name"] for port in container["ports"]] == ["replication", "plain"]
+    assert "ottla.http.port" not in properties_of(manifests_brokers.build_broker_config(cluster, 1, LAUNCH))
+
+
 def test_pods_are_replaced_by_nobody_but_the_operator() -> None:
     for manifest in all_manifests(a_cluster()):
         if manifest["kind"] == "StatefulSet":

@@ -45,6 +45,8 @@ _STARTUP_PERIOD_S: Final = 2
 # A controlled shutdown takes a second or two. It cannot succeed when ZooKeeper went first, as in a namespace
 # that is deleted, and nobody is to wait for long then; a broker with very many partitions may be given more.
 _TERMINATION_GRACE_S: Final = 30
+METRICS_PORT: Final = 9404
+"""/metrics, /healthz and /readyz, where no listener has it; Strimzi's pods have it at the same."""
 _DEFAULT_RESOURCES: Final[Mapping[str, Any]] = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
@@ -80,7 +82,13 @@ def broker_properties(
         "zookeeper.connect": connect_string(cluster),
         "log.dirs": f"{_DATA_DIR}/data",
     }
+    if _serves_metrics(cluster):
+        own["ottla.http.port"] = str(METRICS_PORT)
     return {**launch.properties, **own}
+
+
+def _serves_metrics(cluster: BrokerCluster) -> bool:
+    return METRICS_PORT not in client_ports(cluster).values()
 
 
 def build_broker_config(
@@ -120,7 +128,7 @@ def _escaped(value: str) -> str:
 def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Manifest:
     name = cluster.metadata.name
     template = {
-        "metadata": {"labels": naming.labels(name, naming.BROKER)},
+        "metadata": {"labels": naming.labels(name, naming.BROKER), **_scrape_annotations(cluster)},
         "spec": {
             "serviceAccountName": naming.brokers_name(name),
             "automountServiceAccountToken": False,
@@ -141,6 +149,13 @@ def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Ma
     return result
 
 
+def _scrape_annotations(cluster: BrokerCluster) -> Manifest:
+    if not _serves_metrics(cluster):
+        return {}
+    told = {"scrape": "true", "port": str(METRICS_PORT), "path": "/metrics"}
+    return {"annotations": {f"prometheus.io/{name}": value for name, value in told.items()}}
+
+
 def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
     """Each broker's settings under its pod's name. A ConfigMap that is missing harms its own broker only."""
     return [
@@ -159,6 +174,8 @@ def _config_sources(cluster: str, replicas: int) -> list[Manifest]:
 
 def _container(cluster: BrokerCluster, images: Images) -> Manifest:
     ports = {"replication": REPLICATION_PORT, **client_ports(cluster)}
+    if _serves_metrics(cluster):
+        ports["tcp-prometheus"] = METRICS_PORT
     racked = cluster.spec.rack is not None
     arguments = [
         "broker",
@@ -301,11 +318,12 @@ def build_network_policy(cluster: BrokerCluster) -> Manifest:
     """Clients from anywhere reach the listeners; brokers and the operator alone the one between brokers."""
     name = cluster.metadata.name
     brokers = {"matchLabels": naming.selector_labels(name, naming.BROKER)}
+    open_ports = [*client_ports(cluster).values(), *([METRICS_PORT] if _serves_metrics(cluster) else [])]
     spec = {
         "podSelector": brokers,
         "policyTypes": ["Ingress"],
         "ingress": [
-            {"ports": [{"protocol": "TCP", "port": port} for port in client_ports(cluster).values()]},
+            {"ports": [{"protocol": "TCP", "port": port} for port in open_ports]},
             {
                 "from": [{"podSelector": brokers}, operator_peer()],
                 "ports": [{"protocol": "TCP", "port": REPLICATION_PORT}],
