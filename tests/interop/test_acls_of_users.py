@@ -1,0 +1,190 @@
+"""Users with passwords, and what ACLs let them do: librdkafka's clients against one broker of ours.
+
+anna administers (a super user), alice writes flights, bob reads them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import ChildProcess
+from tests.interop.secured import PLAIN_MODULE
+
+pytestmark = pytest.mark.timeout(420)
+USERS = ("anna", "alice", "bob")
+JAAS = f"{PLAIN_MODULE} required " + " ".join(f'user_{user}="{user}s word"' for user in USERS) + ";"
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+READ, WRITE = AclOperation.READ, AclOperation.WRITE
+
+ClientSettings = Callable[[str], dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientSettings]:
+    """A client's settings, by user; the topics are there, and the ACLs."""
+    directory: Path = tmp_path_factory.mktemp("users")
+    port = free_port()
+    settings = {
+        # The broker itself comes in by the other one, where nobody says who he is.
+        "listeners": f"PLAINTEXT://127.0.0.1:{free_port()},SASL_PLAINTEXT://127.0.0.1:{port}",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS;User:anna",
+        "group.initial.rebalance.delay.ms": "0",
+        "auto.create.topics.enable": "false",
+    }
+    script = Path(__file__).with_name("single_broker.py")
+    ready, log = directory / "ready", directory / "broker.log"
+    arguments = [f"{name}={text}" for name, text in settings.items()]
+    broker = ChildProcess(
+        "broker", [sys.executable, str(script), str(directory / "data"), str(ready), *arguments], log=log
+    )
+    broker.start()
+
+    def of_user(user: str) -> dict[str, str]:
+        return {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": f"{user}s word",
+            "log_level": "2",
+        }
+
+    try:
+        assert wait_until(lambda: ready.exists() or not broker.running, timeout_s=120)
+        assert ready.exists(), log.read_text()
+        anna = AdminClient(of_user("anna"))
+        topics = [NewTopic(name, 1, 1) for name in ("flights", "private")]
+        for made in anna.create_topics(topics, request_timeout=60).values():
+            made.result(timeout=120)
+        granted = [
+            acl(TOPIC, "flights", "alice", WRITE),
+            acl(TOPIC, "fli", "bob", READ, pattern=ResourcePatternType.PREFIXED),
+            acl(GROUP, "readers", "bob", READ),
+        ]
+        for made in anna.create_acls(granted, request_timeout=60).values():
+            made.result(timeout=120)
+        yield of_user
+        assert "Traceback" not in log.read_text(), log.read_text()
+    finally:
+        broker.kill()
+
+
+def acl(
+    kind: ResourceType,
+    name: str,
+    user: str,
+    operation: AclOperation,
+    *,
+    pattern: ResourcePatternType = ResourcePatternType.LITERAL,
+) -> AclBinding:
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+
+
+def written(settings: dict[str, str], topic: str) -> int | None:
+    """The error code of one record's delivery; None: it is there."""
+    told: list[KafkaError | None] = []
+    producer = Producer({**settings, "message.timeout.ms": "240000"})
+    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(240) == 0
+    [error] = told
+    return None if error is None else error.code()
+
+
+def test_each_writes_where_it_may(of: ClientSettings) -> None:
+    assert written(of("alice"), "flights") is None
+    assert written({**of("alice"), "enable.idempotence": "true"}, "flights") is None
+    assert written(of("alice"), "private") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert written(of("bob"), "flights") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert written(of("anna"), "private") is None
+
+
+def test_each_sees_what_it_may_describe(of: ClientSettings) -> None:
+    for user in ("alice", "bob"):
+        assert list(AdminClient(of(user)).list_topics(timeout=60).topics) == ["flights"]
+    assert {"flights", "private"} <= set(AdminClient(of("anna")).list_topics(timeout=60).topics)
+
+
+def test_nobody_but_anna_changes_acls(of: ClientSettings) -> None:
+    mine = acl(TOPIC, "private", "alice", READ)
+    alice = AdminClient(of("alice"))
+    with pytest.raises(KafkaException) as refused:
+        alice.create_acls([mine], request_timeout=60)[mine].result(timeout=120)
+    assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+
+
+def heard(consumer: Consumer, awaited: bytes | int) -> list[bytes | int | None]:
+    """Values of records and codes of errors, in their order, until there is the awaited one."""
+    found: list[bytes | int | None] = []
+
+    def told() -> bool:
+        message = consumer.poll(1)
+        if message is not None:
+            error = message.error()
+            found.append(message.value() if error is None else error.code())
+        return awaited in found
+
+    assert wait_until(told, timeout_s=240), found
+    return found
+
+
+def reader(settings: dict[str, str], group: str) -> Consumer:
+    return Consumer({**settings, "group.id": group, "auto.offset.reset": "earliest"})
+
+
+def test_each_reads_what_it_may(of: ClientSettings) -> None:
+    assert written(of("anna"), "flights") is None
+    for user, group, expected in (
+        ("bob", "readers", b"x"),
+        ("bob", "others", KafkaError.GROUP_AUTHORIZATION_FAILED),
+        ("alice", "readers", KafkaError.GROUP_AUTHORIZATION_FAILED),
+    ):
+        consumer = reader(of(user), group)
+        try:
+            consumer.subscribe(["flights"])
+            found = heard(consumer, expected)
+            assert expected == b"x" or b"x" not in found
+        finally:
+            consumer.close()
+    alone = reader(of("alice"), "none")
+    try:
+        alone.assign([TopicPartition("flights", 0, 0)])
+        assert b"x" not in heard(alone, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    finally:
+        alone.close()
+
+
+def test_a_reader_stops_when_its_acl_goes(of: ClientSettings) -> None:
+    anna = AdminClient(of("anna"))
+    given = acl(TOPIC, "private", "bob", READ)
+    anna.create_acls([given], request_timeout=60)[given].result(timeout=120)
+    assert written(of("anna"), "private") is None
+    consumer = reader(of("bob"), "readers")
+    try:
+        consumer.assign([TopicPartition("private", 0, 0)])
+        heard(consumer, b"x")
+        wanted = AclBindingFilter(
+            TOPIC, "private", ResourcePatternType.LITERAL, "User:bob", None, READ, AclPermissionType.ALLOW
+        )
+        anna.delete_acls([wanted], request_timeout=60)[wanted].result(timeout=120)
+        heard(consumer, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    finally:
+        consumer.close()
