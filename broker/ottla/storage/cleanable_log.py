@@ -1,6 +1,6 @@
 """What a log is to the cleaner: what of it is dirty, and segments that take the place of others.
 
-The middle part of `Log`, over `log_state`. Called by `server.log_cleaner`, on the event loop and in threads.
+Part of `Log`, over `trimmed_log`. Called by `server.log_cleaner`, on the event loop and in threads.
 
 Invariant: segments are replaced only by what was made of these very segments, and only while the log has not
 been truncated below their end.
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from ottla.storage.cleaner.swap import put_in_place
 from ottla.storage.durable import sync_directory
 from ottla.storage.log_config import INT64_MAX
-from ottla.storage.log_state import LogState
 from ottla.storage.segment import Rename, Segment
+from ottla.storage.trimmed_log import TrimmedLog
 
 
-class CleanableLog(LogState):
+class CleanableLog(TrimmedLog):
     """See the module."""
 
     __slots__ = ("first_dirty_offset", "truncated_to")

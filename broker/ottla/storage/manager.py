@@ -1,12 +1,8 @@
 """All logs of one broker, over its log directories.
 
 Owned by the broker; used by replication to find and make logs. It loads them at start (recovering
-what a crash left), keeps the checkpoint files, applies retention, and closes everything in order.
-Nothing in here runs by itself: the shell calls `tend`, `flush_due`, `cleanup` and those that write
-checkpoints from its own timers, in a thread, for they block. One log that fails in any of them keeps
-none of the others from its turn.
-
-A directory that fails takes its own logs out of use, at once and until the next start; the others go on.
+what a crash left), makes, moves and deletes them, and closes everything in order. Over `log_upkeep`, which
+does what is due from time to time, and `log_registry`, which knows what is where.
 
 Invariants: a partition lives in one log directory, and has at most one log in the making, in another; a
 directory's checkpoint files name only its own partitions; `.kafka_cleanshutdown` exists only while nobody
@@ -17,13 +13,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-import shutil
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.checkpoints import (
@@ -32,7 +24,6 @@ from ottla.storage.checkpoints import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from ottla.storage.chores import Chores
 from ottla.storage.directories import (
     DELETE_SUFFIX,
     LogDirProblem,
@@ -44,21 +35,20 @@ from ottla.storage.directories import (
 )
 from ottla.storage.durable import sync_directory
 from ottla.storage.log import Log
-from ottla.storage.log_config import INT64_MAX, LogConfig
+from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dirs import LogDir
+from ottla.storage.log_upkeep import LogUpkeep
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
 Loaded = tuple[TopicPartition, Log, bool]
 """A partition's log, and whether it is one in the making."""
 
-CONFIGS_KEPT_MAX = 1000
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """producer.id.expiration.ms"""
 
 
-class LogManager:
+class LogManager(LogUpkeep):
     """See the module. `defaults` are the topic configs that follow from the broker's own settings."""
 
     def __init__(
@@ -71,31 +61,14 @@ class LogManager:
         recovery_threads: int = 1,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
     ) -> None:
-        if not log_dirs:
-            raise LogDirProblem("log.dirs names no directory")
-        self.log_dirs = [Path(log_dir).absolute() for log_dir in log_dirs]
-        self.on_dir_failed: Callable[[Path], None] = lambda path: None
-        """Called once for each directory that fails after `load`, in whatever thread met the error. Its logs
-        take no more appends by then; `take_offline` is to follow."""
+        super().__init__(log_dirs, dict(defaults or {}), producer_id_expiration_ms)
         self.broker_id = broker_id
         self.cluster_id = cluster_id
-        self.defaults: Mapping[str, str] = dict(defaults or {})
-        """Replaced as a whole, never changed."""
-        self._configs: dict[frozenset[tuple[str, str]], tuple[Mapping[str, str], LogConfig]] = {}
         self._recovery_threads = recovery_threads
-        self.producer_id_expiration_ms = producer_id_expiration_ms
-        """producer.id.expiration.ms; the broker may set it anew at any time."""
-        self._dirs = {path: LogDir(path, self._dir_failed) for path in self.log_dirs}
-        self._logs: dict[TopicPartition, Log] = {}
-        self._futures: dict[TopicPartition, Log] = {}
-        """Logs in the making, each in another directory than its partition's present one."""
         self._preferred: dict[TopicPartition, LogDir] = {}
         """Where logs are to be made that are not there yet."""
         self._stale: set[TopicPartition] = set()
         """Partitions without a log that checkpoint files on disk may still name."""
-        self._chores = Chores()
-        self._loaded = False
-        self._mutex = threading.RLock()
 
     def load(self, now_ms: int, topic_configs: Mapping[str, Mapping[str, str]] | None = None) -> None:
         """Lock the directories, make sure that they are this broker's, and open every log in them.
@@ -137,67 +110,6 @@ class LogManager:
             self._release_locks()
             reasons = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in self._dirs.values())
             raise LogDirProblem(f"none of the log directories can be used: {reasons}")
-
-    # --- directories -----------------------------------------------------------------------------
-
-    def online_dirs(self) -> list[LogDir]:
-        return [log_dir for log_dir in self._dirs.values() if log_dir.online]
-
-    def failed_dirs(self) -> list[LogDir]:
-        return [log_dir for log_dir in self._dirs.values() if not log_dir.online]
-
-    def log_dir(self, path: str) -> LogDir:
-        """The directory of that (absolute) name. Raises LOG_DIR_NOT_FOUND."""
-        found = self._dirs.get(Path(path))
-        if found is None or str(found.path) != path:
-            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
-        return found
-
-    def _dir_failed(self, log_dir: LogDir) -> None:
-        """From any thread, and inside the locks of logs: takes no other lock."""
-        for log in [*self.logs().values(), *self.futures().values()]:
-            if log.log_dir is log_dir:
-                log.closed = True
-        if self._loaded:
-            self.on_dir_failed(log_dir.path)
-
-    def take_offline(self, path: Path) -> None:
-        """Forget the logs of a directory that has failed. Their files stay as they are for the next start."""
-        with self._mutex:
-            log_dir = self._dirs[path]
-            for logs in (self._logs, self._futures):
-                gone = [key for key, log in logs.items() if log.log_dir is log_dir]
-                for key in gone:
-                    logs.pop(key).closed = True
-                if gone:
-                    logger.warning("%d logs in %s are offline", len(gone), path)
-            log_dir.release()
-
-    def config_for(self, props: Mapping[str, str]) -> LogConfig:
-        """A topic's configuration: its overrides `props` over the broker's defaults. Most topics share it."""
-        key = frozenset(props.items())
-        defaults, config = self._configs.get(key, (None, None))
-        if config is None or defaults is not self.defaults:
-            if len(self._configs) >= CONFIGS_KEPT_MAX:
-                self._configs.clear()
-            config = LogConfig.from_mapping(props, self.defaults)
-            self._configs[key] = (self.defaults, config)
-        return config
-
-    def get(self, topic: str, partition: int) -> Log | None:
-        return self._logs.get((topic, partition))
-
-    def logs(self) -> dict[TopicPartition, Log]:
-        """A copy: logs may come and go while the caller works through it."""
-        return dict(self._logs)
-
-    def future(self, topic: str, partition: int) -> Log | None:
-        """The log that is to take the place of the partition's present one."""
-        return self._futures.get((topic, partition))
-
-    def futures(self) -> dict[TopicPartition, Log]:
-        """A copy."""
-        return dict(self._futures)
 
     def get_or_create(
         self, topic: str, partition: int, config: LogConfig, now_ms: int = 0, *, is_new: bool = True
@@ -322,94 +234,6 @@ class LogManager:
             self._write_recovery_points(log_dir)
             self._write_start_offsets(log_dir)
 
-    # --- checkpoints -----------------------------------------------------------------------------
-
-    def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        """High watermarks as last checkpointed; where two directories name a partition, that of its log."""
-        merged: dict[TopicPartition, int] = {}
-        for log_dir in self.online_dirs():
-            for key, offset in log_dir.read_offsets(REPLICATION_FILE).items():
-                log = self._logs.get(key)
-                if key not in merged or (log is not None and log.log_dir is log_dir):
-                    merged[key] = offset
-        return merged
-
-    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Checkpoint them, each in its partition's directory; partitions without a log are left out."""
-        by_dir: dict[LogDir, dict[TopicPartition, int]] = {log_dir: {} for log_dir in self.online_dirs()}
-        for key, offset in high_watermarks.items():
-            log = self._logs.get(key)
-            if log is not None and log.log_dir in by_dir:
-                by_dir[log.log_dir][key] = offset
-        for log_dir, offsets in by_dir.items():
-            log_dir.write_offsets(REPLICATION_FILE, offsets)
-
-    def write_checkpoints(self) -> None:
-        """Flush sealed segments, and checkpoint recovery points. Blocking."""
-        for log in self.logs().values():
-            _attempt(log.flush_sealed)
-        for log_dir in self.online_dirs():
-            self._write_recovery_points(log_dir)
-
-    def write_start_offsets(self) -> None:
-        """Checkpoint the log start offsets that the files do not show. Blocking."""
-        for log_dir in self.online_dirs():
-            self._write_start_offsets(log_dir)
-
-    def _write_recovery_points(self, log_dir: LogDir) -> None:
-        log_dir.checkpoint(
-            RECOVERY_POINT_FILE, lambda: {key: log.recovery_point for key, log in self._in(log_dir).items()}
-        )
-
-    def _write_start_offsets(self, log_dir: LogDir) -> None:
-        log_dir.checkpoint(
-            LOG_START_FILE,
-            lambda: {
-                key: log.log_start_offset
-                for key, log in self._in(log_dir).items()
-                if log.log_start_offset > log.first_segment_offset
-            },
-        )
-
-    # --- upkeep ----------------------------------------------------------------------------------
-
-    def cleanup(self, now_ms: int, high_watermarks: Mapping[TopicPartition, int]) -> int:
-        """Apply retention and forget silent producers; how many segments were deleted. Blocking.
-
-        A partition without a known high watermark is left alone.
-        """
-        deleted = 0
-        for key, log in self.logs().items():
-            _attempt(partial(log.expire_producers, now_ms, self.producer_id_expiration_ms))
-            if key in high_watermarks:
-                retain = partial(log.delete_old_segments, now_ms=now_ms, high_watermark=high_watermarks[key])
-                deleted += _attempt(retain) or 0
-        return deleted
-
-    def flush_due(self, now_ms: int) -> None:
-        """Flush the logs that were not flushed for their flush.ms. Blocking."""
-        for log in self.logs().values():
-            if log.config.flush_ms != INT64_MAX and now_ms - log.last_flush_ms >= log.config.flush_ms:
-                log.last_flush_ms = now_ms
-                _attempt(log.flush)
-
-    def has_chores(self, now_ms: int) -> bool:
-        """Whether there is something for `tend` to do; cheap."""
-        return self._chores.any_due(now_ms)
-
-    def tend(self, now_ms: int) -> None:
-        """Do what logs have left to do: remove what was deleted (file.delete.delay.ms ago), flush what was
-        sealed, write down recovery points that fell. Blocking."""
-        if self._chores.take_checkpoint():
-            for log_dir in self.online_dirs():
-                self._write_recovery_points(log_dir)
-        for work in self._chores.take_works():
-            _attempt(work)
-        for path in self._chores.take_due(now_ms):
-            for log_dir in self._dirs.values():
-                if log_dir.path in path.parents:
-                    log_dir.attempt(f"remove {path.name}", partial(_remove, path))
-
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
         """Close every log, checkpoint, mark the directories clean, release them. Blocking.
 
@@ -521,38 +345,6 @@ class LogManager:
             )
         self._stale.discard(key)
 
-    @property
-    def _delete_delay_ms(self) -> int:
-        """Kafka delays the removal of whole logs by the broker's setting, not the topic's."""
-        return self.config_for({}).file_delete_delay_ms
-
-    def _in(self, log_dir: LogDir) -> dict[TopicPartition, Log]:
-        both = itertools.chain(self.logs().items(), self.futures().items())
-        return {key: log for key, log in both if log.log_dir is log_dir}
-
-    def _count_in(self, log_dir: LogDir) -> int:
-        return sum(log.log_dir is log_dir for logs in (self._logs, self._futures) for log in logs.values())
-
     def _release_locks(self) -> None:
         for log_dir in self._dirs.values():
             log_dir.release()
-
-
-def _attempt(job: Callable[[], Result]) -> Result | None:
-    """What `job` returns; None if it failed, which is logged, and must not end the round."""
-    try:
-        return job()
-    except KafkaError as problem:
-        logger.warning("upkeep of a log failed: %s", problem)
-    except Exception:
-        logger.exception("upkeep of a log failed")
-    return None
-
-
-def _remove(path: Path) -> None:
-    """Unlink a file, or a whole folder once its new name is certain to last."""
-    if path.is_dir():
-        sync_directory(path.parent)
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

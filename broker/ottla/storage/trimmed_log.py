@@ -1,0 +1,133 @@
+"""Both ends of a log: rolling and truncation at its end, retention and DeleteRecords at its start.
+
+Part of `Log`, over `readable_log`. Truncations come from the event loop, retention from the upkeep thread;
+what goes is renamed at once, under the lock, and removed later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ottla.storage.loading import new_segment
+from ottla.storage.readable_log import ReadableLog
+from ottla.storage.retention import SegmentFacts, deletable_segments
+from ottla.storage.segment import Segment
+
+
+class TrimmedLog(ReadableLog):
+    """See the module."""
+
+    __slots__ = ()
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop everything from `offset` on; whether there was anything to drop."""
+        with self._lock, self._io("truncate"):
+            if offset < 0:
+                raise ValueError(f"cannot truncate to {offset}")
+            if offset >= self.log_end_offset:
+                # Also a leader's epoch that begins here, and left nothing in the log.
+                self._epochs.truncate_from_end(self.log_end_offset)
+                self._epochs_changed()
+                return False
+            if offset < self._segments[0].base_offset:
+                self.truncate_fully_and_start_at(offset)
+                return True
+            self.truncations += 1
+            kept = [segment for segment in self._segments if segment.base_offset <= offset]
+            taken_back = self._history.take_back(self._segments[len(kept) - 1 :], offset)
+            self._bury(self._segments[len(kept) :])
+            kept[-1].truncate_to(offset)
+            self._set_segments(kept)
+            self.log_end_offset = offset
+            self.log_start_offset = min(self.log_start_offset, offset)
+            self._lower_recovery_point(offset)
+            self._epochs.truncate_from_end(offset)
+            self._epochs_changed()
+            if taken_back:
+                self._history.snapshots.keep_within(self.log_start_offset, offset)
+            else:  # not synced: this runs on the event loop
+                self._history.rebuild(kept, self.log_start_offset, offset, sync=False)
+                self._producers_noted()
+            return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on, empty, at `offset`."""
+        with self._lock, self._io("truncate"):
+            self.truncations += 1
+            self._bury(self._segments)
+            self._set_segments([new_segment(self._directory, offset, self._config, 0)])
+            self.log_end_offset = self.log_start_offset = offset
+            self._lower_recovery_point(offset)
+            self._epochs.clear()
+            self.latest_epoch = None
+            self._history.clear()
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        if offset < self.recovery_point:
+            self._chores.checkpoint_soon()
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def _bury(self, segments: Sequence[Segment]) -> None:
+        """Rename the segments' files, which are to be removed after file.delete.delay.ms.
+
+        At once, under the lock: once it is released the topic may be deleted and made again, and the old
+        names be those of another log's files. The newest goes first, so that a crash leaves no gap."""
+        for segment in reversed(segments):
+            self._history.snapshots.forget(segment.base_offset)
+            self._chores.bury(segment.set_aside(), self._config.file_delete_delay_ms)
+
+    def roll(self, now_ms: int, base_offset: int | None = None) -> None:
+        """Seal the active segment and begin a new one, unless it is empty. No fsync."""
+        with self._lock, self._io("roll"):
+            if self._active.size == 0:
+                return
+            self._active.seal()
+            offset = max(self.log_end_offset, base_offset or 0)
+            segment = new_segment(self._directory, offset, self._config, now_ms)
+            self._history.take_snapshot(offset, self.log_start_offset, sync=False)
+            self._set_segments([*self._segments, segment])
+            self._chores.work_soon(self.flush_sealed)
+
+    def maybe_increment_log_start_offset(self, offset: int) -> bool:
+        """Hide what lies before `offset` (DeleteRecords, retention); segments go at the next upkeep."""
+        with self._lock, self._io("note the start of"):
+            if offset <= self.log_start_offset or offset > self.log_end_offset:
+                return False
+            self.log_start_offset = offset
+            self._epochs.truncate_from_start(offset)
+            self._epochs_changed()
+            return True
+
+    def delete_old_segments(self, *, now_ms: int, high_watermark: int) -> int:
+        """Apply retention; how many segments went. Their files follow after file.delete.delay.ms."""
+        with self._io("delete segments of"):
+            # What may have to come from the disk, before others wait for the lock.
+            for segment in self._segments[: self._deletable(now_ms, high_watermark)]:
+                segment.load()
+        with self._lock, self._io("delete segments of"):
+            segments = self._segments
+            count = self._deletable(now_ms, high_watermark)
+            if count == 0:
+                return 0
+            if count == len(segments):
+                self.roll(now_ms)
+            self._set_segments(list(self._segments[count:]))
+            self.maybe_increment_log_start_offset(self._segments[0].base_offset)
+            self.recovery_point = max(self.recovery_point, self.log_start_offset)
+            # The oldest first: after a crash the log begins later, and has no gap.
+            for segment in segments[:count]:
+                self._bury([segment])
+        return count
+
+    def _deletable(self, now_ms: int, high_watermark: int) -> int:
+        """How many of the first segments retention lets go."""
+        if self.closed:
+            return 0
+        return deletable_segments(
+            [SegmentFacts(s.base_offset, s.size, s.largest_timestamp()) for s in self._segments],
+            self._config,
+            now_ms=now_ms,
+            high_watermark=high_watermark,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+        )
