@@ -29,6 +29,8 @@ NAME_LENGTH_MAX = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 # About 600 bytes a partition: well under ZooKeeper's limit of 1 MiB a request (jute.maxbuffer).
 PARTITIONS_PER_MULTI_MAX = 500
+NODE_BYTES_MAX = (1 << 20) - 1
+"""The same limit, for the one node that has all of a topic's partitions."""
 _DEFAULT = -1
 
 Random = Callable[[int], int]
@@ -106,10 +108,24 @@ def judge_topic(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Replication factor: {replication_factor} larger than available brokers: {len(brokers)}.",
         )
+    _check_size(partitions, replication_factor)
     placed = place_replicas(
         brokers, partitions, replication_factor, start=random(len(brokers)), shift=random(len(brokers))
     )
     return NewTopic(name, placed, configs)
+
+
+def _check_size(partitions: int, replication_factor: int) -> None:
+    """Whether the topic's node can hold so many partitions, before any of them is made.
+
+    Kafka makes them all, and fails when ZooKeeper takes no such node, or for want of memory.
+    """
+    each = len(f'"{partitions}":[],') + 2 * replication_factor
+    if partitions * each > NODE_BYTES_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions of {replication_factor} replicas are more than a topic's node can hold.",
+        )
 
 
 def _usable(state: ClusterState) -> dict[int, str | None]:
@@ -222,6 +238,7 @@ def judge_partitions(
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {existing} partitions.")
     added = asked.count - existing
     pattern = topic.assignments[min(topic.assignments)].replicas
+    _check_size(asked.count, len(pattern))
     brokers = _usable(state)
     if asked.assignments is not None:
         lists = [tuple(assignment.broker_ids) for assignment in asked.assignments]
