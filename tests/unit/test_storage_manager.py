@@ -16,6 +16,7 @@ from ottla.storage.directories import (
     encode_topic_id,
     parse_partition_directory,
     read_properties,
+    read_topic_id,
 )
 from ottla.storage.log_config import LogConfig
 from ottla.storage.manager import LogManager
@@ -49,6 +50,21 @@ def test_logs_and_offsets_are_there_after_a_clean_restart(tmp_path: Path) -> Non
     assert again.read_high_watermarks() == {("events", 3): 2}
     assert list(again.logs()) == [("events", 3)]
     again.close(NOW_MS)
+
+
+def test_a_topics_id_is_on_disk_before_its_first_batch(tmp_path: Path) -> None:
+    """And else a little later: whoever makes thousands of partitions must not wait for the disk for each."""
+    logs = manager(tmp_path)
+    busy, idle = (logs.get_or_create("events", number, LogConfig(), NOW_MS) for number in range(2))
+    for log in (busy, idle):
+        log.topic_id = uuid.UUID(int=7)
+        assert read_topic_id(log.directory) is None
+    append(busy, "a")
+    assert (read_topic_id(busy.directory), read_topic_id(idle.directory)) == (uuid.UUID(int=7), None)
+    assert logs.has_chores(NOW_MS)
+    logs.tend(NOW_MS)
+    assert read_topic_id(idle.directory) == uuid.UUID(int=7)
+    logs.close(NOW_MS)
 
 
 def test_after_a_crash_the_torn_tail_is_cut(tmp_path: Path) -> None:

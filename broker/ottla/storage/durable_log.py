@@ -37,6 +37,8 @@ class DurableLog(LogState):
             with self._lock:
                 if self.closed:
                     return
+                if self._topic_id_due:
+                    self.write_topic_id()
                 target = self.log_end_offset if include_active else self._active.base_offset
                 begin = self.recovery_point
                 if target <= begin:
@@ -60,6 +62,8 @@ class DurableLog(LogState):
                 for segment in dirty:
                     segment.sync()
                 sync_directory(self.directory)
+                if begin == 0:
+                    sync_directory(self.directory.parent)
             except FileNotFoundError:
                 return  # truncated or deleted meanwhile: there is nothing to make durable
             except OSError as problem:
@@ -76,6 +80,7 @@ class DurableLog(LogState):
             with self._lock:
                 self._active.seal()
                 self._epochs.write()
+                self.write_topic_id()
             self.flush()
             with self._lock:
                 self._history.take_snapshot(self.log_end_offset, self.log_start_offset, sync=True)

@@ -39,7 +39,6 @@ from ottla.protocol.records import (
 from ottla.storage import batch_rules
 from ottla.storage.chores import Chores
 from ottla.storage.cleanable_log import CleanableLog
-from ottla.storage.durable import sync_directory
 from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.loading import load_segments
 from ottla.storage.log_config import LogConfig
@@ -94,8 +93,8 @@ class Log(CleanableLog):
         try:
             names = os.listdir(place)
         except FileNotFoundError:
+            # Not synced: thousands may be made at once. The first flush does it.
             directory.mkdir(parents=True)
-            sync_directory(directory.parent)
             names = []
         history = ProducerHistory(place, names)
         epochs = LeaderEpochCheckpoint(place)
@@ -212,11 +211,12 @@ class Log(CleanableLog):
             first_offset = self.log_end_offset
             last_offset = first_offset + delta
             segment = self._active
-            since_ms = (
-                max_timestamp - segment.first_timestamp
-                if segment.first_timestamp >= 0
-                else now_ms - segment.created_ms
-            )
+            if segment.first_timestamp >= 0:
+                since_ms = max_timestamp - segment.first_timestamp
+            else:
+                since_ms = now_ms - segment.created_ms
+                if self._topic_id_due:
+                    self.write_topic_id()
             if (
                 segment.size + size > self._segment_bytes
                 or since_ms > self._roll_ms
@@ -296,6 +296,8 @@ class Log(CleanableLog):
         while at < len(batches):
             run_start, first = batches[at]
             segment = self._active
+            if self._topic_id_due:
+                self.write_topic_id()
             if self._must_roll(segment, first.size, first.last_offset, first.max_timestamp, now_ms):
                 segment = self._roll_for(first.size, now_ms, base_offset=first.base_offset)
             run_end = run_start

@@ -57,6 +57,7 @@ class LogState:
         "_segment_bytes",
         "_segments",
         "_topic_id",
+        "_topic_id_due",
         "_verifies",
         "closed",
         "last_flush_ms",
@@ -102,6 +103,7 @@ class LogState:
         self._chores = chores
         self.latest_epoch = epochs.latest
         self._topic_id = read_topic_id(directory)
+        self._topic_id_due = False
         self._lock = threading.RLock()
         self._flush_lock: threading.Lock | None = None
         self.truncations = 0
@@ -139,14 +141,23 @@ class LogState:
 
     @property
     def topic_id(self) -> uuid.UUID | None:
-        """The id in partition.metadata; set once, when the first LeaderAndIsr request names it."""
+        """The id in partition.metadata; set once, when the first LeaderAndIsr request names it. The file is
+        written with the next upkeep, or before the first batch is, as in Kafka: whoever makes thousands of
+        partitions at once must not wait for the disk for each."""
         return self._topic_id
 
     @topic_id.setter
     def topic_id(self, topic_id: uuid.UUID) -> None:
-        with self._io("write the topic id of"):
-            write_topic_id(self.directory, topic_id)
         self._topic_id = topic_id
+        self._topic_id_due = True
+        self._chores.work_soon(self.write_topic_id)
+
+    def write_topic_id(self) -> None:
+        """Bring partition.metadata up to date. Blocking: fsyncs, once in a log's life."""
+        with self._lock, self._io("write the topic id of"):
+            if self._topic_id_due and self._topic_id is not None and not self.closed:
+                write_topic_id(self.directory, self._topic_id)
+                self._topic_id_due = False
 
     @property
     def first_segment_offset(self) -> int:
