@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.apache_kafka import run_tool
 from ottla.local.ports import free_port, wait_until
+from ottla.protocol.messages import CreateDelegationTokenRequest, CreateDelegationTokenResponse
 from tests.interop.pairs import JAVA, OURS, Pair
-from tests.interop.secured import PLAIN_MODULE, SCRAM_MODULE, Place
+from tests.interop.secured import PLAIN_MODULE, SCRAM_MODULE, Place, SaslTalk
 from tests.judges import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
@@ -34,6 +36,7 @@ class Secured:
                 "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
                 "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": jaas,
                 "listener.name.sasl_ssl.scram-sha-512.connections.max.reauth.ms": "5000",
+                "delegation.token.secret.key": "the same for all brokers",
                 "offsets.topic.replication.factor": "2",
                 "min.insync.replicas": "2",
                 "group.initial.rebalance.delay.ms": "0",
@@ -156,6 +159,36 @@ def test_credentials_made_by_one_broker_let_in_at_the_other(cluster: Secured, tm
                 return False
 
         assert wait_until(let_in, timeout_s=120), user
+
+
+def test_a_token_made_by_one_broker_lets_in_at_the_other(cluster: Secured, tmp_path: Path) -> None:
+    jaas = f'{PLAIN_MODULE} required username="bert" password="bert";'
+    own = cluster.place.client(mechanism="PLAIN", jaas=jaas)
+    config = tmp_path / "client.properties"
+    config.write_text("".join(f"{name}={text}\n" for name, text in own.items()))
+    done = run_tool(
+        "org.apache.kafka.tools.DelegationTokenCommand",
+        [
+            *("--bootstrap-server", f"127.0.0.1:{cluster.ports[OURS]['SASL_SSL']}"),
+            *("--command-config", str(config), "--create", "--max-life-time-period", "-1"),
+        ],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    token_id, hmac = done.stdout.splitlines()[-1].split()[:2]
+    made = CreateDelegationTokenRequest(owner_principal_name="", owner_principal_type="")
+    with SaslTalk(cluster.ports[JAVA]["SASL_SSL"], cluster.place.trusting()) as talk:
+        talk.log_in("bert", "bert")
+        answer = talk.ask(made, 3)
+    assert isinstance(answer, CreateDelegationTokenResponse)
+    of_java = answer.token_id, base64.b64encode(bytes(answer.hmac)).decode()
+    for used_at, (name, password) in ((JAVA, (token_id, hmac)), (OURS, of_java)):
+
+        def let_in(used_at: int = used_at, name: str = name, password: str = password) -> bool:
+            with SaslTalk(cluster.ports[used_at]["SASL_SSL"], cluster.place.trusting()) as talk:
+                answer = talk.log_in_by_scram("SCRAM-SHA-512", name, password, by_token=True)
+                return answer.error_code == 0
+
+        assert wait_until(let_in, timeout_s=120), used_at
 
 
 def test_our_own_tools_are_let_in(cluster: Secured, tmp_path: Path) -> None:

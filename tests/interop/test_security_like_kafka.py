@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -20,9 +21,15 @@ from ottla.protocol.messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     ApiVersionsRequest,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
+    ExpireDelegationTokenRequest,
     MetadataRequest,
+    RenewDelegationTokenRequest,
 )
 from ottla.security.mechanisms import plain_token
 from ottla.security.scram import salted_password
@@ -59,6 +66,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             name: {listener: free_port() for listener in LISTENERS} for name in ("Apache Kafka", "Ottla")
         }
         more = {
+            "delegation.token.secret.key": "the secret of all brokers",
             "listener.security.protocol.map": ",".join(f"{p}:{p}" for p in LISTENERS[:4])
             + ",SESSIONS:SASL_PLAINTEXT",
             "listener.name.sessions.plain.sasl.jaas.config": JAAS,
@@ -326,6 +334,108 @@ def test_scram_credentials_that_cannot_be(pair: Pair) -> None:
                     change(),
                 )
             ]
+
+    pair.same(story)
+
+
+# --- delegation tokens ------------------------------------------------------------------------------------
+
+DAY_MS = 24 * 3600 * 1000
+
+
+def create(*renewers: tuple[str, str], max_ms: int = -1, owner: str = "") -> CreateDelegationTokenRequest:
+    row = CreateDelegationTokenRequest.CreatableRenewers
+    return CreateDelegationTokenRequest(
+        owner_principal_type="User" if owner else "",
+        owner_principal_name=owner,
+        renewers=[row(principal_type=kind, principal_name=name) for kind, name in renewers],
+        max_lifetime_ms=max_ms,
+    )
+
+
+def created(answer: object) -> CreateDelegationTokenResponse:
+    assert isinstance(answer, CreateDelegationTokenResponse)
+    return answer
+
+
+def summary(answer: object) -> object:
+    """What two brokers that make tokens of their own answer alike."""
+    made = created(answer)
+    names = (made.principal_type, made.principal_name, made.token_requester_principal_name)
+    lives = (
+        made.max_timestamp_ms - made.issue_timestamp_ms,
+        made.expiry_timestamp_ms - made.issue_timestamp_ms,
+    )
+    return made.error_code, names, lives, len(made.token_id), len(made.hmac)
+
+
+def changed(answer: object, now_ms: int) -> object:
+    """The error, and by how many hours the token lives on."""
+    expiry_ms: int = getattr(answer, "expiry_timestamp_ms")  # noqa: B009
+    return answer.error_code, round((expiry_ms - now_ms) / 3_600_000) if expiry_ms > 0 else expiry_ms
+
+
+def tokens_of(answer: object) -> object:
+    assert isinstance(answer, DescribeDelegationTokenResponse)
+    return answer.error_code, sorted(
+        (t.principal_name, t.token_requester_principal_name, tuple(r.principal_name for r in t.renewers))
+        for t in answer.tokens
+    )
+
+
+def asked_for(*owners: str, everybody: bool = False) -> DescribeDelegationTokenRequest:
+    row = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
+    named = [row(principal_type="User", principal_name=name) for name in owners]
+    return DescribeDelegationTokenRequest(owners=None if everybody else named)
+
+
+def test_delegation_tokens_are_made_shown_changed_and_ended(pair: Pair) -> None:
+    def story(ports: dict[str, int]) -> object:
+        answers: list[object] = []
+        with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as talk:
+            talk.log_in()
+            token = created(talk.ask(create(("User", "bert")), 3))
+            now_ms = token.issue_timestamp_ms
+            answers += [summary(token), summary(talk.ask(create(max_ms=3_600_000), 1))]
+            answers.append(summary(talk.ask(create(owner="carl"), 3)))
+            answers.append(summary(talk.ask(create(("Group", "g")), 3)))
+            code = bytes(token.hmac)
+            for period_ms in (-1, 3 * DAY_MS, 100 * DAY_MS):
+                renewed = talk.ask(RenewDelegationTokenRequest(hmac=code, renew_period_ms=period_ms), 2)
+                answers.append(changed(renewed, now_ms))
+            ended = talk.ask(ExpireDelegationTokenRequest(hmac=code, expiry_time_period_ms=DAY_MS), 2)
+            answers.append(changed(ended, now_ms))
+            answers.append(
+                changed(talk.ask(RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=1), 2), now_ms)
+            )
+            everybody = asked_for(everybody=True)
+            answers += [
+                tokens_of(talk.ask(asked, 3)) for asked in (everybody, asked_for(), asked_for("bert"))
+            ]
+            password = base64.b64encode(code).decode()
+            with SaslTalk(ports["SASL_SSL"], pair.place.trusting()) as other:
+                shown = other.log_in_by_scram("SCRAM-SHA-256", token.token_id, password, by_token=True)
+                answers += [shown.error_code, round(shown.session_lifetime_ms / DAY_MS)]
+                answers += [summary(other.ask(create(), 2)), tokens_of(other.ask(everybody, 3))]
+            with SaslTalk(ports["SASL_PLAINTEXT"]) as other:
+                shown = other.log_in_by_scram("SCRAM-SHA-512", token.token_id, "falsch", by_token=True)
+                answers.append((shown.error_code, shown.error_message))
+            with SaslTalk(ports["SASL_PLAINTEXT"]) as other:
+                other.log_in("bert", "bert")
+                renewed = other.ask(RenewDelegationTokenRequest(hmac=code, renew_period_ms=DAY_MS), 1)
+                answers.append(changed(renewed, now_ms))
+                not_his = created(talk.ask(create(), 3))
+                renewed = other.ask(
+                    RenewDelegationTokenRequest(hmac=bytes(not_his.hmac), renew_period_ms=1), 1
+                )
+                answers.append(changed(renewed, now_ms))
+            ended = talk.ask(ExpireDelegationTokenRequest(hmac=code, expiry_time_period_ms=-1), 2)
+            answers.append(changed(ended, now_ms))
+            answers.append(tokens_of(talk.ask(asked_for("bert"), 3)))
+        with SaslTalk(ports["PLAINTEXT"]) as talk:
+            answers += [summary(talk.ask(create(), 3)), tokens_of(talk.ask(everybody, 3))]
+            answers.append(changed(talk.ask(ExpireDelegationTokenRequest(hmac=code), 2), now_ms))
+        return answers
 
     pair.same(story)
 

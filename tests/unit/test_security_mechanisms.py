@@ -12,7 +12,7 @@ from ottla.security.scram import ScramClient, ScramCredential, ScramServer
 NOW = 1_700_000_000_000
 
 
-def no_tokens(token_id: str, now_ms: int) -> None:
+def no_tokens(token_id: str) -> None:
     return None
 
 
@@ -139,8 +139,8 @@ def test_a_client_asks_for_no_cheap_proof() -> None:
 def test_a_delegation_token_stands_for_its_owner() -> None:
     token = scram.new_credential("SCRAM-SHA-512", "the hmac")
 
-    def find(token_id: str, now_ms: int) -> tuple[ScramCredential, str, int] | None:
-        return (token, "anna", now_ms + 5) if token_id == "id" else None
+    def find(token_id: str) -> tuple[ScramCredential, str, int] | None:
+        return (token, "anna", NOW + 5) if token_id == "id" else None
 
     server = ScramServer("SCRAM-SHA-512", {}.get, find)
     client = ScramClient("SCRAM-SHA-512", "id", "the hmac", by_token=True)

@@ -28,6 +28,7 @@ class FakeConnection:
     listener = "PLAINTEXT"
     peer_host = "10.0.0.7"
     principal = ANONYMOUS
+    by_token = False
 
     def __init__(self) -> None:
         self.closed = False

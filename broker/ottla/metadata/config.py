@@ -312,7 +312,7 @@ def topic_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
 
 def is_refused(name: str) -> bool:
     """Whether it is a setting of Kafka's that Ottla has not got, and so cannot change either."""
-    prefixes = (*_REFUSED_BY_PREFIX, "remote.", "delegation.token.", "password.encoder.")
+    prefixes = (*_REFUSED_BY_PREFIX, "remote.", "password.encoder.")
     return name in _REFUSED or name in _NOT_HERE or name.startswith(prefixes)
 
 

@@ -15,6 +15,11 @@ from ottla.metadata.config_def import ConfigKey, ConfigType, Rule, at_least, one
 _ACTED_UPON = """
     connection.failed.authentication.delay.ms INT 100 0
     connections.max.reauth.ms LONG 0
+    delegation.token.expiry.check.interval.ms LONG 3600000 1
+    delegation.token.expiry.time.ms LONG 86400000 1
+    delegation.token.master.key PASSWORD -
+    delegation.token.max.lifetime.ms LONG 604800000 1
+    delegation.token.secret.key PASSWORD -
     *principal.builder.class CLASS org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
     *sasl.enabled.mechanisms LIST GSSAPI
     *sasl.jaas.config PASSWORD -

@@ -71,8 +71,8 @@ class ScramCredential(NamedTuple):
 
 
 Lookup = Callable[[str], ScramCredential | None]
-TokenLookup = Callable[[str, int], "tuple[ScramCredential, str, int] | None"]
-"""A token's id and the time to its credential, its owner's name, and when it ends."""
+TokenLookup = Callable[[str], "tuple[ScramCredential, str, int] | None"]
+"""A token's id to its credential, its owner's name, and when it ends."""
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
@@ -123,10 +123,10 @@ class ScramServer:
     def evaluate(self, token: bytes, now_ms: int) -> bytes:
         message = token.decode("utf-8", "replace")
         if self._credential is None:
-            return self._challenge(message, now_ms).encode()
+            return self._challenge(message).encode()
         return self._verify(message).encode()
 
-    def _challenge(self, message: str, now_ms: int) -> str:
+    def _challenge(self, message: str) -> str:
         found = _CLIENT_FIRST.fullmatch(message)
         if found is None or self.complete:
             raise SaslFailed
@@ -134,7 +134,7 @@ class ScramServer:
         extensions = dict(item.partition("=")[::2] for item in found["extensions"].split(",") if item)
         self.by_token = extensions.get("tokenauth", "").lower() == "true"
         if self.by_token:
-            token = self._token_lookup(user, now_ms)
+            token = self._token_lookup(user)
             if token is None:
                 raise SaslFailed
             known, self.authorization_id, self.expires_ms = token

@@ -97,7 +97,6 @@ class Authenticator:
         "_session_ends_s",
         "_state",
         "_wrong_mechanism",
-        "by_token",
     )
 
     def __init__(
@@ -120,7 +119,6 @@ class Authenticator:
         self._session_ends_s: float | None = None
         self._restarted_s = -REAUTHENTICATION_MIN_S
         self._deadline: asyncio.TimerHandle | None = None
-        self.by_token = False
 
     def expect(self, connection: Connection) -> None:
         """Give the client its time from now on."""
@@ -233,7 +231,7 @@ class Authenticator:
                 f"{before.type}.{before.name}: {principal.type}.{principal.name}"
             )
         connection.principal = principal
-        self.by_token = exchange.by_token
+        connection.by_token = exchange.by_token
         return answer, self._begin_session(exchange.expires_ms, now_ms)
 
     def _begin_session(self, expires_ms: int | None, now_ms: int) -> int:

@@ -174,7 +174,8 @@ class Broker:
         self.settings = settings = DynamicBrokerConfig(config)
         await live_settings.load(settings, store)
         self.security = security = BrokerSecurity(settings, loop, clock)
-        undo.callback(security.close)
+        undo.push_async_callback(security.close)
+        await security.tokens.start(store)
         logs = LogManager(
             config.log_dirs,
             self.broker_id,
@@ -322,6 +323,7 @@ class Broker:
             first_view=self._first_view,
             cold_reads=cold_reads,
             acls=acls,
+            tokens=security.tokens,
             counters=TopicCounters(),
             slow_appends=slow_appends,
         )
@@ -406,7 +408,7 @@ class Broker:
         try:
             self.usage.sample(time.monotonic(), time.thread_time())
             self.server.tick()
-            self.security.tick()
+            self.security.tick(is_controller=self.controller.is_active)
             self.replicas.tick(steady_clock_ms())
         except Exception:
             log.exception("upkeep failed")

@@ -73,6 +73,8 @@ class Connection(Protocol):
     peer_host: str
     principal: Principal
     """Who is at the other end; ANONYMOUS where nobody has to say. It may change by authentication only."""
+    by_token: bool
+    """Whether a delegation token said so (KIP-48)."""
     closed: bool
 
     def respond(self, parts: Sequence[Part]) -> None:
@@ -124,6 +126,7 @@ class PlaintextConnection:
         "_waits_for_memory",
         "_warm",
         "_writing",
+        "by_token",
         "closed",
         "idle_bucket",
         "listener",
@@ -149,6 +152,7 @@ class PlaintextConnection:
         self.listener = listener
         self.peer_host, self.peer_port = peer
         self.principal = ANONYMOUS
+        self.by_token = False
         self.closed = False
         self.idle_bucket = 0  # the IdleWatch's
         self._sock = sock

@@ -18,6 +18,7 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import StoredQuotas
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.consumer_offsets import ConsumerOffsets
+from ottla.metadata.delegation_tokens import DelegationTokens
 from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.store import MetadataStore
@@ -36,6 +37,7 @@ from ottla.server.handlers.auto_create import TopicCreator
 from ottla.server.handlers.client_quotas import ClientQuotasHandler
 from ottla.server.handlers.cluster import ClusterHandler
 from ottla.server.handlers.configs import ConfigsHandler
+from ottla.server.handlers.delegation_tokens import DelegationTokensHandler
 from ottla.server.handlers.delete_records import DeleteRecordsHandler
 from ottla.server.handlers.describe_producers import DescribeProducersHandler
 from ottla.server.handlers.features import FeaturesHandler
@@ -92,6 +94,7 @@ class Rooms:
     cold_reads: ColdReads
     counters: TopicCounters
     slow_appends: SlowAppends
+    tokens: DelegationTokens
     acls: StoredAcls | None = None
     """None: there is no authorizer, and everybody may do everything."""
 
@@ -171,6 +174,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         LeftOutHandler(),
         AclsHandler(rooms.acls),
         SaslHandler(),
+        DelegationTokensHandler(rooms.tokens, {x.name: x.protocol for x in config.listeners}, clock),
         ApiVersionsHandler(dispatcher),
     )
 

@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from ottla.metadata.config import BrokerConfig
@@ -27,7 +28,7 @@ from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
 from ottla.security.principal_builder import Identity, PrincipalBuilder, principal_builder
 from ottla.security.principals import Principal
 from ottla.security.scram import MECHANISMS as SCRAM
-from ottla.security.scram import Lookup, ScramServer, TokenLookup
+from ottla.security.scram import Lookup, ScramCredential, ScramServer
 from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, server_context
 from ottla.server.authenticator import Authenticator, Mechanism, SaslRules
@@ -40,6 +41,8 @@ HANDSHAKE_THREADS: Final = 2
 
 ScramLookup = Callable[[str], Lookup]
 """Mechanism to what finds its users' credentials."""
+TokenLookup = Callable[[str, str], tuple[ScramCredential, str, int] | None]
+"""Mechanism and a token's id to its credential, its owner's name, and when it ends."""
 
 
 class SecurityProblem(Exception):
@@ -154,7 +157,7 @@ class SecureListener:
     def _starter(self, mechanism: str, security: ListenerSecurity) -> Callable[[], SaslServer]:
         if mechanism in SCRAM:
             lookup = self._credentials(mechanism)
-            return lambda: ScramServer(mechanism, lookup, self._tokens)
+            return lambda: ScramServer(mechanism, lookup, partial(self._tokens, mechanism))
         text = security.of_mechanism(mechanism, "sasl.jaas.config")
         if text is None:
             raise ValueError(

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable
 
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.delegation_tokens import DelegationTokens
 from ottla.metadata.dynamic import OnQuotaConfig
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.security.clients import ClientSecurity
-from ottla.security.scram import ScramCredential
 from ottla.server.secure_listeners import SecureListeners, SecurityProblem
 
 
@@ -25,8 +25,9 @@ class BrokerSecurity:
         """Raises SecurityProblem."""
         config = settings.config
         self.credentials = ScramCredentials()
+        self.tokens = DelegationTokens(config, clock)
         self.listeners = SecureListeners(
-            config, loop, credentials=self.credentials.of, tokens=_no_tokens, clock=clock
+            config, loop, credentials=self.credentials.of, tokens=self.tokens.lookup, clock=clock
         )
 
         settings.checks.append(self.listeners.problem)
@@ -42,10 +43,12 @@ class BrokerSecurity:
 
         return heard
 
-    def tick(self) -> None:
+    def tick(self, *, is_controller: bool) -> None:
         self.listeners.renew()
+        self.tokens.expire(is_controller=is_controller)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self.tokens.stop()
         self.listeners.close()
 
 
@@ -64,7 +67,3 @@ def _between_brokers(config: BrokerConfig) -> ClientSecurity | None:
         )
     except ValueError as problem:
         raise SecurityProblem(f"connections among brokers, listener {name}: {problem}") from None
-
-
-def _no_tokens(token_id: str, now_ms: int) -> tuple[ScramCredential, str, int] | None:
-    return None

@@ -1,0 +1,260 @@
+"""Delegation tokens as the cluster's brokers share them: /delegation_token/tokens, and the way of changes.
+
+Called by the broker (start, stop, `expire` about once a second), by the handlers, and by SCRAM for every
+client that shows a token. As in Kafka each change is the token's node, then a sequential notification with
+the token's id, for everybody to read again. Hearing twice, or late, does no harm.
+
+Invariant: what this broker has changed, it knows when the call returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from ottla.metadata.client_quotas import desanitize, sanitize
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.store import (
+    Cancel,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    StoreError,
+    StoreUnavailable,
+    ensure_path,
+    get_many,
+)
+from ottla.security.delegation_tokens import Lifetimes, Token, hmac_of
+from ottla.security.principals import Principal
+from ottla.security.scram import ScramCredential, new_credential
+
+log = logging.getLogger(__name__)
+
+TOKENS: Final = "/delegation_token/tokens"
+CHANGES: Final = "/delegation_token/token_changes"
+CHANGE_PREFIX: Final = f"{CHANGES}/token_change_"
+CHANGE_EXPIRATION_MS: Final = 15 * 60 * 1000
+_RETRY_DELAY_S: Final = 1.0
+_VERSION: Final = 3
+
+
+class DelegationTokens:
+    """`clock` gives wall time in ms. Without a secret there are none (`enabled`)."""
+
+    def __init__(self, config: BrokerConfig, clock: Callable[[], int]) -> None:
+        self._secret = (
+            config.get_optional_str("delegation.token.secret.key")
+            or config.get_optional_str("delegation.token.master.key")
+            or ""
+        )
+        self.lifetimes = Lifetimes(
+            config.get_int("delegation.token.max.lifetime.ms"),
+            config.get_int("delegation.token.expiry.time.ms"),
+        )
+        self._check_interval_ms = config.get_int("delegation.token.expiry.check.interval.ms")
+        self._clock = clock
+        self._checked_ms = clock()
+        self._known: dict[str, Token] = {}
+        self._by_hmac: dict[bytes, str] = {}
+        self._credentials: dict[tuple[str, str], ScramCredential] = {}
+        self._store: MetadataStore | None = None
+        self._changed = asyncio.Event()
+        self._seen = -1
+        self._cancel: Cancel | None = None
+        self._follower: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self._secret)
+
+    async def start(self, store: MetadataStore) -> None:
+        """Load all, and follow the changes. Raises StoreError."""
+        if not self.enabled:
+            return
+        self._store = store
+        await ensure_path(store, TOKENS)
+        await ensure_path(store, CHANGES)
+        # Watch first, then note where the changes stand, then load: nothing falls between.
+        self._cancel = await store.watch_children(CHANGES, self._changed.set)
+        self._seen = max(map(_sequence, await store.children(CHANGES)), default=-1)
+        for token_id in await store.children(TOKENS):
+            await self._reload(token_id)
+        self._follower = asyncio.ensure_future(self._follow(store))
+
+    async def stop(self) -> None:
+        if self._cancel is not None:
+            self._cancel()
+        tasks = [task for task in (self._follower, self._expiring) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- what there is ------------------------------------------------------------------------------
+
+    def all(self) -> list[Token]:
+        return list(self._known.values())
+
+    def hmac(self, token: Token) -> bytes:
+        return hmac_of(token.id, self._secret)
+
+    def by_hmac(self, code: bytes) -> Token | None:
+        return self._known.get(self._by_hmac.get(code, ""))
+
+    def lookup(self, mechanism: str, token_id: str) -> tuple[ScramCredential, str, int] | None:
+        """For SCRAM: a token's credential, its owner's name, and when it ends."""
+        token = self._known.get(token_id)
+        if token is None:
+            return None
+        made = self._credentials.get((mechanism, token_id))
+        if made is None:
+            made = new_credential(mechanism, base64.b64encode(self.hmac(token)).decode())
+            self._credentials[mechanism, token_id] = made
+        return made, token.owner.name, token.expires_ms
+
+    # --- changes ------------------------------------------------------------------------------------
+
+    async def put(self, token: Token) -> None:
+        """Make or change a token. Raises StoreError."""
+        store = self._at_work()
+        path, data = f"{TOKENS}/{token.id}", encode(token)
+        try:
+            await store.set(path, data)
+        except NoNode:
+            with contextlib.suppress(NodeExists):
+                await store.create(path, data, make_parents=True)
+        self._take(token)
+        await self._announce(token.id)
+
+    async def remove(self, token_id: str) -> None:
+        """Raises StoreError."""
+        with contextlib.suppress(NoNode):
+            await self._at_work().delete(f"{TOKENS}/{token_id}")
+        self._forget(token_id)
+        await self._announce(token_id)
+
+    def expire(self, *, is_controller: bool) -> None:
+        """Remove what is over, now and then; the controller's job."""
+        now_ms = self._clock()
+        if not self.enabled or now_ms - self._checked_ms < self._check_interval_ms:
+            return
+        self._checked_ms = now_ms
+        if is_controller and (self._expiring is None or self._expiring.done()):
+            self._expiring = asyncio.ensure_future(self._remove_expired(now_ms))
+
+    async def _remove_expired(self, now_ms: int) -> None:
+        for token in self.all():
+            if token.is_over(now_ms):
+                log.info("delegation token %s of %s has expired", token.id, token.owner)
+                try:
+                    await self.remove(token.id)
+                except StoreError as problem:
+                    log.warning("a delegation token stays for now: %s", problem)
+
+    def _at_work(self) -> MetadataStore:
+        assert self._store is not None, "there are tokens after `start`, with a secret"
+        return self._store
+
+    async def _announce(self, token_id: str) -> None:
+        await self._at_work().create(CHANGE_PREFIX, token_id.encode(), sequential=True, make_parents=True)
+
+    def _take(self, token: Token) -> None:
+        self._known[token.id] = token
+        self._by_hmac[self.hmac(token)] = token.id
+
+    def _forget(self, token_id: str) -> None:
+        token = self._known.pop(token_id, None)
+        if token is not None:
+            self._by_hmac.pop(self.hmac(token), None)
+        for key in [key for key in self._credentials if key[1] == token_id]:
+            del self._credentials[key]
+
+    # --- what others change -------------------------------------------------------------------------
+
+    async def _follow(self, store: MetadataStore) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._process_changes(store)
+            except StoreUnavailable as problem:
+                log.warning("cannot read the changes of delegation tokens, trying again: %s", problem)
+                self._changed.set()
+                await asyncio.sleep(_RETRY_DELAY_S)
+            except Exception:
+                log.exception("following delegation tokens failed, trying again")
+                self._changed.set()
+                await asyncio.sleep(_RETRY_DELAY_S)
+
+    async def _process_changes(self, store: MetadataStore) -> None:
+        names = await store.children(CHANGES)
+        new = sorted((name for name in names if _sequence(name) > self._seen), key=_sequence)
+        found = await get_many(store, [f"{CHANGES}/{name}" for name in new])
+        for token_id in dict.fromkeys(entry[0].decode("utf-8", "replace") for entry in found if entry):
+            await self._reload(token_id)
+        if new:
+            self._seen = _sequence(new[-1])
+        await self._purge(store, names)
+
+    async def _reload(self, token_id: str) -> None:
+        found = await self._at_work().get(f"{TOKENS}/{token_id}")
+        if found is None:
+            self._forget(token_id)
+            return
+        try:
+            self._take(decode(found[0]))
+        except ValueError as problem:
+            log.error("ignoring the delegation token %s: %s", token_id, problem)
+
+    async def _purge(self, store: MetadataStore, names: list[str]) -> None:
+        """Remove old notifications; any broker may, and all do."""
+        oldest_ms = self._clock() - CHANGE_EXPIRATION_MS
+        for name in sorted(names, key=_sequence):
+            stat = await store.exists(f"{CHANGES}/{name}")
+            if stat is not None and stat.ctime_ms >= oldest_ms:
+                return
+            with contextlib.suppress(NoNode):
+                await store.delete(f"{CHANGES}/{name}")
+
+
+def encode(token: Token) -> bytes:
+    """As it stands in the store."""
+    value = {
+        "version": _VERSION,
+        "owner": sanitize(str(token.owner)),
+        "tokenRequester": sanitize(str(token.requester)),
+        "renewers": [sanitize(str(renewer)) for renewer in token.renewers],
+        "issueTimestamp": token.issued_ms,
+        "maxTimestamp": token.max_ms,
+        "expiryTimestamp": token.expires_ms,
+        "tokenId": token.id,
+    }
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode(data: bytes) -> Token:
+    """Raises ValueError."""
+    try:
+        value = json.loads(data)
+        if not 0 < value["version"] <= _VERSION:
+            raise ValueError(f"version {value['version']} is not known")
+        owner = _principal(value["owner"])
+        requester = _principal(value["tokenRequester"]) if value["version"] >= _VERSION else owner
+        times = (int(value[name]) for name in ("issueTimestamp", "maxTimestamp", "expiryTimestamp"))
+        return Token(value["tokenId"], owner, requester, tuple(map(_principal, value["renewers"])), *times)
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"not a delegation token: {problem!r}") from None
+
+
+def _principal(text: str) -> Principal:
+    return Principal.parse(desanitize(text) or "")
+
+
+def _sequence(name: str) -> int:
+    digits = name.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else -1
