@@ -11,6 +11,7 @@ from typing import Any
 
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.coordinator import ClientContext, GroupCoordinator
+from ottla.coordinators.ports import ACKS_ALL
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     DescribeGroupsRequest,
@@ -93,6 +94,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.batches: dict[int, list[bytes]] = {}
         self.answers: list[ErrorCode] = []
+        self.acks: list[int] = []
         self.held: list[asyncio.Future[None]] = []
         self.hold = False
 
@@ -100,8 +102,15 @@ class MemoryLog:
         return True
 
     async def append(
-        self, partition: int, batch: bytes, *, timeout_ms: int | None = None, guard: object | None = None
+        self,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: int = ACKS_ALL,
+        timeout_ms: int | None = None,
+        guard: object | None = None,
     ) -> ErrorCode:
+        self.acks.append(acks)
         answer = self.answers.pop(0) if self.answers else ErrorCode.NONE
         if answer is ErrorCode.NONE:
             self.batches.setdefault(partition, []).append(batch)

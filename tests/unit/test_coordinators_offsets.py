@@ -9,6 +9,7 @@ from coordinators_world import CONTEXT, World, commit, finished, settle, story
 from ottla.coordinators.offsets import CommittedOffset, GroupOffsets
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
+    DeleteGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
@@ -352,3 +353,14 @@ def test_a_commit_under_way_does_not_outlive_the_deletion_of_its_offset() -> Non
     later = offsets.begin_commit(commits)
     offsets.end_commit(later, commits, succeeded=True)
     assert offsets.committed == commits
+
+
+@story
+async def test_commits_have_the_acks_of_the_settings_and_tombstones_none() -> None:
+    world = await World(offsets_commit_required_acks=1).started()
+    assert await commit(world, 1) == ErrorCode.NONE
+    request = DeleteGroupsRequest(groups_names=["g"])
+    deleted = await world.coordinator.delete_groups(request, 2, CONTEXT)
+    assert deleted.results[0].error_code == ErrorCode.NONE
+    assert world.log.records()[-1].value is None
+    assert world.log.acks == [1, 0]

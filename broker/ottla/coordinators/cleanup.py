@@ -15,6 +15,7 @@ from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
 from ottla.coordinators.journal import Entry, Journal
 from ottla.coordinators.offsets import CommittedOffset, TopicPartition
+from ottla.coordinators.ports import NO_ACKS
 from ottla.coordinators.registry import Registry
 from ottla.protocol.errors import ErrorCode
 
@@ -68,7 +69,11 @@ class Cleanup:
         self, groups: Iterable[Group], select: Callable[[Group], list[TopicPartition]], now_ms: int
     ) -> int:
         """Remove the selected offsets, and groups that have nothing left. The memory goes first: a broker
-        that fails before the tombstones are written reads the old records, and cleans up again."""
+        that fails before the tombstones are written reads the old records, and cleans up again.
+
+        Tombstones wait for no replica, and are written also where those are too few: what was deleted must
+        not come back with the next start of this broker.
+        """
         removed_count = 0
         tombstones: dict[int, list[Entry]] = defaultdict(list)
         for group in groups:
@@ -84,11 +89,13 @@ class Cleanup:
                 if group.generation > 0:
                     entries.append((records.group_key(group.group_id), None))
         writes = [
-            self._journal.append(partition, entries[start : start + TOMBSTONES_PER_BATCH], now_ms)
+            self._journal.append(
+                partition, entries[start : start + TOMBSTONES_PER_BATCH], now_ms, acks=NO_ACKS
+            )
             for partition, entries in tombstones.items()
             for start in range(0, len(entries), TOMBSTONES_PER_BATCH)
         ]
         for error in await asyncio.shield(asyncio.gather(*writes)):
             if error is not ErrorCode.NONE:
-                logger.warning("tombstones were not replicated (%s); the next leader cleans up", error.name)
+                logger.warning("tombstones were not written (%s); the next leader cleans up", error.name)
         return removed_count

@@ -20,6 +20,7 @@ class GroupConfig:
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4_096
+    offsets_commit_required_acks: int = -1
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50

@@ -94,7 +94,8 @@ class GroupCoordinator:
         self._clock = clock
         self._scheduler = scheduler or LoopScheduler()
         self._membership = Membership(config, member_ids)
-        self._journal = Journal(log, Codec(config.offsets_topic_compression_codec))
+        codec = Codec(config.offsets_topic_compression_codec)
+        self._journal = Journal(log, codec, config.offsets_commit_required_acks)
         self._deadlines = Deadlines(self._scheduler, self._timer_fired)
         self._registry = Registry(config, log, self._scheduler, clock, self._loaded, self._unloaded)
         self._cleanup = Cleanup(config, self._registry, self._journal)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from ottla.coordinators.ports import CoordinatorLog
+from ottla.coordinators.ports import ACKS_ALL, CoordinatorLog
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Record, build_batch
@@ -60,8 +60,9 @@ TRANSACTION_ERRORS = (
 
 
 class Journal:
-    def __init__(self, log: CoordinatorLog, codec: Codec) -> None:
+    def __init__(self, log: CoordinatorLog, codec: Codec, acks: int = ACKS_ALL) -> None:
         self._log = log
+        self._acks = acks
         self._codec = codec
         self._tasks: set[asyncio.Task[ErrorCode]] = set()
 
@@ -71,11 +72,12 @@ class Journal:
         entries: Sequence[Entry],
         now_ms: int,
         *,
+        acks: int | None = None,
         timeout_ms: int | None = None,
         producer: Producer | None = None,
     ) -> asyncio.Task[ErrorCode]:
         """Write one batch, of a producer's transaction if one is given; the result is the log's error code.
-        Appends begin in the order of the calls.
+        Appends begin in the order of the calls; `acks` is the journal's own unless it is given.
 
         Every append is a task of its own, also where the caller could await it directly: an append that
         jumped this queue could put a group's metadata behind its tombstone.
@@ -89,7 +91,9 @@ class Journal:
             transactional=producer is not None,
         )
         guard = None if producer is None else producer.guard
-        task = asyncio.get_running_loop().create_task(self._append(partition, batch, timeout_ms, guard))
+        task = asyncio.get_running_loop().create_task(
+            self._append(partition, batch, self._acks if acks is None else acks, timeout_ms, guard)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -100,10 +104,10 @@ class Journal:
             await asyncio.wait(self._tasks)
 
     async def _append(
-        self, partition: int, batch: bytes, timeout_ms: int | None, guard: object | None
+        self, partition: int, batch: bytes, acks: int, timeout_ms: int | None, guard: object | None
     ) -> ErrorCode:
         try:
-            error = await self._log.append(partition, batch, timeout_ms=timeout_ms, guard=guard)
+            error = await self._log.append(partition, batch, acks=acks, timeout_ms=timeout_ms, guard=guard)
         except KafkaError as problem:
             error = problem.code
         except Exception:

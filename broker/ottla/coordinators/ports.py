@@ -9,6 +9,10 @@ from typing import Protocol
 
 from ottla.protocol.errors import ErrorCode
 
+ACKS_ALL = -1
+"""Answered once all replicas in sync have it; refused where those are too few."""
+NO_ACKS = 0
+
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
@@ -27,9 +31,15 @@ class CoordinatorLog(Protocol):
     def is_leader(self, partition: int) -> bool: ...
 
     async def append(
-        self, partition: int, batch: bytes, *, timeout_ms: int | None = None, guard: object | None = None
+        self,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: int = ACKS_ALL,
+        timeout_ms: int | None = None,
+        guard: object | None = None,
     ) -> ErrorCode:
-        """Append with acks=all; answer within `timeout_ms`, or the log's own (REQUEST_TIMED_OUT). `guard`
+        """Append; with acks=all answer within `timeout_ms`, or the log's own (REQUEST_TIMED_OUT). `guard`
         lets the first batch of a transaction in (see `storage.producers`).
 
         The append to the leader's own log must come before the first suspension, so that batches lie in

@@ -114,7 +114,6 @@ _WITHOUT_EFFECT = """
     num.network.threads INT 3 1
     num.replica.alter.log.dirs.threads INT -
     num.replica.fetchers INT 1
-    offsets.commit.required.acks SHORT -1
     producer.purgatory.purge.interval.requests INT 1000
     queued.max.requests INT 500 1
     replica.socket.receive.buffer.bytes INT 65536
@@ -350,6 +349,7 @@ _ACTED_UPON = [
     K("group.max.session.timeout.ms", INT, "1800000", "Longest session a member may ask for."),
     K("group.max.size", INT, INT_MAX, "Members a group may have.", at_least(1)),
     K("offset.metadata.max.bytes", INT, "4096", "Largest metadata of an offset commit."),
+    K("offsets.commit.required.acks", SHORT, "-1", "Acks of what is written about groups."),
     K("offsets.commit.timeout.ms", INT, "5000", "How long a commit waits for replicas.", at_least(1)),
     K("offsets.load.buffer.size", INT, "5242880", "Bytes read at once when loading groups.", at_least(1)),
     K("offsets.retention.minutes", INT, "10080", "How long offsets of an empty group stay.", at_least(1)),

@@ -14,7 +14,7 @@ from ottla.protocol.records import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, parse_ba
 from ottla.replication.manager import ReplicaManager
 from ottla.server.cold_reads import ColdReads
 from ottla.server.purgatory import Purgatory
-from ottla.server.replicated_append import append_replicated
+from ottla.server.replicated_append import ACKS_ALL, append_replicated
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,13 @@ class ReplicatedLog:
         return -1 if replica is None else replica.leader_epoch
 
     async def append(
-        self, partition: int, batch: bytes, *, timeout_ms: int | None = None, guard: object | None = None
+        self,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: int = ACKS_ALL,
+        timeout_ms: int | None = None,
+        guard: object | None = None,
     ) -> ErrorCode:
         """Append, and wait for the in-sync replicas. The append itself comes before any suspension."""
         return await append_replicated(
@@ -60,6 +66,7 @@ class ReplicatedLog:
             self._purgatory,
             (self.topic, partition),
             batch,
+            acks=acks,
             now_ms=self._clock(),
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             guard=guard,
