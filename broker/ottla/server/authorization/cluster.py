@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeDelegationTokenRequest,
@@ -146,12 +148,25 @@ def describe_tokens(access: Access, message: DescribeDelegationTokenRequest) -> 
     return amend
 
 
-def create_token(access: Access, message: Any) -> None:
-    """For oneself anybody; for another owner CREATE_TOKENS on that user."""
+def create_token(access: Access, message: CreateDelegationTokenRequest) -> Amend | None:
+    """For oneself anybody; for another owner CREATE_TOKENS on that user.
+
+    Whether the connection may talk of tokens at all comes first in Kafka, and is the handler's to say; so a
+    request that is denied goes on with a renewer that the handler refuses, which is called by its name here.
+    """
     if not message.owner_principal_name:
-        return
+        return None
     owner = Principal(message.owner_principal_type or "", message.owner_principal_name)
-    if owner != access.request.principal and not access.allows(
+    if owner == access.request.principal or access.allows(
         Operation.CREATE_TOKENS, ResourceType.USER, str(owner)
     ):
-        raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "")
+        return None
+    nobody = CreateDelegationTokenRequest.CreatableRenewers(principal_type="", principal_name="")
+    message.renewers = [nobody]
+
+    def amend(response: CreateDelegationTokenResponse) -> None:
+        assert response.error_code, "the handler took a renewer that is no user"
+        if response.error_code == ErrorCode.INVALID_PRINCIPAL_TYPE:
+            response.error_code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+
+    return amend
