@@ -34,6 +34,7 @@ from ottla.storage import page_cache
 MIB = 1 << 20
 BATCHES, RECORDS = 400, 60
 TOPIC = "t"
+pytestmark = pytest.mark.timeout(420)
 
 
 is_resident: Final = page_cache.is_resident
