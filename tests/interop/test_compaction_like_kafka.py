@@ -32,6 +32,7 @@ from ottla.protocol.records import Record, build_batch
 from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
 
 WAIT_S = 120.0
+pytestmark = pytest.mark.timeout(600)
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
