@@ -406,7 +406,7 @@ def _checked(records: bytes | memoryview | None, version: int, transactional: bo
     if length + LOG_OVERHEAD != len(records):
         records = single_batch(memoryview(records))
     if attributes & _TRANSACTIONAL and not transactional:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "")
     if version < 7 and attributes & _CODEC_MASK == Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
     return records

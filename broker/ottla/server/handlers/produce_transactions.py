@@ -136,4 +136,4 @@ def _refuse(admitted: Admitted, verdicts: Verdicts) -> None:
         elif error is ErrorCode.INVALID_TXN_STATE:
             admitted[key] = KafkaError(error, "Partition was not added to the transaction")
         elif error:
-            admitted[key] = KafkaError(error)
+            admitted[key] = KafkaError(error, "")
