@@ -121,12 +121,6 @@ _WITHOUT_EFFECT = """
     socket.connection.setup.timeout.max.ms LONG 30000
     socket.connection.setup.timeout.ms LONG 10000
     telemetry.max.bytes INT 1048576 1
-    transaction.abort.timed.out.transaction.cleanup.interval.ms INT 10000 1
-    transaction.max.timeout.ms INT 900000 1
-    transaction.partition.verification.enable BOOLEAN true
-    transaction.remove.expired.transaction.cleanup.interval.ms INT 3600000 1
-    transaction.state.log.load.buffer.size INT 5242880 1
-    transactional.id.expiration.ms INT 604800000 1
     zookeeper.max.in.flight.requests INT 10 1
 """
 
@@ -378,6 +372,35 @@ _ACTED_UPON = [
         "104857600",
         "Segment size of __transaction_state.",
         at_least(1),
+    ),
+    K(
+        "transaction.state.log.load.buffer.size",
+        INT,
+        "5242880",
+        "Bytes of __transaction_state read at a time when it is loaded.",
+        at_least(1),
+    ),
+    K("transaction.max.timeout.ms", INT, "900000", "The longest timeout of a transaction.", at_least(1)),
+    K(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        INT,
+        "10000",
+        "How often transactions past their timeout are looked for.",
+        at_least(1),
+    ),
+    K("transactional.id.expiration.ms", INT, "604800000", "How long an unused id is known.", at_least(1)),
+    K(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        INT,
+        "3600000",
+        "How often such ids are looked for.",
+        at_least(1),
+    ),
+    K(
+        "transaction.partition.verification.enable",
+        BOOLEAN,
+        "true",
+        "Ask the coordinator before a transaction begins in a partition (KIP-890).",
     ),
     K("offsets.topic.compression.codec", INT, "0", "Codec of __consumer_offsets.", between(0, 4)),
     # sockets
