@@ -1,0 +1,215 @@
+"""`python -m bench.hostile`: what an honest producer feels while others attack the broker.
+
+Ottla and Apache Kafka, a broker each, in turns, on core 0 with all their threads and processes; all clients
+on core 1, the attackers nicer than the honest one. For each attack, in one run on the same broker: the
+producer sends a record every few milliseconds, alone and then beside the attack. What is compared is the
+latency of the two parts; the aim is a p99 of at most twice as much.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench.compaction import PACED, Connection, paced, percentile
+from bench.memory import touch_free_pages
+from bench.sides import KafkaSide, OttlaSide, Side
+from bench.tools import CLIENT_CORE
+from ottla.protocol import frames
+from ottla.protocol.compression import Codec, compress
+from ottla.protocol.legacy_records import encode_message_set
+from ottla.protocol.messages import MetadataRequest, ProduceRequest
+from ottla.protocol.records import Record
+
+BOMBED = "bench-bombed"
+BOMB_MESSAGES = 200_000
+NICENESS = 10
+_NOW_MS = 1_700_000_000_000
+
+
+class Round(NamedTuple):
+    """One attack on one side; latencies in ms."""
+
+    alone_ms: list[float]
+    attacked_ms: list[float]
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
+
+
+def bombs(port: int) -> None:
+    """Four connections, each with one old-format batch after the other that becomes 200,000 messages."""
+    one = encode_message_set([Record(0, _NOW_MS, b"k", b"v")], 1)
+    wrapper = encode_message_set([Record(0, _NOW_MS, None, compress(Codec.GZIP, one * BOMB_MESSAGES))], 1)
+    records = bytearray(wrapper)
+    records[17] = Codec.GZIP
+    records[12:16] = crc32(bytes(records[16:])).to_bytes(4, "big")
+    data = ProduceRequest.PartitionProduceData(index=0, records=bytes(records))
+    asked = ProduceRequest.TopicProduceData(name=BOMBED, partition_data=[data])
+    bomb = frames.encode_request(
+        ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[asked]), 2, 1, "bomber"
+    )
+    sockets = [connect(port) for _ in range(4)]
+    for sock in sockets:
+        sock.sendall(bomb)
+    while True:
+        for sock in sockets:
+            size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+            sock.recv(size, socket.MSG_WAITALL)
+            sock.sendall(bomb)
+
+
+def slow_senders(port: int) -> None:
+    """Five hundred requests of a megabyte that come byte by byte, two thousand bytes a second in all."""
+    sockets = [connect(port) for _ in range(500)]
+    for sock in sockets:
+        sock.sendall((1 << 20).to_bytes(4, "big"))
+    while True:
+        for sock in sockets:
+            sock.sendall(b"\0")
+            time.sleep(1 / 2000)
+
+
+def half_open(port: int) -> None:
+    """A hundred new connections a second that say nothing, a thousand of them held."""
+    held: list[socket.socket] = []
+    while True:
+        held.append(connect(port))
+        if len(held) > 1000:
+            held.pop(0).close()
+        time.sleep(1 / 100)
+
+
+def lies(port: int) -> None:
+    """Two hundred connections a second with a frame of any length claim."""
+    rng = random.Random(1)
+    while True:
+        with suppress(OSError), connect(port) as sock:
+            sock.sendall(rng.randbytes(4) + rng.randbytes(rng.randrange(200)))
+        time.sleep(1 / 200)
+
+
+def damage(port: int) -> None:
+    """Two hundred damaged requests a second."""
+    rng = random.Random(2)
+    topics = [MetadataRequest.MetadataRequestTopic(name="t") for _ in range(20)]
+    whole = frames.encode_request(MetadataRequest(topics=topics), 9, 1, "fuzzer")
+    while True:
+        data = bytearray(whole)
+        for _ in range(3):
+            data[rng.randrange(4, len(data))] = rng.randrange(256)
+        with suppress(OSError), connect(port) as sock:
+            sock.sendall(data)
+            sock.recv(1)
+        time.sleep(1 / 200)
+
+
+ATTACKS: dict[str, Callable[[int], None]] = {
+    "bombs": bombs,
+    "slow senders": slow_senders,
+    "half-open connections": half_open,
+    "lying lengths": lies,
+    "damaged requests": damage,
+}
+
+
+def _attack(attack: Callable[[int], None], port: int) -> None:
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    os.nice(NICENESS)
+    attack(port)
+
+
+@contextmanager
+def under(attack: Callable[[int], None], port: int) -> Iterator[None]:
+    process = multiprocessing.Process(target=_attack, args=(attack, port), daemon=True)
+    process.start()
+    try:
+        yield
+        if not process.is_alive():
+            raise click.ClickException("the attacker died")
+    finally:
+        process.kill()
+        process.join()
+
+
+def run(side: Side, attack: Callable[[int], None], rate: float, seconds: float) -> Round:
+    side.create_topic(PACED)
+    side.create_topic(BOMBED)
+    touch_free_pages()
+    connection = Connection(side.leader_port(PACED))
+    try:
+        paced(connection, rate, lambda since_s: since_s > 2)
+        alone = paced(connection, rate, lambda since_s: since_s > seconds)
+        with under(attack, side.leader_port(BOMBED)):
+            paced(connection, rate, lambda since_s: since_s > 2)
+            attacked = paced(connection, rate, lambda since_s: since_s > seconds)
+    finally:
+        connection.close()
+    side.delete_topic(PACED)
+    side.delete_topic(BOMBED)
+    return Round(alone, attacked)
+
+
+def show(found: dict[tuple[str, str], list[Round]]) -> Table:
+    table = Table(title="Produce beside an attack, medians of the rounds")
+    names = ("attack", "side", "p50 alone", "p50 attacked", "p99 alone", "p99 attacked", "p99 ratio")
+    for name in names:
+        table.add_column(name, justify="left" if name in ("attack", "side") else "right")
+    for (attack, side), rounds in found.items():
+
+        def median(of: Callable[[Round], float], rounds: list[Round] = rounds) -> float:
+            return statistics.median(of(each) for each in rounds)
+
+        table.add_row(
+            attack,
+            side,
+            f"{median(lambda r: percentile(r.alone_ms, 0.5)):.2f} ms",
+            f"{median(lambda r: percentile(r.attacked_ms, 0.5)):.2f} ms",
+            f"{median(lambda r: percentile(r.alone_ms, 0.99)):.2f} ms",
+            f"{median(lambda r: percentile(r.attacked_ms, 0.99)):.2f} ms",
+            f"{median(lambda r: percentile(r.attacked_ms, 0.99) / percentile(r.alone_ms, 0.99)):.2f}",
+        )
+    return table
+
+
+@click.command()
+@click.argument("attacks", nargs=-1)
+@click.option("--rate", default=200.0, show_default=True, help="Records a second of the honest producer.")
+@click.option("--seconds", default=10.0, show_default=True, help="Measured of each part.")
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+def main(attacks: tuple[str, ...], rate: float, seconds: float, rounds: int, only: str | None) -> None:
+    """Latencies of a producer alone, and beside ATTACKS (all, or those with one of these words)."""
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    chosen = {n: a for n, a in ATTACKS.items() if not attacks or any(word in n for word in attacks)}
+    found: dict[tuple[str, str], list[Round]] = {}
+    kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
+        sides: list[Side] = [
+            stack.enter_context(kind(root / name, 1)) for name, kind in kinds.items() if only in (None, name)
+        ]
+        for name, attack in chosen.items():
+            for _ in range(rounds):
+                for side in sides:
+                    found.setdefault((name, side.name), []).append(run(side, attack, rate, seconds))
+    Console(width=132).print(show(found))
+
+
+if __name__ == "__main__":
+    main()
