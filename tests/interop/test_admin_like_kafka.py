@@ -312,3 +312,20 @@ def test_what_is_not_served_without_kraft(ports: dict[str, int]) -> None:
         talk.note("an envelope", "closes the connection")
 
     same(ports, story)
+
+
+def test_there_are_no_acls_without_an_authorizer(ports: dict[str, int]) -> None:
+    entry = {"principal": "User:anna", "host": "*", "operation": 3, "permission_type": 3}
+    wanted = {"resource_type_filter": 2, "resource_name_filter": "t", "pattern_type_filter": 3}
+    who = {"principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}
+    creation = m.CreateAclsRequest.AclCreation(resource_type=2, resource_name="t", **entry)
+
+    async def story(talk: Talk) -> None:
+        for version in range(4):
+            describe = m.DescribeAclsRequest(**wanted, **who)
+            await talk.ask(f"describe v{version}", "anna", describe, version)
+            await talk.ask(f"create v{version}", "anna", m.CreateAclsRequest(creations=[creation]), version)
+            delete = m.DeleteAclsRequest(filters=[m.DeleteAclsRequest.DeleteAclsFilter(**wanted, **who)])
+            await talk.ask(f"delete v{version}", "anna", delete, version)
+
+    same(ports, story)
