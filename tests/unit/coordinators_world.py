@@ -25,7 +25,7 @@ from ottla.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from ottla.protocol.records import Record, decode_batch
+from ottla.protocol.records import Record, decode_batch, parse_batch_header
 
 WALL_TIME_MS = 1_700_000_000_000
 SESSION_MS = 10_000
@@ -113,12 +113,18 @@ class MemoryLog:
         self.acks.append(acks)
         answer = self.answers.pop(0) if self.answers else ErrorCode.NONE
         if answer is ErrorCode.NONE:
-            self.batches.setdefault(partition, []).append(batch)
+            self.put(partition, batch)
         if self.hold:
             gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.held.append(gate)
             await gate
         return answer
+
+    def put(self, partition: int, batch: bytes) -> None:
+        """Give it the next offsets, as a log does."""
+        batches = self.batches.setdefault(partition, [])
+        offset = parse_batch_header(batches[-1]).next_offset if batches else 0
+        batches.append(struct.pack(">q", offset) + batch[8:])
 
     def release(self) -> None:
         self.hold = False
