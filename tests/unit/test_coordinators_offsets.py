@@ -364,3 +364,18 @@ async def test_commits_have_the_acks_of_the_settings_and_tombstones_none() -> No
     assert deleted.results[0].error_code == ErrorCode.NONE
     assert world.log.records()[-1].value is None
     assert world.log.acks == [1, 0]
+
+
+@story
+async def test_groups_that_move_away_while_others_expire_are_left_alone() -> None:
+    world = await World(offsets_retention_minutes=60, offsets_retention_check_interval_ms=2**40).started()
+    for at in range(250):
+        await commit(world, 1, group=f"g-{at}")
+    await world.time.advance(61 * MINUTE_MS)
+    expiring = asyncio.create_task(world.coordinator.expire_offsets())
+    await asyncio.sleep(0)
+    world.coordinator.unload(0)
+    expired_count = await expiring
+    tombstones = [record for record in world.log.records() if record.value is None]
+    assert 0 < expired_count < 250
+    assert len(tombstones) == expired_count
