@@ -17,6 +17,7 @@ from bench.report import Result, as_json, as_markdown, machine, table
 from bench.runner import Plan, warm_up
 from bench.tools import ToolFailed, consumed, produced
 from bench.usage import parse_rollup, usage_of
+from ottla.local.ports import wait_until
 from ottla.protocol.records import Record, build_batch
 
 PRODUCED = """\
@@ -120,10 +121,17 @@ def test_a_cold_file_is_out_of_memory_until_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "00000000000000000000.log"
     file.write_bytes(os.urandom(1 << 20))
     assert resident_share(file) == 1.0
-    make_cold([file, tmp_path / "gone.log"])
-    if resident_share(file) == 1.0:
+    shares: list[float] = []
+
+    def is_cold() -> bool:
+        """What somebody just looks at or writes back stays: once more, then."""
+        make_cold([file, tmp_path / "gone.log"])
+        shares.append(resident_share(file))
+        return shares[-1] < 0.05
+
+    if not wait_until(is_cold, timeout_s=20) and set(shares) == {1.0}:
         pytest.skip("Docker or a tmpfs: this file system cannot let go of pages")
-    assert resident_share(file) < 0.05
+    assert shares[-1] < 0.05
     file.read_bytes()
     assert resident_share(file) == 1.0
 

@@ -639,16 +639,16 @@ def test_a_broker_knows_that_a_leader_is_alive_before_it_is_told_to_follow_it() 
             await ask_isr(cluster, "alone", [1])
             await cluster.crash(1)
             await cluster.settled()
-            for node in cluster.nodes.values():
-                node.fake.received.clear()
+            other = cluster.nodes[0].fake
+            await other.until(lambda fake: fake.partition_states("alone")[-1].leader == NO_LEADER)
             back = await cluster.start(1)
             await cluster.until(lambda: cluster.leader("alone") == 1)
-            for fake in (back.fake, cluster.nodes[0].fake):
-                await fake.until(lambda fake: bool(fake.partition_states("alone")))
-                known: set[int] = set()
+            for fake in (back.fake, other):
+                await fake.until(lambda fake: [s.leader for s in fake.partition_states("alone")][-1:] == [1])
+                known = {NO_LEADER}
                 for message in fake.received:
                     if isinstance(message, UpdateMetadataRequest):
-                        known = {broker.id for broker in message.live_brokers}
+                        known = {NO_LEADER, *(broker.id for broker in message.live_brokers)}
                     elif isinstance(message, LeaderAndIsrRequest):
                         named = {s.leader for t in message.topic_states for s in t.partition_states}
                         assert named <= known
