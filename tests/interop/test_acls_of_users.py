@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -24,7 +25,11 @@ from confluent_kafka.admin import (
 
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import ChildProcess
-from tests.interop.secured import PLAIN_MODULE
+from ottla.protocol import messages as m
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.types import Message
+from ottla.security import acls
+from tests.interop.secured import PLAIN_MODULE, SaslTalk
 
 pytestmark = pytest.mark.timeout(420)
 USERS = ("anna", "alice", "bob")
@@ -49,6 +54,7 @@ def of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientSettings]:
         "super.users": "User:ANONYMOUS;User:anna",
         "group.initial.rebalance.delay.ms": "0",
         "auto.create.topics.enable": "false",
+        "delegation.token.secret.key": "the key of keys",
     }
     script = Path(__file__).with_name("single_broker.py")
     ready, log = directory / "ready", directory / "broker.log"
@@ -188,3 +194,40 @@ def test_a_reader_stops_when_its_acl_goes(of: ClientSettings) -> None:
         heard(consumer, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     finally:
         consumer.close()
+
+
+def test_tokens_of_others_need_an_acl(of: ClientSettings) -> None:
+    """To have a token made for somebody else, or to see it, takes an ACL on the user or on the token."""
+    port = int(of("anna")["bootstrap.servers"].rpartition(":")[2])
+    for_bob = m.CreateDelegationTokenRequest(
+        owner_principal_type="User", owner_principal_name="bob", max_lifetime_ms=-1
+    )
+
+    def ask(user: str, request: Message) -> Any:
+        with SaslTalk(port) as talk:
+            talk.log_in(user, f"{user}s word")
+            return talk.ask(request, 3)
+
+    def seen_by(user: str) -> list[str]:
+        answer = ask(user, m.DescribeDelegationTokenRequest(owners=None))
+        assert answer.error_code == 0
+        return [token.token_id for token in answer.tokens]
+
+    refused = ask("alice", for_bob)
+    assert refused.error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    assert (refused.principal_name, refused.token_requester_principal_name) == ("bob", "alice")
+    assert seen_by("bob") == [], "nothing was made"
+    made = ask("anna", for_bob)
+    assert made.error_code == 0
+    assert wait_until(lambda: seen_by("bob") == [made.token_id], timeout_s=60)
+    assert seen_by("alice") == []
+    granted = m.CreateAclsRequest.AclCreation(
+        resource_type=acls.ResourceType.DELEGATION_TOKEN,
+        resource_name=made.token_id,
+        principal="User:alice",
+        host="*",
+        operation=acls.Operation.DESCRIBE,
+        permission_type=acls.Permission.ALLOW,
+    )
+    assert [each.error_code for each in ask("anna", m.CreateAclsRequest(creations=[granted])).results] == [0]
+    assert seen_by("alice") == [made.token_id]
