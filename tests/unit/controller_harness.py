@@ -240,7 +240,7 @@ class Cluster:
             await asyncio.sleep(0.001)
 
     async def settled(self) -> None:
-        """Wait until the controller knows all live brokers, and has told them."""
+        """Wait until the controller knows all live brokers, and has told them all that it has to say."""
 
         def knows() -> bool:
             active = [n for n in self.nodes.values() if n.controller.is_active]
@@ -250,6 +250,11 @@ class Cluster:
             )
 
         await self.until(knows, "all brokers know all brokers")
+        heard, quiet_turns = -1, 0
+        while quiet_turns < 50:
+            await asyncio.sleep(0)
+            now = sum(len(node.fake.received) for node in self.nodes.values())
+            heard, quiet_turns = now, quiet_turns + 1 if now == heard else 0
 
     def state(self, topic: str, partition: int = 0) -> PartitionState | None:
         node = self.tree.find(znodes.state_path(topic, partition))
