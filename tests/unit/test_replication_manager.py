@@ -611,6 +611,56 @@ def test_the_high_watermark_is_checkpointed_every_five_seconds(tmp_path: Path) -
     play(tmp_path, story)
 
 
+def test_high_watermarks_are_checkpointed_only_after_one_has_moved(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        file = tmp_path / "1" / "replication-offset-checkpoint"
+
+        def shows(high_watermark: int) -> bool:
+            brokers.now_ms += 5_000
+            brokers[1].manager.tick(brokers.now_ms)
+            return brokers[1].logs.read_high_watermarks() == {(TOPIC, 0): high_watermark}
+
+        brokers[1].produce("a")
+        await until(lambda: shows(1))
+        await until(lambda: brokers[1].manager._upkeep._working is None)
+        file.unlink()
+        brokers.now_ms += 5_000
+        brokers[1].manager.tick(brokers.now_ms)
+        await until(lambda: brokers[1].manager._upkeep._working is None)
+        assert not file.exists()
+        brokers[1].produce("b")
+        await until(lambda: shows(2))
+
+    play(tmp_path, story)
+
+
+def test_a_replica_that_fails_keeps_its_place_in_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log may be all right after a restart, and consumers are to see no less of it than before."""
+
+    async def story(brokers: Brokers) -> None:
+        brokers.tell(1, leader=1, epoch=0, isr=[1])
+        brokers[1].produce("a")
+
+        def full(log: Log, epoch: int, offset: int) -> None:
+            raise OSError(errno.ENOSPC, "no space left")
+
+        monkeypatch.setattr(Log, "assign_epoch_start", full)
+        brokers.tell(1, leader=1, epoch=1, isr=[1])
+        assert brokers[1].manager.find(TOPIC, 0) is None
+
+        def is_written() -> bool:
+            brokers.now_ms += 5_000
+            brokers[1].manager.tick(brokers.now_ms)
+            return brokers[1].logs.read_high_watermarks() == {(TOPIC, 0): 1}
+
+        await until(is_written)
+
+    play(tmp_path, story)
+
+
 def test_files_of_a_deleted_replica_go_when_their_delay_is_over(tmp_path: Path) -> None:
     async def story(brokers: Brokers) -> None:
         broker = brokers[1]
