@@ -124,7 +124,7 @@ def _check_size(partitions: int, replication_factor: int) -> None:
     if partitions * each > NODE_BYTES_MAX:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{partitions} partitions of {replication_factor} replicas are more than a topic's node can hold.",
+            f"{partitions} partitions of {replication_factor} replicas are more than a topic's node holds.",
         )
 
 

@@ -107,9 +107,9 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     config, cache, clock = rooms.config, rooms.cache, rooms.clock
     replicas, purgatory, controller = rooms.replicas, rooms.purgatory, rooms.controller
     transactions = rooms.transactions
-    creator = TopicCreator(config, rooms.channel.create_topics)
     fetch_max_bytes = config.get_int("fetch.max.bytes")
     throttle = ClientThrottle(rooms.quotas, clock)
+    creator = TopicCreator(config, rooms.channel.create_topics, throttle)
     access = None if rooms.acls is None else TopicAccess(rooms.acls.authorizer)
     dispatcher.meters = LoopTime(rooms.quotas.requests, clock)
     return (

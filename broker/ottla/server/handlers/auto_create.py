@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
+from ottla.server.dispatch import Request
+from ottla.server.throttling import ClientThrottle
 
 log = logging.getLogger(__name__)
 
@@ -36,20 +38,26 @@ def is_legal_topic_name(name: str) -> bool:
 
 
 class TopicCreator:
-    def __init__(self, config: BrokerConfig, create_topics: CreateTopics) -> None:
+    def __init__(
+        self, config: BrokerConfig, create_topics: CreateTopics, throttle: ClientThrottle | None = None
+    ) -> None:
         self._config = config
+        self._throttle = throttle
         self._create_topics = create_topics
         self._in_flight: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def request(self, name: str, live_brokers: int) -> ErrorCode:
-        """Have `name` created; the error to answer meanwhile."""
+    def request(self, name: str, live_brokers: int, by: Request) -> ErrorCode:
+        """Have `name` created because the request `by` names it; the error to answer meanwhile. It counts
+        against the client's quota of mutations, and is created whatever is left of that."""
         if not is_legal_topic_name(name):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         topic = self._topic(name)
         if topic.replication_factor > live_brokers:
             return ErrorCode.INVALID_REPLICATION_FACTOR
         if name not in self._in_flight:
+            if self._throttle is not None:
+                self._throttle.mutations(by, strict_from=None).record(topic.num_partitions)
             self._in_flight.add(name)
             task = asyncio.get_running_loop().create_task(self._create(topic))
             self._tasks.add(task)

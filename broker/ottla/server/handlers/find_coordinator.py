@@ -43,11 +43,11 @@ class FindCoordinatorHandler:
     def handle(self, request: Request) -> None:
         message = request.decode(FindCoordinatorRequest)
         keys = message.coordinator_keys if request.version >= MANY_KEYS_FROM else [message.key]
-        listener = request.connection.listener
-        found = [self._find(message.key_type, key, listener, request.version) for key in keys]
+        found = [self._find(message.key_type, key, request) for key in keys]
         request.respond(_response(found, request.version))
 
-    def _find(self, key_type: int, key: str, listener: str, version: int) -> Coordinator:
+    def _find(self, key_type: int, key: str, request: Request) -> Coordinator:
+        listener, version = request.connection.listener, request.version
         if key_type == SHARE:
             served = version >= SHARE_FROM
             return _failed(
@@ -58,7 +58,7 @@ class FindCoordinatorHandler:
         topic = OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
         partitions = self._cache.partitions(topic)
         if partitions is None:
-            error = self._creator.request(topic, len(self._cache.brokers()))
+            error = self._creator.request(topic, len(self._cache.brokers()), request)
             detail = (
                 f"fewer brokers are alive than {topic} is to have replicas"
                 if error == ErrorCode.INVALID_REPLICATION_FACTOR

@@ -69,7 +69,7 @@ class MetadataHandler:
         else:
             may_create = self._auto_create and message.allow_auto_topic_creation
             distinct = {(topic.name, topic.topic_id): topic for topic in asked}.values()
-            topics = [self._asked_topic(topic, version, listener, may_create) for topic in distinct]
+            topics = [self._asked_topic(topic, request, may_create) for topic in distinct]
         if message.include_topic_authorized_operations:
             for topic in topics:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
@@ -91,9 +91,9 @@ class MetadataHandler:
         return -1 if controller is None or self._cache.broker(controller, listener) is None else controller
 
     def _asked_topic(
-        self, asked: MetadataRequest.MetadataRequestTopic, version: int, listener: str, may_create: bool
+        self, asked: MetadataRequest.MetadataRequestTopic, request: Request, may_create: bool
     ) -> MetadataResponse.MetadataResponseTopic:
-        cache = self._cache
+        cache, version, listener = self._cache, request.version, request.connection.listener
         name = asked.name
         if name is None:
             name = cache.topic_name(asked.topic_id)
@@ -108,7 +108,7 @@ class MetadataHandler:
         if not is_legal_topic_name(name):
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif may_create:
-            error = self._creator.request(name, len(cache.brokers()))
+            error = self._creator.request(name, len(cache.brokers()), request)
         else:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return MetadataResponse.MetadataResponseTopic(
