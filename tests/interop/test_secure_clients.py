@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import jwt
 import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -23,6 +26,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
 
@@ -30,12 +34,21 @@ from bench.apache_kafka import run_tool
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import ChildProcess
 from ottla.protocol.messages import MetadataRequest
-from tests.interop.secured import Place, SaslTalk, write_properties
+from tests.interop.secured import OAUTH_MODULE, Place, SaslTalk, write_properties
 from tests.judges import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
-LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "TOKENS")
 USER, PASSWORD = "dora", "geheim"
+HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+KEY = ec.generate_private_key(ec.SECP256R1())
+"""Signs tokens."""
+
+
+def write_key_set(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
+    public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
+    path.write_text(json.dumps({"keys": [{**public, "kid": "one", "alg": "ES256", "use": "sig"}]}))
+    return path
 
 
 class Served(NamedTuple):
@@ -72,7 +85,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ports = {listener: free_port() for listener in LISTENERS}
     ready, log = directory / "ready", directory / "broker.log"
     script = Path(__file__).with_name("single_broker.py")
-    settings = place.settings(ports) | {"num.partitions": "1", "message.max.bytes": "4000000"}
+    key_set = write_key_set(directory / "keys.json", KEY)
+    settings = place.settings(ports) | {
+        "num.partitions": "1",
+        "message.max.bytes": "4000000",
+        "listener.security.protocol.map": ",".join(f"{p}:{p}" for p in LISTENERS[:4]) + ",TOKENS:SASL_SSL",
+        "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.tokens.oauthbearer.sasl.jaas.config": f"{OAUTH_MODULE} required;",
+        "listener.name.tokens.oauthbearer.sasl.server.callback.handler.class": HANDLER,
+        "listener.name.tokens.sasl.oauthbearer.jwks.endpoint.url": key_set.as_uri(),
+        "listener.name.tokens.sasl.oauthbearer.expected.audience": "kafka,other",
+        "listener.name.tokens.sasl.oauthbearer.expected.issuer": "the test",
+    }
     arguments = [f"{name}={text}" for name, text in settings.items()]
     broker = ChildProcess(
         "broker", [sys.executable, str(script), str(directory / "data"), str(ready), *arguments], log=log
@@ -227,6 +251,35 @@ def test_kafkas_console_tools_with_a_certificate(served: Served, tmp_path: Path)
         ],
     )
     assert done.stdout == words, done.stderr
+
+
+def test_librdkafka_shows_signed_tokens(served: Served) -> None:
+    def client(key: ec.EllipticCurvePrivateKey, **claims: object) -> AdminClient:
+        now_s = time.time()
+        usual = {"sub": "dora", "iss": "the test", "aud": "kafka", "iat": now_s, "exp": now_s + 600}
+        token = jwt.encode({**usual, **claims}, key, algorithm="ES256", headers={"kid": "one"})
+        return AdminClient(
+            {
+                "bootstrap.servers": f"127.0.0.1:{served.ports['TOKENS']}",
+                "security.protocol": "SASL_SSL",
+                "ssl.ca.location": str(served.place.authority_pem),
+                "sasl.mechanism": "OAUTHBEARER",
+                "oauth_cb": lambda _: (token, now_s + 600),
+                "log_level": 2,
+            }
+        )
+
+    assert client(KEY).list_topics(timeout=120).brokers
+    other = ec.generate_private_key(ec.SECP256R1())
+    for refused in (
+        client(other),
+        client(KEY, aud="somebody else"),
+        client(KEY, iss="x"),
+        client(KEY, exp=1),
+    ):
+        with pytest.raises(KafkaException):
+            refused.list_topics(timeout=3)
+    assert client(KEY, aud=["other"]).list_topics(timeout=120).brokers
 
 
 def test_openssl_sees_the_certificate(served: Served) -> None:

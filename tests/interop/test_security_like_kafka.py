@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,12 +33,22 @@ from ottla.protocol.messages import (
     RenewDelegationTokenRequest,
 )
 from ottla.security.mechanisms import plain_token
+from ottla.security.oauth import first_message, unsecured_token
 from ottla.security.scram import salted_password
-from tests.interop.secured import ANNA, ANNAS_PASSWORD, JAAS, SCRAM_MODULE, Gone, Place, SaslTalk
+from tests.interop.secured import (
+    ANNA,
+    ANNAS_PASSWORD,
+    JAAS,
+    OAUTH_MODULE,
+    SCRAM_MODULE,
+    Gone,
+    Place,
+    SaslTalk,
+)
 from tests.judges import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
-LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "SESSIONS")
+LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "SESSIONS", "TOKENS")
 SHA_256, SHA_512 = 1, 2
 
 
@@ -68,7 +79,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         more = {
             "delegation.token.secret.key": "the secret of all brokers",
             "listener.security.protocol.map": ",".join(f"{p}:{p}" for p in LISTENERS[:4])
-            + ",SESSIONS:SASL_PLAINTEXT",
+            + ",SESSIONS:SASL_PLAINTEXT,TOKENS:SASL_PLAINTEXT",
+            "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
+            "listener.name.tokens.oauthbearer.sasl.jaas.config": f"{OAUTH_MODULE} required "
+            'unsecuredValidatorRequiredScope="read" unsecuredValidatorAllowableClockSkewMs="1000"'
+            ' unsecuredLoginStringClaim_sub="b";',
             "listener.name.sessions.plain.sasl.jaas.config": JAAS,
             "listener.name.sessions.plain.connections.max.reauth.ms": "3000",
             "listener.name.sessions.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
@@ -438,6 +453,61 @@ def test_delegation_tokens_are_made_shown_changed_and_ended(pair: Pair) -> None:
         return answers
 
     pair.same(story)
+
+
+# --- OAUTHBEARER ------------------------------------------------------------------------------------------
+
+
+def test_unsecured_tokens_of_oauth(pair: Pair) -> None:
+    now_s = time.time()
+    good = {"sub": "dora", "iat": now_s - 60, "exp": now_s + 7200, "scope": ["write", "read"]}
+    first = first_message
+    messages = [
+        first(unsecured_token(claims))
+        for claims in (
+            good,
+            {**good, "scope": "read"},
+            {**good, "scope": "write read"},
+            {**good, "scope": "write"},
+            {**good, "exp": now_s - 3600},
+            {**good, "iat": now_s + 3600},
+            {**good, "exp": "tomorrow"},
+            {**good, "sub": 7},
+            {"sub": "dora", "scope": "read"},
+        )
+    ]
+    token = unsecured_token(good)
+    messages += [
+        first(token).replace(b"n,,", b"n,a=dora,"),
+        first(token).replace(b"n,,", b"n,a=emil,"),
+        first(token).replace(b"Bearer", b"bEARER"),
+        first(token)[:-1] + b"key=value\x01\x01",
+        first("a.b.c"),
+        first(token + "c2lnbmVk"),
+        b"",
+        b"\x01",
+        b"n,,\x01\x01",
+    ]
+
+    def story(ports: dict[str, int]) -> object:
+        answers: list[object] = []
+        for message in messages:
+            with SaslTalk(ports["TOKENS"]) as talk:
+                talk.handshake("OAUTHBEARER")
+                try:
+                    answer = talk.authenticate(message)
+                except Gone:
+                    answers.append("gone")
+                    continue
+                hours = round(answer.session_lifetime_ms / 3_600_000)
+                answers.append((answer.error_code, answer.error_message, bytes(answer.auth_bytes), hours))
+                if answer.error_code == 0 and answer.auth_bytes:
+                    answers.append(talk.authenticate(b"\x01"))
+        return answers
+
+    found = pair.same(story)
+    assert isinstance(found, list)
+    assert found[0] == (0, "", b"", 2)
 
 
 # --- TLS --------------------------------------------------------------------------------------------------

@@ -20,11 +20,12 @@ class ClientSecurity:
     """Not shared among threads."""
 
     def __init__(self, protocol: str, get: Get, mechanism: str | None, jaas_config: str | None) -> None:
-        """`get` gives ssl.* settings. Raises ValueError, also when a store cannot be used."""
+        """`get` gives settings of ssl.* and sasl.oauthbearer.*. Raises ValueError, also for bad stores."""
         if protocol not in PROTOCOLS:
             raise ValueError(f"security.protocol={protocol}: must be one of {', '.join(PROTOCOLS)}")
         self.mechanism = mechanism if protocol.startswith("SASL_") else None
-        self._login = None if self.mechanism is None else login(self.mechanism, jaas_config)
+        url = get("sasl.oauthbearer.token.endpoint.url")
+        self._login = None if self.mechanism is None else login(self.mechanism, jaas_config, url)
         self._get: Get | None = get if protocol.endswith("SSL") else None
         self._stamp: object = None
         self._context: ssl.SSLContext | None = None

@@ -6,19 +6,26 @@ answered; at its end the broker has let us in. It raises SaslFailed where the br
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Mapping
-from typing import TypeAlias
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from ottla.security import jaas
 from ottla.security.mechanisms import plain_token
+from ottla.security.oauth import first_message, unsecured_token
 from ottla.security.scram import MECHANISMS as SCRAM
 from ottla.security.scram import ScramClient
+
+_CLAIM: Final = "unsecuredLoginStringClaim_"
 
 Exchange: TypeAlias = Generator[bytes, bytes, None]
 
 
-def login(mechanism: str, jaas_config: str | None) -> Callable[[], Exchange]:
-    """What begins an exchange, by `sasl.mechanism` and `sasl.jaas.config`. Raises ValueError."""
+def login(mechanism: str, jaas_config: str | None, token_url: str | None = None) -> Callable[[], Exchange]:
+    """What begins an exchange, by `sasl.mechanism`, `sasl.jaas.config` and, for OAUTHBEARER,
+    `sasl.oauthbearer.token.endpoint.url`. Raises ValueError."""
     if jaas_config is None:
         raise ValueError(f"sasl.jaas.config: not set for {mechanism}")
     options = jaas.parse(jaas_config).options
@@ -29,7 +36,9 @@ def login(mechanism: str, jaas_config: str | None) -> Callable[[], Exchange]:
         user, password = _account(options)
         by_token = options.get("tokenauth", "").lower() == "true"
         return lambda: _scram(ScramClient(mechanism, user, password, by_token=by_token))
-    raise ValueError(f"sasl.mechanism={mechanism}: not served; PLAIN, {', '.join(SCRAM)} are")
+    if mechanism == "OAUTHBEARER":
+        return _bearer(options, token_url)
+    raise ValueError(f"sasl.mechanism={mechanism}: not served; PLAIN, {', '.join(SCRAM)}, OAUTHBEARER are")
 
 
 def _account(options: Mapping[str, str]) -> tuple[str, str]:
@@ -47,3 +56,28 @@ def _scram(client: ScramClient) -> Exchange:
     challenge = yield client.first()
     last = yield client.final(challenge)
     client.check(last)
+
+
+def _bearer(options: Mapping[str, str], token_url: str | None) -> Callable[[], Exchange]:
+    """A token out of a file, read for each login, since somebody renews it; or an unsecured one."""
+    if token_url:
+        if not token_url.startswith("file:"):
+            raise ValueError(f"sasl.oauthbearer.token.endpoint.url={token_url}: only file: is served")
+        path = Path(unquote(urlsplit(token_url).path))
+        return lambda: _show(path.read_text().strip())
+    claims = {name.removeprefix(_CLAIM): text for name, text in options.items() if name.startswith(_CLAIM)}
+    if "sub" not in claims:
+        raise ValueError(f"sasl.jaas.config: {_CLAIM}sub is not set, nor sasl.oauthbearer.token.endpoint.url")
+    lifetime_s = int(options.get("unsecuredLoginLifetimeSeconds", "3600"))
+
+    def begin() -> Exchange:
+        now_s = time.time()
+        return _show(unsecured_token({**claims, "iat": now_s, "exp": now_s + lifetime_s}))
+
+    return begin
+
+
+def _show(token: str) -> Exchange:
+    error = yield first_message(token)
+    if error:
+        yield b"\x01"  # the broker then says what is wrong

@@ -25,6 +25,7 @@ from ottla.metadata.listeners import Listener
 from ottla.metadata.security import ListenerSecurity
 from ottla.security import jaas
 from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
+from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate
 from ottla.security.principal_builder import Identity, PrincipalBuilder, principal_builder
 from ottla.security.principals import Principal
 from ottla.security.scram import MECHANISMS as SCRAM
@@ -33,6 +34,7 @@ from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, server_context
 from ottla.server.authenticator import Authenticator, Mechanism, SaslRules
 from ottla.server.connection import Connection, FrameHandler, PlaintextConnection
+from ottla.server.key_sets import KeySet
 from ottla.server.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ class SecureListener:
         self._context: ssl.SSLContext | None = None
         self._tls: tuple[TlsSettings, tuple[object, ...]] | None = None
         self._rules: SaslRules | None = None
+        self._key_set: KeySet | None = None
         try:
             self._builder = self._make_builder()
             if self.is_tls:
@@ -127,7 +130,9 @@ class SecureListener:
         return None
 
     def renew(self) -> None:
-        """Take another key store or trust store if settings or files have changed."""
+        """Take another key store, trust store or key set if settings or files have changed, or it is time."""
+        if self._key_set is not None:
+            self._key_set.tick()
         if not self.is_tls:
             return
         found = self._tls_now()
@@ -167,9 +172,45 @@ class SecureListener:
             login = jaas.parse(text)
         except ValueError as problem:
             raise ValueError(f"sasl.jaas.config of {mechanism}: {problem}") from None
+        if mechanism == "OAUTHBEARER":
+            validate = self._token_validation(login.options)
+            return lambda: OAuthServer(validate, self._token_refused)
         assert mechanism == "PLAIN", "the config's checks let no other through"
         users = plain_users(login.options)
         return lambda: PlainServer(users)
+
+    def _token_validation(self, options: Mapping[str, str]) -> Validate:
+        """By a key set where one is configured, also if Kafka's handler for signed tokens is not named, with
+        which Kafka would take unsecured ones. Raises ValueError."""
+        security, name = self._security, "OAUTHBEARER"
+        url = security.of_mechanism(name, "sasl.oauthbearer.jwks.endpoint.url")
+        handler = security.of_mechanism(name, "sasl.server.callback.handler.class") or ""
+        if not url:
+            if handler.endswith(".OAuthBearerValidatorCallbackHandler"):
+                raise ValueError(f"sasl.oauthbearer.jwks.endpoint.url: needed for {handler}")
+            log.warning("listener %s takes unsecured OAUTHBEARER tokens: for development only", self.name)
+            return UnsecuredRules.of(options).validate
+
+        def seconds(setting: str) -> float:
+            return security.get_int(f"sasl.oauthbearer.jwks.endpoint.{setting}", name) / 1000
+
+        self._key_set = keys = KeySet(
+            url,
+            self._threads,
+            refresh_s=seconds("refresh.ms"),
+            retry_s=seconds("retry.backoff.ms"),
+            retry_max_s=seconds("retry.backoff.max.ms"),
+        )
+        rules = SignedRules(
+            security.get_list("sasl.oauthbearer.expected.audience", name),
+            security.of_mechanism(name, "sasl.oauthbearer.expected.issuer"),
+            security.get_int("sasl.oauthbearer.clock.skew.seconds", name),
+            security.of_mechanism(name, "sasl.oauthbearer.sub.claim.name") or "sub",
+        )
+        return lambda token, now_ms: rules.validate(token, keys.get)
+
+    def _token_refused(self, reason: str) -> None:
+        log.info("listener %s: a token was refused: %s", self.name, reason)
 
     # --- clients ------------------------------------------------------------------------------------
 

@@ -1,0 +1,112 @@
+"""Signed tokens of OAUTHBEARER are taken by their key set, and by nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ottla.security.logins import login
+from ottla.security.mechanisms import SaslFailed
+from ottla.security.oauth import (
+    BearerToken,
+    OAuthServer,
+    SignedRules,
+    TokenRefused,
+    UnsecuredRules,
+    first_message,
+    parse_key_set,
+    unsecured_token,
+)
+
+KEY, OTHER = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+ISSUED, ENDS = 1_000_000_000, 9_000_000_000
+CLAIMS = {"sub": "dora", "iss": "us", "aud": ["kafka"], "iat": ISSUED, "exp": ENDS}
+RULES = SignedRules(("kafka",), "us", 30, "sub")
+
+
+def key_set(**keys: ec.EllipticCurvePrivateKey) -> bytes:
+    return json.dumps(
+        {
+            "keys": [
+                json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
+                | {"kid": name, "alg": "ES256"}
+                for name, key in keys.items()
+            ]
+        }
+    ).encode()
+
+
+def signed(key: ec.EllipticCurvePrivateKey = KEY, kid: str | None = "one", **changes: object) -> str:
+    claims = {name: value for name, value in {**CLAIMS, **changes}.items() if value is not None}
+    return jwt.encode(claims, key, algorithm="ES256", headers={"kid": kid} if kid else None)
+
+
+def test_a_token_of_a_known_key_is_taken() -> None:
+    keys = parse_key_set(key_set(one=KEY, two=OTHER))
+    assert RULES.validate(signed(), keys.get) == BearerToken("dora", ENDS * 1000)
+    assert RULES.validate(signed(OTHER, "two", aud="kafka"), keys.get).principal == "dora"
+    only = parse_key_set(key_set(one=KEY))
+    assert RULES.validate(signed(kid=None), only.get).principal == "dora", "there is but one"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        signed(OTHER),
+        signed(kid="three"),
+        signed(aud="other"),
+        signed(aud=None),
+        signed(iss="them"),
+        signed(exp=ISSUED + 1),
+        signed(exp=None),
+        signed(iat=None),
+        signed(sub=None),
+        signed(sub=" "),
+        jwt.encode(CLAIMS, "secret" * 10, algorithm="HS256", headers={"kid": "one"}),
+        unsecured_token(CLAIMS),
+        "",
+        "a.b",
+        signed()[:-2],
+    ],
+)
+def test_others_are_refused(token: str) -> None:
+    with pytest.raises(TokenRefused):
+        RULES.validate(token, parse_key_set(key_set(one=KEY, two=OTHER)).get)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"keys": 7}', b'{"keys": []}', b"[]", b"\xff"])
+def test_what_is_no_key_set_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not a key set"):
+        parse_key_set(data)
+
+
+def test_a_client_shows_the_token_that_a_file_has_at_the_time(tmp_path: Path) -> None:
+    file = tmp_path / "a token"
+    begin = login("OAUTHBEARER", "x.Login required;", file.as_uri())
+    for token in ("eins", "zwei"):
+        file.write_text(token + "\n")
+        assert next(begin()) == first_message(token)
+
+
+def test_a_client_of_unsecured_tokens_is_let_in_and_hears_why_not() -> None:
+    refused: list[str] = []
+    begin = login("OAUTHBEARER", 'x.Login required unsecuredLoginStringClaim_sub="dora";')
+    exchange = begin()
+    server = OAuthServer(UnsecuredRules.of({}).validate, refused.append)
+    now_ms = 4_000_000_000_000
+    error = server.evaluate(next(exchange), now_ms)
+    assert b"invalid_token" in error, "it was issued for an hour of today"
+    with pytest.raises(SaslFailed, match="invalid_token"):
+        server.evaluate(exchange.send(error), now_ms)
+    assert refused == ["expired"]
+
+
+@pytest.mark.parametrize("jaas", ["x.Login required;", None])
+def test_a_login_without_what_it_needs_is_refused(jaas: str | None) -> None:
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "GSSAPI"):
+        with pytest.raises(ValueError, match=r"sasl\."):
+            login(mechanism, jaas)
