@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,20 @@ from kazoo.exceptions import NoNodeError
 from pairs import JAVA, OURS, Pair
 
 from bench.apache_kafka import KafkaBroker
+from ottla.client.admin import AdminClient as OurAdmin
+from ottla.client.admin_types import TopicPartition as GroupOffset
 from ottla.client.connection import BrokerConnection
+from ottla.coordinators.records import partition_for
+from ottla.local.cluster import run_admin
 from ottla.metadata import znodes
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     MetadataRequest,
     MetadataResponse,
 )
+from ottla.protocol.records import decode_records
 from tests.judges import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
@@ -260,3 +267,63 @@ def test_kafkas_controller_gives_our_broker_its_producer_ids(mixed: Mixed) -> No
     finally:
         elect(mixed, OURS)
     until(lambda: mixed.admin().list_topics(timeout=60).controller_id == OURS, "all know the controller")
+
+
+def test_groups_move_between_brokers_that_compact_what_the_other_wrote(mixed: Mixed) -> None:
+    """The offsets' partition goes to and fro; each broker loads what the other has written and compacted."""
+    mixed.create("read", [[OURS]])
+    group, rounds = "moving", 60
+    internal, index = "__consumer_offsets", partition_for("moving", 50)
+    keys = [GroupOffset("read", 0)]
+    run = partial(run_admin, [("127.0.0.1", mixed.ours.port)])
+    settings = {"segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
+    run(lambda c: c.alter_topic_config(internal, set_values=settings))
+    run(lambda c: c.alter_broker_config(None, set_values={"log.cleaner.backoff.ms": "100"}))
+
+    async def go_on(client: OurAdmin, first: int) -> None:
+        for offset in range(first, first + rounds):
+            await client.alter_group_offsets(group, dict.fromkeys(keys, offset))
+
+    def committed() -> int | None:
+        try:
+            return run(lambda c: c.group_offsets(group)).get(keys[0])
+        except (KafkaError, OSError):  # while it moves
+            return None
+
+    def is_clean(folder: Path) -> bool:
+        """Whether all segments but the last have each key once."""
+        logs = sorted(folder.glob("*.log"))[:-1]
+        try:
+            found = Counter(r.key for log in logs for r in decode_records(log.read_bytes()))
+        except FileNotFoundError:  # The cleaner has just replaced it.
+            return False
+        return bool(found) and max(found.values()) == 1
+
+    try:
+        last = None
+        for station, broker in enumerate((JAVA, OURS, JAVA)):
+            run(lambda c, b=broker: c.alter_partition_reassignments({GroupOffset(internal, index): [b]}))  # type: ignore[misc]
+            until(lambda b=broker: mixed.isr(internal, index) == (b,), f"broker {broker} has it")  # type: ignore[misc]
+            until(lambda last=last: committed() == last, f"broker {broker} has loaded {last}")  # type: ignore[misc]
+            until_done(lambda at=station * rounds: run(lambda c: go_on(c, at)), "commits go on")  # type: ignore[misc]
+            last = (station + 1) * rounds - 1
+            directory = mixed.java.directory if broker == JAVA else mixed.ours.directory
+            folder = directory / "data" / f"{internal}-{index}"
+            until(lambda folder=folder: is_clean(folder), f"broker {broker} has compacted")  # type: ignore[misc]
+            until(lambda last=last: committed() == last, f"broker {broker} still knows it")  # type: ignore[misc]
+    finally:
+        run(lambda c: c.alter_broker_config(None, delete=["log.cleaner.backoff.ms"]))
+        run(lambda c: c.alter_topic_config(internal, delete=list(settings)))
+
+
+def until_done(attempt: Callable[[], None], what: str) -> None:
+    """Again, when the broker that was asked had not heard yet who coordinates."""
+
+    def done() -> bool:
+        try:
+            attempt()
+        except (KafkaError, OSError):
+            return False
+        return True
+
+    until(done, what)
