@@ -25,6 +25,7 @@ from bench.apache_kafka import KafkaBroker
 from ottla.client.admin import AdminClient as OurAdmin
 from ottla.client.admin_types import TopicPartition as GroupOffset
 from ottla.client.connection import BrokerConnection
+from ottla.client.routing import ClusterUnreachable
 from ottla.coordinators.records import partition_for
 from ottla.local.cluster import run_admin
 from ottla.metadata import znodes
@@ -287,7 +288,7 @@ def test_groups_move_between_brokers_that_compact_what_the_other_wrote(mixed: Mi
     def committed() -> int | None:
         try:
             return run(lambda c: c.group_offsets(group)).get(keys[0])
-        except (KafkaError, OSError):  # while it moves
+        except (ClusterUnreachable, KafkaError, OSError):  # while it moves
             return None
 
     def is_clean(folder: Path) -> bool:
@@ -322,7 +323,7 @@ def until_done(attempt: Callable[[], None], what: str) -> None:
     def done() -> bool:
         try:
             attempt()
-        except (KafkaError, OSError):
+        except (ClusterUnreachable, KafkaError, OSError):
             return False
         return True
 
