@@ -6,7 +6,9 @@ compared as well.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from group_talk import (
     until,
 )
 from judges import needs_kafka_jars
+from kafka_tools import Command, Printed, run_all
 from transaction_talk import (
     PRODUCER,
     Producer,
@@ -51,7 +54,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "3",
     "auto.create.topics.enable": "false",
 }
-TOPICS = ("t", "u", "v", "w")
+TOPICS = ("t", "u", "v", "w", "x", "y")
 TIMES = (*PRODUCER, "transaction_start_time_ms")
 pytestmark = pytest.mark.timeout(420)
 
@@ -378,3 +381,114 @@ def test_lists(ports: dict[str, int]) -> None:
         await talk.ask("aborted", "anna", end(one, commit=False), 3)
 
     same(ports, story)
+
+
+TOOL = "org.apache.kafka.tools.TransactionsCommand"
+VERIFICATION = "transaction.partition.verification.enable"
+
+
+async def verify(talk: Talk, enabled: bool) -> None:
+    """Set whether first batches are verified, while the broker runs."""
+    setting = m.IncrementalAlterConfigsRequest.AlterableConfig(name=VERIFICATION, value=str(enabled).lower())
+    row = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=4, resource_name="", configs=[setting]
+    )
+    answer = await talk.send("anna", m.IncrementalAlterConfigsRequest(resources=[row]), 1)
+    assert answer.responses[0].error_code == 0, answer
+
+
+async def hang(talk: Talk) -> None:
+    """Producers of a tool's story: one whose transaction is open, one whose is over, and one that hangs: in a
+    log, where its coordinator knows nothing of it."""
+    one, two, hanging = [await begun(talk, name) for name in ("k-open", "k-over", "k-hanging")]
+    for producer in (one, two):
+        await talk.send("anna", add(producer, {"x": [0]}), 3)
+        answer = await talk.send("anna", produce(producer[0], "x", {0: batch(producer, 0, b"x")}), 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    await talk.send("anna", end(two, commit=True), 3)
+    await wait_for_state(talk, "k-over", "CompleteCommit")
+    await verify(talk, False)
+
+    async def slipped_in() -> bool:
+        request = produce("k-hanging", "x", {1: batch(hanging, 0, b"hangs")})
+        answer = await talk.send("anna", request, 9)
+        return bool(answer.responses[0].partition_responses[0].error_code == 0)
+
+    await until(slipped_in)
+    talk.note("ids", {str(each.id): each.transactional_id for each in (one, two, hanging)})
+
+
+async def verify_again(talk: Talk) -> None:
+    await verify(talk, True)
+
+    numbers = itertools.count()
+
+    async def refused() -> bool:
+        name = f"k-late-{next(numbers)}"  # One that slipped in goes on unasked.
+        other = await begun(talk, name)
+        answer = await talk.send("anna", produce(name, "y", {0: batch(other, 0, b"late")}), 9)
+        return bool(answer.responses[0].partition_responses[0].error_code)
+
+    await until(refused)
+
+
+COMMANDS = (
+    "list",
+    "describe --transactional-id k-open",
+    "describe --transactional-id k-over",
+    "describe --transactional-id k-nobody",
+    "describe-producers --topic x --partition 0",
+    "find-hanging --broker-id 0",
+    "find-hanging --topic x",
+    "abort --topic x --partition 1 --start-offset 77",
+    "abort --topic x --partition 1 --start-offset 0",
+    "find-hanging --topic x --partition 1",
+    "describe-producers --topic x --partition 1",
+)
+
+
+def words(text: str, names: dict[str, str]) -> list[list[str]]:
+    """What is printed, row by row, without what hangs on the moment; producer ids by name."""
+
+    def shown(word: str) -> str:
+        bare = word.strip("(),;.=")
+        if bare in names:
+            return names[bare]
+        # Times and durations, of a second and more: the virtual machine has started meanwhile.
+        return "#" if bare.isdigit() and int(bare) > 90 else word
+
+    return sorted([shown(word) for word in line.split()] for line in text.splitlines())
+
+
+def test_kafka_transactions_sh(ports: dict[str, int], tmp_path: Path) -> None:
+    ids = {name: answers["ids"] for name, answers in side_by_side(ports, hang).items()}
+
+    def ask(name: str) -> list[Printed]:
+        commands = [
+            Command(TOOL, ["--bootstrap-server", f"127.0.0.1:{ports[name]}", *line.split()])
+            for line in COMMANDS
+        ]
+        directory = tmp_path / name.split()[0]
+        directory.mkdir()
+        return run_all(commands, directory)
+
+    with ThreadPoolExecutor() as pool:
+        kafka, ours = pool.map(ask, ("Apache Kafka", "Ottla"))
+    side_by_side(ports, verify_again)
+    for line, theirs, mine in zip(COMMANDS, kafka, ours, strict=True):
+        assert mine.status == theirs.status, (line, mine, theirs)
+        if line.startswith("list"):
+            continue  # Of all tests' ids: compared below.
+        assert words(mine.out, ids["Ottla"]) == words(theirs.out, ids["Apache Kafka"]), line
+    listed = [
+        [row for row in words(each[0].out, ids[name]) if row[0] in ("TransactionalId", *names)]
+        for each, name, names in (
+            (kafka, "Apache Kafka", ids["Apache Kafka"].values()),
+            (ours, "Ottla", ids["Ottla"].values()),
+        )
+    ]
+    assert listed[0] == listed[1]
+    assert len(listed[0]) == 4
+    shown = dict(zip(COMMANDS, ours, strict=True))
+    assert "x" in shown["find-hanging --topic x"].out
+    assert ours[-3].status == 0, "the hanging transaction is ended"

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from group_talk import Talk, until
-
 from ottla.protocol import messages as m
 from ottla.protocol.records import Record, build_batch
+from tests.interop.group_talk import Talk, until
 
 RETRIABLE = {14, 15, 16, 51, 79}
 """Loading, not available, not (yet) the coordinator; concurrent transactions; unknown leader."""

@@ -142,9 +142,11 @@ class ProduceHandler:
                         raise KafkaError(_DENIED, "") if denied else self._refusal(name, index)
                     found = self._replicas.partition(name, index)
                     records = _checked(data.records, request.version, admitted is not None)
-                    guard = admitted.get((name, index)) if admitted else None
-                    if isinstance(guard, KafkaError):
-                        raise guard
+                    guard = None
+                    if admitted:
+                        guard = admitted.get((name, index))
+                        if isinstance(guard, KafkaError):
+                            raise guard
                     replica = found
                     count = counters[name]
                     count.produces += 1
