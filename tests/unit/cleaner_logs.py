@@ -25,7 +25,8 @@ from ottla.storage.cleaner.preparation import Limits, prepare
 from ottla.storage.loading import open_cleaned
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.segment import Rename, Segment
+from ottla.storage.segment import Segment
+from ottla.storage.segment_files import Rename
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(cleanup_policy="compact", segment_bytes=400, index_interval_bytes=100)

@@ -16,7 +16,8 @@ from ottla.server.cold_reads import AHEAD_BYTES, TRIES_MAX, ColdReads
 from ottla.server.connection import SENDFILE_TURN_BYTES
 from ottla.storage import page_cache
 from ottla.storage.page_cache import ColdRead
-from ottla.storage.segment import FileSlice, SegmentFile
+from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import SegmentFile
 
 MIB = 1 << 20
 

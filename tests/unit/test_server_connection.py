@@ -13,7 +13,8 @@ from connection_harness import Harness, framed
 
 from ottla.server.connection import PARKED_MAX, SENDFILE_TURN_BYTES
 from ottla.server.listener import Endpoint
-from ottla.storage.segment import FileSlice, SegmentFile
+from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import SegmentFile
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ from ottla.server.handlers.down_conversion import (
 )
 from ottla.server.handlers.fetch_response import FetchedPartition
 from ottla.storage.log_config import LogConfig
-from ottla.storage.segment import FileSlice, SegmentFile
+from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import SegmentFile
 
 PLAIN = LogConfig()
 

@@ -16,7 +16,7 @@ from ottla.storage import page_cache
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.page_cache import ColdRead, NoWaiting, is_resident, load, pread, read_file
-from ottla.storage.segment import SegmentFile
+from ottla.storage.segment_files import SegmentFile
 
 MIB = 1 << 20
 

@@ -16,7 +16,7 @@ import click
 
 from ottla.cli.output import as_json, show, table
 from ottla.protocol.records import BatchHeader, decode_batch, iter_batches, verify_crc
-from ottla.storage.segment import LOG_SUFFIX
+from ottla.storage.segment_files import LOG_SUFFIX
 
 _OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True

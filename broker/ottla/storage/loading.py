@@ -32,7 +32,8 @@ from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.indexes import CorruptIndex
 from ottla.storage.log_config import LogConfig
 from ottla.storage.producer_history import ProducerHistory
-from ottla.storage.segment import (
+from ottla.storage.segment import Segment, scan_headers
+from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -40,8 +41,6 @@ from ottla.storage.segment import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    Segment,
-    scan_headers,
     segment_name,
 )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -277,19 +278,24 @@ class LogManager(LogUpkeep):
         clean = take_clean_shutdown(log_dir.path)
         recovery_points = log_dir.read_offsets(RECOVERY_POINT_FILE)
         start_offsets = log_dir.read_offsets(LOG_START_FILE)
-        found: list[tuple[TopicPartition, Path, bool]] = []
-        for path in sorted(path for path in log_dir.path.iterdir() if path.is_dir()):
-            if path.name.endswith(DELETE_SUFFIX):
-                self._chores.bury([path], self._delete_delay_ms)
-            elif (key := parse_partition_directory(path.name)) is not None:
-                found.append((key, path, False))
-            elif (key := parse_future_directory(path.name)) is not None:
-                found.append((key, path, True))
+        # Names, and no Paths: what is kept while thousands of logs are made leaves holes in memory for good.
+        found: list[tuple[TopicPartition, str, bool]] = []
+        with os.scandir(log_dir.path) as folders:
+            names = sorted(folder.name for folder in folders if folder.is_dir())
+        for name in names:
+            if name.endswith(DELETE_SUFFIX):
+                self._chores.bury([log_dir.path / name], self._delete_delay_ms)
+            elif (key := parse_partition_directory(name)) is not None:
+                found.append((key, name, False))
+            elif (key := parse_future_directory(name)) is not None:
+                found.append((key, name, True))
             else:
-                logger.warning("%s is no partition's directory: left alone", path)
+                # Also `-stray`: as Kafka's brokers of ZooKeeper's time do.
+                logger.warning("%s is no partition's directory: left alone", log_dir.path / name)
 
-        def open_one(entry: tuple[TopicPartition, Path, bool]) -> Loaded:
-            key, path, is_future = entry
+        def open_one(entry: tuple[TopicPartition, str, bool]) -> Loaded:
+            key, name, is_future = entry
+            path = log_dir.path / name
             config = self.config_for(topic_configs.get(key[0], {}))
             recovery_point, start_offset = recovery_points.get(key, 0), start_offsets.get(key, 0)
             log = self._open(log_dir, path, config, recovery_point, start_offset, clean=clean, now_ms=now_ms)

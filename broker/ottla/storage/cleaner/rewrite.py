@@ -33,13 +33,13 @@ from ottla.storage.cleaner.offset_map import OffsetMap
 from ottla.storage.cleaner.policy import Source, groups
 from ottla.storage.cleaner.transactions import CleanedTransactions
 from ottla.storage.indexes import CorruptIndex, OffsetIndex
-from ottla.storage.segment import (
+from ottla.storage.segment import Segment
+from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    Segment,
     segment_name,
 )
 from ottla.storage.txn_index import AbortedTransaction

@@ -18,7 +18,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ottla.storage.segment import SWAP_SUFFIX, Rename, Segment
+from ottla.storage.segment import Segment
+from ottla.storage.segment_files import SWAP_SUFFIX, Rename
 
 
 def put_in_place(new: Segment, old: Sequence[Segment], rename: Rename = os.rename) -> list[Path]:
