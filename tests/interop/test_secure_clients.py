@@ -21,6 +21,9 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
@@ -302,31 +305,54 @@ def test_openssl_sees_the_certificate(served: Served) -> None:
     assert "CN = broker" in done.stderr or "CN=broker" in done.stderr
 
 
+def shown(served: Served) -> bytes:
+    """The certificate that a new connection sees."""
+    context = served.place.trusting()
+    with (
+        socket.create_connection(("127.0.0.1", served.ports["SASL_SSL"]), timeout=60) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as sock,
+    ):
+        found = sock.getpeercert(binary_form=True)
+        assert found is not None
+        return found
+
+
 def test_a_renewed_certificate_is_shown_without_a_bounce(served: Served) -> None:
     """Connections that there are stay; the file alone says that there is a new one."""
-
-    def shown() -> bytes:
-        context = served.place.trusting()
-        with (
-            socket.create_connection(("127.0.0.1", served.ports["SASL_SSL"]), timeout=60) as plain,
-            context.wrap_socket(plain, server_hostname="localhost") as sock,
-        ):
-            found = sock.getpeercert(binary_form=True)
-            assert found is not None
-            return found
-
-    before = shown()
+    before = shown(served)
     with SaslTalk(served.ports["SASL_SSL"], served.place.trusting()) as talk:
         talk.log_in("bert", "bert")
         renewed = served.place.authority.sign("broker")
         renewed.write_pem(served.place.broker_pem)
         new = ssl.PEM_cert_to_DER_cert(renewed.chain_pem)
-        assert wait_until(lambda: shown() == new, timeout_s=60)
+        assert wait_until(lambda: shown(served) == new, timeout_s=60)
         assert before != new
         served.place.broker_pem.write_text("no certificate at all")
         assert wait_until(lambda: "keeps its certificates" in served.log.read_text(), timeout_s=60)
-        assert shown() == new
+        assert shown(served) == new
         assert talk.ask(MetadataRequest(topics=[]), 5)
+    renewed.write_pem(served.place.broker_pem)
+
+
+def test_another_key_store_is_taken_by_a_dynamic_setting(served: Served, tmp_path: Path) -> None:
+    admin = AdminClient(served.librdkafka())
+
+    def set_location(path: Path | None) -> None:
+        operation = AlterConfigOpType.SET if path else AlterConfigOpType.DELETE
+        name = "listener.name.sasl_ssl.ssl.keystore.location"
+        entry = ConfigEntry(name, str(path or ""), incremental_operation=operation)
+        resource = ConfigResource(ConfigResource.Type.BROKER, "0", incremental_configs=[entry])
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result(timeout=120)
+
+    before = shown(served)
+    other = served.place.authority.sign("broker, too")
+    with pytest.raises(KafkaException, match="Validation of dynamic config update of SSLFactory failed"):
+        set_location(tmp_path / "nowhere.pem")
+    set_location(other.write_pem(tmp_path / "other.pem"))
+    assert wait_until(lambda: shown(served) == ssl.PEM_cert_to_DER_cert(other.chain_pem), timeout_s=60)
+    set_location(None)
+    assert wait_until(lambda: shown(served) == before, timeout_s=60)
 
 
 def test_half_open_handshakes_keep_nobody_waiting(served: Served) -> None:
