@@ -1,13 +1,16 @@
 """`python -m bench.idle`: a broker with thousands of partitions that nobody uses: its start, memory and CPU.
 
 One broker a side, with topics of a hundred partitions. It is stopped and started again, at first without
-partitions and then with them: the time until it leads all of them (as its metadata says), the memory that
-it holds more than without, and the CPU time that it takes while nothing happens.
+partitions and then with them: the time until it leads all of them (as its metadata says) and the CPU time of
+that, the memory that it holds more than without (RSS, a JVM's as it is), and the CPU time that it takes while
+nothing happens. Then it is killed (SIGKILL) and started once more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -19,67 +22,101 @@ from rich.table import Table
 
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.usage import usage_of
+from ottla.client.admin import AdminClient
 from ottla.client.connection import BrokerConnection
 from ottla.protocol.messages import MetadataRequest, MetadataResponse
 
 PER_TOPIC = 100
-WAIT_S = 900.0
-SETTINGS = {"offsets.topic.num.partitions": "1", "auto.leader.rebalance.enable": "false"}
+WAIT_S = 400.0
+SETTLE_S = 5.0
+"""What a start sets off, and is no part of it."""
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "auto.leader.rebalance.enable": "false",
+    # After a SIGKILL a broker waits for its former session to end, unless it can end that itself.
+    "zookeeper.session.timeout.ms": "6000",
+    "zookeeper.connection.timeout.ms": "60000",
+}
 
 
-class Rest(NamedTuple):
-    """A broker that has started and has nothing to do."""
+class Start(NamedTuple):
+    """A broker that has come up, and leads everything."""
 
-    start_s: float
-    pss_mib: float
+    wall_s: float
     cpu_s: float
-    """CPU time per second."""
+    rss_mib: float
 
 
 async def until_it_leads(port: int, partitions: int) -> None:
-    connection = await BrokerConnection.open("127.0.0.1", port, client_id="bench")
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        answer: MetadataResponse = await connection.request(MetadataRequest(topics=None), version=12)
-        if sum(p.leader_id >= 0 for topic in answer.topics for p in topic.partitions) >= partitions:
+        try:
+            connection = await BrokerConnection.open("127.0.0.1", port, client_id="bench", timeout_s=60)
+        except OSError:
+            await asyncio.sleep(0.2)
+            continue
+        try:
+            while time.monotonic() < deadline:
+                answer: MetadataResponse = await connection.request(
+                    MetadataRequest(topics=None), version=12, timeout_s=60
+                )
+                if sum(p.leader_id >= 0 for topic in answer.topics for p in topic.partitions) >= partitions:
+                    return
+                await asyncio.sleep(0.2)
+        except OSError:
+            continue
+        finally:
             connection.close()
-            return
-        await asyncio.sleep(0.2)
-    raise TimeoutError("some partitions are not led by anybody")
+    raise TimeoutError(f"not all of {partitions} partitions are led by somebody")
 
 
-def restart(side: Side, partitions: int, idle_s: float) -> Rest:
-    side.stop_brokers()
+def start(side: Side, partitions: int) -> Start:
     began = time.monotonic()
     side.start_brokers()
     asyncio.run(until_it_leads(side.ports[0], partitions))
     took_s = time.monotonic() - began
-    time.sleep(min(idle_s, 5))  # what the start set off
+    cpu_s = usage_of(side.pids).cpu_s
+    time.sleep(SETTLE_S)
+    return Start(took_s, cpu_s, usage_of(side.pids).rss_mib)
+
+
+def at_rest(side: Side, seconds: float) -> float:
+    """CPU time per second."""
     before, then = usage_of(side.pids), time.monotonic()
-    time.sleep(idle_s)
+    time.sleep(seconds)
     after, now = usage_of(side.pids), time.monotonic()
-    return Rest(took_s, after.pss_mib, (after.cpu_s - before.cpu_s) / (now - then))
+    return (after.cpu_s - before.cpu_s) / (now - then)
 
 
 def create(side: Side, partitions: int) -> None:
-    for number in range(partitions // PER_TOPIC):
-        side.admin(
-            lambda c, number=number: c.create_topic(  # type: ignore[misc]
-                f"idle-{number}", partitions=PER_TOPIC, replication_factor=1
-            )
-        )
+    async def all_topics(client: AdminClient) -> None:
+        for number in range(partitions // PER_TOPIC):
+            await client.create_topic(f"idle-{number}", partitions=PER_TOPIC, replication_factor=1)
+
+    side.admin(all_topics)
     asyncio.run(until_it_leads(side.ports[0], partitions))
+
+
+def kill(side: Side) -> None:
+    for pid in side.pids:
+        os.kill(pid, signal.SIGKILL)
+    side.stop_brokers()
 
 
 @click.command()
 @click.option("--partitions", default=10_000, show_default=True)
 @click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
-@click.option("--idle", default=20.0, show_default=True, help="Seconds of doing nothing.")
+@click.option("--idle", default=30.0, show_default=True, help="Seconds of doing nothing.")
 def main(partitions: int, only: str | None, idle: float) -> None:
     """A broker's start, memory and CPU with partitions that nobody uses, and without."""
-    table = Table("side", "partitions", "start s", "memory MiB", "KiB / partition", "CPU ms / s")
+    console = Console(width=150)
+    table = Table(
+        "side", "partitions", "start s", "CPU s of it", "after SIGKILL s", "CPU s of it",
+        "RSS MiB", "KiB / partition", "idle CPU ms / s",
+    )  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"
+    load = os.getloadavg()[0]
     for kind in (OttlaSide, KafkaSide):
         if only not in (None, kind.name.lower()):
             continue
@@ -87,21 +124,32 @@ def main(partitions: int, only: str | None, idle: float) -> None:
             tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory,
             kind(Path(directory), 1, SETTINGS) as side,
         ):
-            without = restart(side, 0, idle)
-            create(side, partitions)
-            rest = restart(side, partitions, idle)
-        for count, row in ((0, without), (partitions, rest)):
-            each = (row.pss_mib - without.pss_mib) * 1024 / count if count else 0.0
+            side.stop_brokers()
+            empty = start(side, 0)
+            resting = at_rest(side, idle / 2)
             table.add_row(
-                kind.name,
-                f"{count:,}",
-                f"{row.start_s:.1f}",
-                f"{row.pss_mib:,.0f}",
-                f"{each:.1f}" if count else "",
-                f"{row.cpu_s * 1000:.1f}",
-                end_section=bool(count),
+                kind.name, "0", f"{empty.wall_s:.1f}", f"{empty.cpu_s:.1f}", "", "",
+                f"{empty.rss_mib:,.0f}", "", f"{resting * 1000:.1f}",
+            )  # fmt: skip
+            began = time.monotonic()
+            create(side, partitions)
+            console.print(f"{kind.name}: {partitions:,} partitions made in {time.monotonic() - began:.1f} s")
+            side.stop_brokers()
+            full = start(side, partitions)
+            resting = at_rest(side, idle)
+            each = (full.rss_mib - empty.rss_mib) * 1024 / partitions
+            console.print(
+                f"{kind.name}: {full}, {each:.1f} KiB a partition, {resting * 1000:.1f} ms / s idle"
             )
-    Console().print(table)
+            kill(side)
+            again = start(side, partitions)
+            table.add_row(
+                kind.name, f"{partitions:,}", f"{full.wall_s:.1f}", f"{full.cpu_s:.1f}",
+                f"{again.wall_s:.1f}", f"{again.cpu_s:.1f}", f"{full.rss_mib:,.0f}", f"{each:.1f}",
+                f"{resting * 1000:.1f}", end_section=True,
+            )  # fmt: skip
+    console.print(table)
+    console.print(f"load of the machine: {load:.1f} before, {os.getloadavg()[0]:.1f} after")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from ottla.local.processes import StartFailed
 from ottla.local.zookeeper import EmbeddedZooKeeper
 
 T = TypeVar("T")
-READY_TIMEOUT_S = 120
+READY_TIMEOUT_S = 400
 
 
 @contextmanager
