@@ -54,11 +54,16 @@ class Meter(Protocol):
         """Called before the answer goes out: for how many ms the client has to wait."""
 
 
+class Limits(Protocol):
+    limited: bool
+    """Whether anybody has a quota on time: asked for each request, so a plain attribute."""
+
+
 class Meters(Protocol):
     """Makes them, where a client has a quota on time."""
 
     @property
-    def limited(self) -> bool: ...
+    def quotas(self) -> Limits: ...
 
     def begin(self, request: Request) -> Meter | None:
         """None for requests that are exempt."""
@@ -279,8 +284,9 @@ class Dispatcher:
             connection.close(f"API key {header.api_key} is not served")
             return
         request = Request(connection, route, header, frame)
-        if self.meters is not None and self.meters.limited:
-            request.meter = self.meters.begin(request)
+        meters = self.meters
+        if meters is not None and meters.quotas.limited:
+            request.meter = meters.begin(request)
         version = header.api_version
         if not route.min_version <= version <= route.max_version:
             self._refuse_version(request)

@@ -128,15 +128,11 @@ class LoopTime:
     """request_percentage. Makes a meter for each request while anybody has such a quota."""
 
     def __init__(self, quotas: RequestQuotas, clock: Callable[[], int]) -> None:
-        self._quotas = quotas
+        self.quotas = quotas
         self._clock = clock
 
-    @property
-    def limited(self) -> bool:
-        return self._quotas.limited
-
     def begin(self, request: Request) -> Meter | None:
-        return None if request.route.api_key in EXEMPT else _Stopwatch(self._quotas, self._clock)
+        return None if request.route.api_key in EXEMPT else _Stopwatch(self.quotas, self._clock)
 
 
 class _Stopwatch:
