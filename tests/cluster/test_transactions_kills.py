@@ -35,7 +35,10 @@ Victim = Callable[[LocalCluster], int]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     needs_kafka_jars()
-    settings = {"transaction_state_log_num_partitions": str(STATE_PARTITIONS)}
+    settings = {
+        "transaction_state_log_num_partitions": str(STATE_PARTITIONS),
+        "transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000",
+    }
     with cluster_for_faults(tmp_path_factory.mktemp("cluster"), **settings) as running:
         yield running
 
@@ -49,6 +52,8 @@ class Copier:
             *("--broker-list", bootstrap, "--input-topic", "input", "--input-partition", "0"),
             *("--output-topic", "output", "--consumer-group", GROUP, "--transactional-id", ID),
             *("--transaction-size", str(IN_A_TRANSACTION), "--enable-random-aborts", "--use-group-metadata"),
+            # Who comes after one that was killed asks for its offsets first, and waits for that transaction.
+            *("--transaction-timeout", "15000"),
         )
         self._log = directory / "copier.log"
         self._process: subprocess.Popen[bytes] | None = None
