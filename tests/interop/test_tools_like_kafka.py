@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from group_talk import kafka_and_ottla
 from judges import needs_kafka_jars
 from kafka_tools import Command, Printed, run_all
 
+from ottla.local.ports import free_port
 from ottla.protocol.api import ApiKey
 
 SETTINGS = {
@@ -42,6 +44,10 @@ CLUSTER = "org.apache.kafka.tools.ClusterTool"
 PRODUCER = "kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+ACLS = "kafka.admin.AclCommand"
+TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
+API_VERSIONS = "kafka.admin.BrokerApiVersionsCommand"
 
 FILES = {
     "records.json": {"partitions": [{"topic": "t", "partition": 0, "offset": 1}], "version": 1},
@@ -50,22 +56,28 @@ FILES = {
     "nowhere.json": {"partitions": [{"topic": "t", "partition": 0, "replicas": [7]}], "version": 1},
     "topics.json": {"topics": [{"topic": "t"}], "version": 1},
     "elect.json": {"partitions": [{"topic": "t", "partition": 0}, {"topic": "none", "partition": 1}]},
+    "none.properties": {},
 }
 
 
 class Step(NamedTuple):
     apis: tuple[ApiKey, ...]
     command: Command
+    compared: bool
+    """Not where it tells how fast it was."""
 
 
-def step(main_class: str, words: str, *apis: ApiKey, stdin: str = "", until: str = "") -> Step:
+def step(
+    main_class: str, words: str, *apis: ApiKey, stdin: str = "", until: str = "", compared: bool = True
+) -> Step:
     """The words of its command line, but for the bootstrap server; `@name` is one of the files."""
-    return Step(apis, Command(main_class, words.split(), stdin, until))
+    return Step(apis, Command(main_class, words.split(), stdin, until), compared)
 
 
 A = ApiKey
 SLOW = "--timeout 90000"
 KEYED = "--request-timeout-ms 60000 --property parse.key=true --property key.separator=:"
+CONFIG = "--command-config @none.properties"
 LIMITS = "producer_byte_rate=1000,request_percentage=50"
 STEPS = (
     step(TOPICS, "--create --topic t --partitions 2", A.CREATE_TOPICS),
@@ -172,6 +184,41 @@ STEPS = (
     step(ELECTION, "--election-type preferred --topic t --partition 0", A.ELECT_LEADERS),
     step(ELECTION, "--election-type unclean --topic t --partition 0", A.ELECT_LEADERS),
     step(ELECTION, "--election-type preferred --path-to-json-file @elect.json", A.ELECT_LEADERS),
+    step(
+        CONFIGS,
+        "--alter --entity-type users --entity-name u --add-config "
+        "SCRAM-SHA-256=[iterations=8192,password=p],SCRAM-SHA-512=[password=q]",
+        A.ALTER_USER_SCRAM_CREDENTIALS,
+    ),
+    step(CONFIGS, "--describe --entity-type users --entity-name u", A.DESCRIBE_USER_SCRAM_CREDENTIALS),
+    step(CONFIGS, "--alter --entity-type users --entity-name u --delete-config SCRAM-SHA-512"),
+    step(CONFIGS, "--describe --entity-type users", A.DESCRIBE_USER_SCRAM_CREDENTIALS),
+    step(
+        PERFORMANCE,
+        "--topic one --num-records 5 --record-size 10 --throughput -1 --transactional-id perf "
+        "--transaction-duration-ms 1000",
+        *(A.ADD_PARTITIONS_TO_TXN, A.END_TXN),
+        compared=False,
+    ),
+    step(TRANSACTIONS, "list", A.LIST_TRANSACTIONS, until="CompleteCommit"),
+    step(TRANSACTIONS, "describe --transactional-id perf", A.DESCRIBE_TRANSACTIONS),
+    step(TRANSACTIONS, "describe --transactional-id nobody", A.DESCRIBE_TRANSACTIONS),
+    step(TRANSACTIONS, "describe-producers --topic one --partition 0", A.DESCRIBE_PRODUCERS),
+    step(TRANSACTIONS, "find-hanging --broker-id 0"),
+    step(TRANSACTIONS, "abort --topic one --partition 0 --start-offset 0", A.DESCRIBE_PRODUCERS),
+    step(
+        TRANSACTIONS,
+        "abort --topic one --partition 0 --producer-id 77 --producer-epoch 1 --coordinator-epoch 0",
+        A.WRITE_TXN_MARKERS,
+    ),
+    step(ACLS, "--list", A.DESCRIBE_ACLS),
+    step(ACLS, "--add --allow-principal User:u --operation Read --topic t", A.CREATE_ACLS),
+    step(ACLS, "--remove --force --allow-principal User:u --operation Read --topic t", A.DELETE_ACLS),
+    step(TOKENS, f"--create --max-life-time-period -1 {CONFIG}", A.CREATE_DELEGATION_TOKEN),
+    step(TOKENS, f"--renew --renew-time-period -1 --hmac aG1hYw== {CONFIG}", A.RENEW_DELEGATION_TOKEN),
+    step(TOKENS, f"--expire --expiry-time-period -1 --hmac aG1hYw== {CONFIG}", A.EXPIRE_DELEGATION_TOKEN),
+    step(TOKENS, f"--describe {CONFIG}", A.DESCRIBE_DELEGATION_TOKEN),
+    step(API_VERSIONS, "", A.API_VERSIONS),
     step(FEATURES, "describe"),
     step(FEATURES, "upgrade --feature metadata.version=20", A.UPDATE_FEATURES),
     step(FEATURES, "downgrade --feature metadata.version=2", A.UPDATE_FEATURES),
@@ -182,11 +229,33 @@ STEPS = (
     step(TOPICS, "--list", A.METADATA, until=r"^(?!.*\nset\n)"),
 )
 
+NO_TOOL = {
+    A.LEADER_AND_ISR: "between brokers",
+    A.STOP_REPLICA: "between brokers",
+    A.UPDATE_METADATA: "between brokers",
+    A.CONTROLLED_SHUTDOWN: "between brokers",
+    A.ALTER_PARTITION: "between brokers",
+    A.ALLOCATE_PRODUCER_IDS: "between brokers",
+    A.ENVELOPE: "between brokers",
+    A.OFFSET_FOR_LEADER_EPOCH: "by clients when a leader is new",
+    A.HEARTBEAT: "by clients that live for seconds",
+    A.ADD_OFFSETS_TO_TXN: "by TransactionalMessageCopier, in tests/cluster",
+    A.TXN_OFFSET_COMMIT: "by TransactionalMessageCopier, in tests/cluster",
+    A.SASL_HANDSHAKE: "by every tool with a client configuration, in test_security_like_kafka",
+    A.SASL_AUTHENTICATE: "by every tool with a client configuration, in test_security_like_kafka",
+    A.ALTER_CONFIGS: "by no tool since 3.9's use IncrementalAlterConfigs",
+    A.ALTER_REPLICA_LOG_DIRS: "by ReassignPartitionsCommand where there are several, in test_log_dirs_mixed",
+    A.CONSUMER_GROUP_HEARTBEAT: "by consumers of group.protocol=consumer",
+    A.CONSUMER_GROUP_DESCRIBE: "by an admin client that knows such a group",
+}
+"""Who calls what no tool does, or not in this story."""
+
 SAID_OTHERWISE = (
     (re.compile(r"TopicId: [\w-]{22}"), "TopicId: ID"),
     (re.compile(r"Cluster ID: [\w-]{22}"), "Cluster ID: ID"),
     (re.compile(r"127\.0\.0\.1:\d+"), "BROKER"),
     (re.compile(r"adminclient-\d+"), "adminclient"),
+    (re.compile(r"\b1\d{12}\b(\s+\d+ *)?"), "TIME"),
     (re.compile(r"/(kafka|ottla)/data"), "/data"),
     (re.compile(r"20\d\d-\d\d-\d\d [\d:,]+ "), ""),
     (re.compile(r"\t(at .*|\.\.\. \d+ more)\n"), ""),
@@ -194,25 +263,39 @@ SAID_OTHERWISE = (
 """What brokers make up, the clock, and where in a tool it was."""
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Printed]]]:
+class Told(NamedTuple):
+    printed: dict[str, list[Printed]]
     """By kind of broker, what each step printed."""
+    metrics: str
+    """Of our broker, afterwards."""
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     needs_kafka_jars()
     directory = tmp_path_factory.mktemp("tools")
     for name, content in FILES.items():
         (directory / name).write_text(json.dumps(content))
-    with kafka_and_ottla(directory, SETTINGS) as ports:
+    http_port = free_port()
+    # Apache Kafka leaves what it does not know alone.
+    with kafka_and_ottla(directory, {**SETTINGS, "ottla.http.port": str(http_port)}) as ports:
         commands = [told(each, port, directory) for port in ports.values() for each in STEPS]
         everything = run_all(commands, directory)
-        yield {kind: everything[at * len(STEPS) : (at + 1) * len(STEPS)] for at, kind in enumerate(ports)}
+        shown = {kind: everything[at * len(STEPS) : (at + 1) * len(STEPS)] for at, kind in enumerate(ports)}
+        with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/metrics", timeout=60) as answer:
+            yield Told(shown, answer.read().decode())
 
 
 def told(each: Step, port: int, directory: Path) -> Command:
+    address, tool = f"127.0.0.1:{port}", each.command.main_class
     words = [str(directory / word[1:]) if word.startswith("@") else word for word in each.command.arguments]
-    server = ["--bootstrap-server", f"127.0.0.1:{port}"]
-    # Its sub-commands come first.
-    arguments = [*words, *server] if each.command.main_class == CLUSTER else [*server, *words]
-    return each.command._replace(arguments=arguments)
+    if tool == CLUSTER:  # its sub-commands come first
+        words += ["--bootstrap-server", address]
+    elif tool == PERFORMANCE:
+        words += ["--producer-props", f"bootstrap.servers={address}"]
+    else:
+        words = ["--bootstrap-server", address, *words]
+    return each.command._replace(arguments=words)
 
 
 def comparable(shown: Printed) -> Printed:
@@ -224,10 +307,24 @@ def comparable(shown: Printed) -> Printed:
     return Printed(shown.status, *texts)
 
 
-def test_the_tools_print_the_same(printed: dict[str, list[Printed]]) -> None:
-    differing = []
+def test_every_api_has_its_tool_or_none_calls_it(story: Told) -> None:
+    claimed = {api for each in STEPS for api in each.apis}
+    assert claimed.isdisjoint(NO_TOOL)
+    assert claimed | set(NO_TOOL) == set(ApiKey)
+    counted = re.findall(
+        r'^kafka_network_requestmetrics_requests_total\{[^}]*request="(\w+)"[^}]*\} ([\d.]+)',
+        story.metrics,
+        re.M,
+    )
+    asked = {name for name, count in counted if float(count)}
+    names = {api: "".join(word.capitalize() for word in api.name.split("_")) for api in claimed}
+    assert {name for name in names.values() if name not in asked} == set(), "the broker was never asked that"
+
+
+def test_the_tools_print_the_same(story: Told) -> None:
+    printed, differing = story.printed, []
     for each, kafkas, ours in zip(STEPS, printed["Apache Kafka"], printed["Ottla"], strict=True):
-        if comparable(kafkas) != comparable(ours):
+        if each.compared and comparable(kafkas) != comparable(ours):
             command = f"{each.command.main_class.rpartition('.')[2]} {' '.join(each.command.arguments)}"
             differing.append(
                 f"{command}\n  Apache Kafka: {comparable(kafkas)}\n  Ottla:        {comparable(ours)}"
