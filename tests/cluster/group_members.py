@@ -5,6 +5,7 @@ Called by the group tests. Each member is a librdkafka consumer in a thread of i
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from contextlib import ExitStack
 from types import TracebackType
@@ -29,6 +30,8 @@ class Member:
         """partition -> the highest offset whose commit was acknowledged."""
         self.failures: list[str] = []
         self._uncommitted: dict[int, int] = {}
+        self._asked = False
+        """A commit is under way: of two, the older could be tried again after the newer."""
         self._stopping = threading.Event()
         self._topic = topic
         self._consumer = Consumer(
@@ -41,6 +44,7 @@ class Member:
                 "session.timeout.ms": 6000,
                 "heartbeat.interval.ms": 500,
                 "reconnect.backoff.max.ms": 500,
+                "on_commit": self._was_committed,
             }
         )
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -81,7 +85,7 @@ class Member:
             assert offset is not None
             self.seen.add((partition, offset))
             self._uncommitted[partition] = offset + 1
-        if self._uncommitted:
+        if self._uncommitted and not self._asked:
             self._commit()
 
     def _forget(self, _: Consumer, places: list[TopicPartition]) -> None:
@@ -90,16 +94,22 @@ class Member:
             self._uncommitted.pop(place.partition, None)
 
     def _commit(self) -> None:
+        """Ask, and go on: who waits for the answer hears of nothing meanwhile, and librdkafka, whose session
+        is over, waits for him to hear of that."""
         places = [TopicPartition(self._topic, p, offset) for p, offset in self._uncommitted.items()]
-        try:
-            done = self._consumer.commit(offsets=places, asynchronous=False) or []
-        except KafkaException:
-            return  # a rebalance, or no coordinator: nothing is promised, and the next poll tries again
-        for place in done:
-            if place.error is None:
+        # A rebalance, or no coordinator: nothing is promised, and the next poll tries again.
+        with contextlib.suppress(KafkaException):
+            self._consumer.commit(offsets=places, asynchronous=True)
+            self._asked = True
+
+    def _was_committed(self, error: object, places: list[TopicPartition]) -> None:
+        self._asked = False
+        for place in places:
+            if error is None and place.error is None:
                 known = self.committed.get(place.partition, -1)
                 self.committed[place.partition] = max(known, place.offset)
-                self._uncommitted.pop(place.partition, None)
+                if self._uncommitted.get(place.partition, 0) <= place.offset:
+                    self._uncommitted.pop(place.partition, None)
 
 
 class WatchedGroup:
