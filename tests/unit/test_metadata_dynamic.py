@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ottla.metadata import znodes
-from ottla.metadata.dynamic import CHANGE_EXPIRATION_MS, DynamicConfigs
+from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
+from ottla.metadata.notifications import EXPIRATION_MS
 from ottla.metadata.registration import ensure_tree
 
 WAIT_S = 60.0
@@ -166,12 +167,12 @@ def test_of_settings_written_by_hand_what_is_valid_is_applied() -> None:
 
 def test_old_notifications_are_purged_by_whoever_comes_by() -> None:
     async def scenario(tree: MemoryTree) -> None:
-        now = [CHANGE_EXPIRATION_MS]
+        now = [EXPIRATION_MS]
         tree._clock = lambda: now[0]
         heard = Heard(tree, clock=lambda: now[0])
         await heard.start()
         await heard.configs.alter_topic_config("old", {})
-        now[0] += CHANGE_EXPIRATION_MS + 1
+        now[0] += EXPIRATION_MS + 1
         await heard.configs.alter_topic_config("new", {})
         await heard.until(lambda: "new" in heard.topics)
         purged = asyncio.Event()

@@ -19,15 +19,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from ottla.metadata import acl_nodes
+from ottla.metadata.notifications import Notifications
 from ottla.metadata.store import (
     BadVersion,
-    Cancel,
     MetadataStore,
     NodeExists,
     NoNode,
     Stat,
     StoreError,
-    StoreUnavailable,
     children_of_many,
     ensure_path,
     get_many,
@@ -46,10 +45,8 @@ from ottla.security.principals import Principal
 
 log = logging.getLogger("ottla.acls")
 
-CHANGE_EXPIRATION_MS: Final = 15 * 60 * 1000
 TRIES_MAX: Final = 11
 BACKOFF_S: Final = 0.1
-_RETRY_DELAY_S: Final = 1.0
 
 
 class TooManyTries(Exception):
@@ -76,14 +73,13 @@ class StoredAcls:
     def __init__(self, store: MetadataStore, authorizer: AclAuthorizer, clock: Callable[[], int]) -> None:
         self._store = store
         self.authorizer = authorizer
-        self._clock = clock
         self._versions: dict[ResourcePattern, int] = {}
         self._alone = asyncio.Lock()
         """Held while entries are read or written and taken over, so that an older state never wins."""
-        self._changed = asyncio.Event()
-        self._seen = dict.fromkeys(acl_nodes.CHANGES, -1)
-        self._cancels: list[Cancel] = []
-        self._task: asyncio.Task[None] | None = None
+        self._news = [
+            Notifications(store, root, f"{kind.name.lower()} ACLs", partial(self._hear, kind), clock)
+            for kind, root in acl_nodes.CHANGES.items()
+        ]
 
     # --- following ----------------------------------------------------------------------------------
 
@@ -97,24 +93,20 @@ class StoredAcls:
         }
         for each_path in (*type_paths, *acl_nodes.CHANGES.values()):
             await ensure_path(store, each_path)
-        # Watch first, then note where the changes stand, then load: nothing falls between.
-        for kind, root in acl_nodes.CHANGES.items():
-            self._cancels.append(await store.watch_children(root, self._changed.set))
-            self._seen[kind] = max(map(_sequence, await store.children(root)), default=-1)
+        for news in self._news:
+            await news.watch()
         names = await children_of_many(store, type_paths)
         await self._load(
             ResourcePattern(resource_type, name, kind)
             for (kind, resource_type), found in zip(type_paths.values(), names, strict=True)
             for name in found
         )
-        self._task = asyncio.ensure_future(self._follow())
+        for news in self._news:
+            news.follow()
 
     async def stop(self) -> None:
-        for cancel in self._cancels:
-            cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for news in self._news:
+            await news.stop()
 
     async def _load(self, patterns: Iterable[ResourcePattern]) -> None:
         wanted = list(patterns)
@@ -131,55 +123,18 @@ class StoredAcls:
         else:
             self._versions[pattern] = state.version
 
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                for kind in acl_nodes.CHANGES:
-                    await self._process_changes(kind)
-            except StoreUnavailable as error:
-                log.warning("cannot read the changes of ACLs, trying again: %s", error)
-                self._changed.set()
-                await asyncio.sleep(_RETRY_DELAY_S)
-            except Exception:
-                # Whoever follows no more would let yesterday's users in for ever, and say nothing of it.
-                log.exception("following the ACLs failed, trying again")
-                self._changed.set()
-                await asyncio.sleep(_RETRY_DELAY_S)
-
-    async def _process_changes(self, kind: PatternType) -> None:
-        root = acl_nodes.CHANGES[kind]
-        names = sorted(await self._store.children(root), key=_sequence)
-        new = [name for name in names if _sequence(name) > self._seen[kind]]
+    async def _hear(self, kind: PatternType, changes: list[bytes]) -> None:
         patterns: dict[ResourcePattern, None] = {}
-        for node in await get_many(self._store, [f"{root}/{name}" for name in new]):
-            if node is not None:
-                try:
-                    patterns[acl_nodes.decode_change(kind, node[0])] = None
-                except InvalidNode as error:
-                    log.error("ignoring a change of ACLs: %s", error)
+        for data in changes:
+            try:
+                patterns[acl_nodes.decode_change(kind, data)] = None
+            except InvalidNode as error:
+                log.error("ignoring a change of ACLs: %s", error)
         for pattern in patterns:
             try:
                 await self._load([pattern])
             except InvalidNode as error:
                 log.error("keeping the ACLs of %s as they were: %s", acl_nodes.path(pattern), error)
-        if new:
-            self._seen[kind] = _sequence(new[-1])
-        await self._purge(root, names)
-
-    async def _purge(self, root: str, names: Sequence[str]) -> None:
-        """Remove old notifications; any broker may, and all do."""
-        oldest_ms = self._clock() - CHANGE_EXPIRATION_MS
-        for name in names:
-            path = f"{root}/{name}"
-            stat = await self._store.exists(path)
-            if stat is not None and stat.ctime_ms >= oldest_ms:
-                return
-            try:
-                await self._store.delete(path)
-            except StoreError as error:
-                log.debug("a change of ACLs is not purged: %s", error)
 
     # --- changing -----------------------------------------------------------------------------------
 
@@ -284,11 +239,6 @@ def _entries(pattern: ResourcePattern, node: tuple[bytes, Stat] | None) -> _Stat
     if node is None:
         return _State()
     return _State(acl_nodes.decode(acl_nodes.path(pattern), node[0]), node[1].version)
-
-
-def _sequence(name: str) -> int:
-    digits = name.rpartition("_")[2]
-    return int(digits) if digits.isdecimal() else -1
 
 
 async def start_acls(

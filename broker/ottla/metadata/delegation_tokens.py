@@ -19,15 +19,13 @@ from typing import Final
 
 from ottla.metadata.client_quotas import desanitize, sanitize
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.notifications import Notifications
 from ottla.metadata.store import (
-    Cancel,
     MetadataStore,
     NodeExists,
     NoNode,
     StoreError,
-    StoreUnavailable,
     ensure_path,
-    get_many,
 )
 from ottla.security.delegation_tokens import Lifetimes, Token, hmac_of
 from ottla.security.principals import Principal
@@ -38,8 +36,6 @@ log = logging.getLogger(__name__)
 TOKENS: Final = "/delegation_token/tokens"
 CHANGES: Final = "/delegation_token/token_changes"
 CHANGE_PREFIX: Final = f"{CHANGES}/token_change_"
-CHANGE_EXPIRATION_MS: Final = 15 * 60 * 1000
-_RETRY_DELAY_S: Final = 1.0
 _VERSION: Final = 3
 
 
@@ -63,10 +59,7 @@ class DelegationTokens:
         self._by_hmac: dict[bytes, str] = {}
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
         self._store: MetadataStore | None = None
-        self._changed = asyncio.Event()
-        self._seen = -1
-        self._cancel: Cancel | None = None
-        self._follower: asyncio.Task[None] | None = None
+        self._news: Notifications | None = None
         self._expiring: asyncio.Task[None] | None = None
 
     @property
@@ -80,20 +73,18 @@ class DelegationTokens:
         self._store = store
         await ensure_path(store, TOKENS)
         await ensure_path(store, CHANGES)
-        # Watch first, then note where the changes stand, then load: nothing falls between.
-        self._cancel = await store.watch_children(CHANGES, self._changed.set)
-        self._seen = max(map(_sequence, await store.children(CHANGES)), default=-1)
+        self._news = news = Notifications(store, CHANGES, "delegation tokens", self._hear, self._clock)
+        await news.watch()
         for token_id in await store.children(TOKENS):
             await self._reload(token_id)
-        self._follower = asyncio.ensure_future(self._follow(store))
+        news.follow()
 
     async def stop(self) -> None:
-        if self._cancel is not None:
-            self._cancel()
-        tasks = [task for task in (self._follower, self._expiring) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._news is not None:
+            await self._news.stop()
+        if self._expiring is not None:
+            self._expiring.cancel()
+            await asyncio.gather(self._expiring, return_exceptions=True)
 
     # --- what there is ------------------------------------------------------------------------------
 
@@ -176,30 +167,9 @@ class DelegationTokens:
 
     # --- what others change -------------------------------------------------------------------------
 
-    async def _follow(self, store: MetadataStore) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._process_changes(store)
-            except StoreUnavailable as problem:
-                log.warning("cannot read the changes of delegation tokens, trying again: %s", problem)
-                self._changed.set()
-                await asyncio.sleep(_RETRY_DELAY_S)
-            except Exception:
-                log.exception("following delegation tokens failed, trying again")
-                self._changed.set()
-                await asyncio.sleep(_RETRY_DELAY_S)
-
-    async def _process_changes(self, store: MetadataStore) -> None:
-        names = await store.children(CHANGES)
-        new = sorted((name for name in names if _sequence(name) > self._seen), key=_sequence)
-        found = await get_many(store, [f"{CHANGES}/{name}" for name in new])
-        for token_id in dict.fromkeys(entry[0].decode("utf-8", "replace") for entry in found if entry):
+    async def _hear(self, changes: list[bytes]) -> None:
+        for token_id in dict.fromkeys(data.decode("utf-8", "replace") for data in changes):
             await self._reload(token_id)
-        if new:
-            self._seen = _sequence(new[-1])
-        await self._purge(store, names)
 
     async def _reload(self, token_id: str) -> None:
         found = await self._at_work().get(f"{TOKENS}/{token_id}")
@@ -210,16 +180,6 @@ class DelegationTokens:
             self._take(decode(found[0]))
         except ValueError as problem:
             log.error("ignoring the delegation token %s: %s", token_id, problem)
-
-    async def _purge(self, store: MetadataStore, names: list[str]) -> None:
-        """Remove old notifications; any broker may, and all do."""
-        oldest_ms = self._clock() - CHANGE_EXPIRATION_MS
-        for name in sorted(names, key=_sequence):
-            stat = await store.exists(f"{CHANGES}/{name}")
-            if stat is not None and stat.ctime_ms >= oldest_ms:
-                return
-            with contextlib.suppress(NoNode):
-                await store.delete(f"{CHANGES}/{name}")
 
 
 def encode(token: Token) -> bytes:
@@ -253,8 +213,3 @@ def decode(data: bytes) -> Token:
 
 def _principal(text: str) -> Principal:
     return Principal.parse(desanitize(text) or "")
-
-
-def _sequence(name: str) -> int:
-    digits = name.rpartition("_")[2]
-    return int(digits) if digits.isdecimal() else -1

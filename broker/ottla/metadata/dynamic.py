@@ -10,18 +10,16 @@ at that time or later.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from ottla.metadata import znodes
 from ottla.metadata.config import TOPIC_CONFIGS
+from ottla.metadata.notifications import Notifications
 from ottla.metadata.store import (
-    Cancel,
     MetadataStore,
     NodeExists,
     NoNode,
-    StoreError,
     StoreUnavailable,
     children_of_many,
     delete_recursively,
@@ -29,10 +27,6 @@ from ottla.metadata.store import (
 )
 
 log = logging.getLogger(__name__)
-
-# Kafka keeps notifications this long, for brokers that were away to find.
-CHANGE_EXPIRATION_MS = 15 * 60 * 1000
-_RETRY_DELAY_S = 1.0
 
 CLIENTS, USERS, IPS = "clients", "users", "ips"
 QUOTA_TYPES = (CLIENTS, USERS, IPS)
@@ -64,18 +58,11 @@ class DynamicConfigs:
         self._on_topic_config = on_topic_config
         self._on_broker_config = on_broker_config
         self._on_quota_config = on_quota_config
-        self._clock = clock
-        self._changed = asyncio.Event()
-        self._seen = -1
-        self._cancel: Cancel | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._news = Notifications(store, znodes.CONFIG_CHANGES, "settings", self._take, clock)
 
     async def start(self) -> None:
         """Load all settings, calling back for each entity, then follow the changes."""
-        # Watch first, then note where the changes stand, then load: nothing falls between.
-        self._cancel = await self._store.watch_children(znodes.CONFIG_CHANGES, self._changed.set)
-        names = await self._store.children(znodes.CONFIG_CHANGES)
-        self._seen = max((_sequence(name) for name in names), default=-1)
+        await self._news.watch()
         await self.load_topics(await self._store.children(znodes.CONFIG_TOPICS))
         for entity in await self._store.children(znodes.CONFIG_BROKERS):
             await self._reload("brokers", entity)
@@ -83,14 +70,10 @@ class DynamicConfigs:
             for entity_type in QUOTA_TYPES:
                 for entity in await self.entities(entity_type):
                     await self._reload(entity_type, entity)
-        self._task = asyncio.ensure_future(self._follow())
+        self._news.follow()
 
     async def stop(self) -> None:
-        if self._cancel is not None:
-            self._cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._news.stop()
 
     async def load_topics(self, topics: Iterable[str]) -> None:
         """Read these topics' settings and call back for each.
@@ -178,33 +161,13 @@ class DynamicConfigs:
             except NodeExists:
                 await self._store.set(path, data)
 
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._process_changes()
-            except StoreUnavailable as error:
-                log.warning("cannot read the config changes, trying again: %s", error)
-                self._changed.set()
-                await asyncio.sleep(_RETRY_DELAY_S)
-            except Exception:
-                # Whoever follows no more would live with today's settings for ever, and say nothing of it.
-                log.exception("following the config changes failed, trying again")
-                self._changed.set()
-                await asyncio.sleep(_RETRY_DELAY_S)
-
-    async def _process_changes(self) -> None:
-        names = await self._store.children(znodes.CONFIG_CHANGES)
-        new = sorted((name for name in names if _sequence(name) > self._seen), key=_sequence)
-        found = await get_many(self._store, [f"{znodes.CONFIG_CHANGES}/{name}" for name in new])
+    async def _take(self, changes: list[bytes]) -> None:
         entities: dict[str, None] = {}
-        for entry in found:
-            if entry is not None:
-                try:
-                    entities[znodes.decode_config_change(entry[0])] = None
-                except znodes.InvalidNode as error:
-                    log.error("ignoring a config change: %s", error)
+        for data in changes:
+            try:
+                entities[znodes.decode_config_change(data)] = None
+            except znodes.InvalidNode as error:
+                log.error("ignoring a config change: %s", error)
         for path in entities:
             entity_type, _, entity = path.partition("/")
             try:
@@ -214,9 +177,6 @@ class DynamicConfigs:
             except Exception:
                 # One entity's trouble must keep nobody from hearing of the others.
                 log.exception("taking over the settings of %s failed", path)
-        if new:
-            self._seen = _sequence(new[-1])
-        await self._purge(names)
 
     async def _reload(self, entity_type: str, entity: str) -> None:
         if entity_type == "topics":
@@ -245,21 +205,6 @@ class DynamicConfigs:
         except Exception:
             log.exception("applying the settings of topic %s failed", topic)
 
-    async def _purge(self, names: Iterable[str]) -> None:
-        """Remove old notifications; any broker may, and all do."""
-        if self._clock is None:
-            return
-        oldest_ms = self._clock() - CHANGE_EXPIRATION_MS
-        for name in sorted(names, key=_sequence):
-            path = f"{znodes.CONFIG_CHANGES}/{name}"
-            stat = await self._store.exists(path)
-            if stat is not None and stat.ctime_ms >= oldest_ms:
-                return
-            try:
-                await self._store.delete(path)
-            except StoreError as error:
-                log.debug("a config change is not purged: %s", error)
-
 
 def usable_topic_config(topic: str, stored: Mapping[str, str]) -> dict[str, str]:
     """What can be applied of a topic's settings as stored. A hand may have written the rest: it is logged."""
@@ -271,8 +216,3 @@ def usable_topic_config(topic: str, stored: Mapping[str, str]) -> dict[str, str]
         else:
             log.error("a stored setting of topic %s is ignored: %s", topic, problem)
     return good
-
-
-def _sequence(name: str) -> int:
-    digits = name.rpartition("_")[2]
-    return int(digits) if digits.isdecimal() else -1
