@@ -121,6 +121,10 @@ class Talk:
         await until(ready)
 
 
+Story = Callable[[Talk], Coroutine[Any, Any, None]]
+"""What one broker is asked, and what it answers."""
+
+
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     while not await condition():  # noqa: ASYNC110 (the condition is on the other side of a socket)
         await asyncio.sleep(0.02)
@@ -136,9 +140,18 @@ async def ready(talk: Talk) -> None:
     await until(knows)
 
 
-def side_by_side(
-    ports: Mapping[str, int], story: Callable[[Talk], Coroutine[Any, Any, None]], timeout_s: float = 300
-) -> dict[str, dict[str, Any]]:
+async def until_led(talk: Talk, topics: Iterable[str]) -> None:
+    """Until the one broker there is leads every partition of these topics."""
+    wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+
+    async def led() -> bool:
+        answer: MetadataResponse = await talk.send("anna", MetadataRequest(topics=wanted), 5)
+        return all(p.leader_id == 0 for topic in answer.topics for p in topic.partitions)
+
+    await until(led)
+
+
+def side_by_side(ports: Mapping[str, int], story: Story, timeout_s: float = 300) -> dict[str, dict[str, Any]]:
     """Tell the story to every broker at the same time: name -> label -> answer."""
 
     async def tell(port: int) -> dict[str, Any]:
@@ -151,6 +164,18 @@ def side_by_side(
             return list(await asyncio.gather(*[tell(port) for port in ports.values()]))
 
     return dict(zip(ports, asyncio.run(tell_all()), strict=True))
+
+
+def same(ports: Mapping[str, int], story: Story) -> None:
+    """Tell the story to Apache Kafka and to Ottla: every answer has to be the same."""
+    told = side_by_side(ports, story)
+    kafka, ours = told["Apache Kafka"], told["Ottla"]
+    assert kafka, "nothing was asked"
+    differing = [label for label in kafka if ours.get(label) != kafka[label]]
+    assert not differing, "\n".join(
+        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
+    )
+    assert ours.keys() == kafka.keys()
 
 
 # --- requests, in few words ----------------------------------------------------------------------------

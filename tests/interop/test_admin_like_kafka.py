@@ -6,13 +6,13 @@ DescribeProducers, in every version, with what no client would ever ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from group_talk import Talk, kafka_and_ottla, side_by_side, until
+from group_talk import Talk, kafka_and_ottla, same, side_by_side, until, until_led
 from judges import needs_kafka_jars
 
 from ottla.client.connection import ConnectionLost
@@ -36,8 +36,6 @@ HIGH_WATERMARK = -1
 WORDS = ("error_message",)
 """Each has its own."""
 pytestmark = pytest.mark.timeout(420)
-
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +61,7 @@ async def make_topics(talk: Talk) -> None:
         for name, settings in TOPICS.items()
     ]
     await talk.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
-
-    async def led() -> bool:
-        wanted = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in TOPICS]
-        answer = await talk.send("anna", m.MetadataRequest(topics=wanted), 5)
-        return all(p.leader_id == 0 for topic in answer.topics for p in topic.partitions)
-
-    await until(led)
+    await until_led(talk, TOPICS)
 
 
 def produce(port: int) -> None:
@@ -80,17 +72,6 @@ def produce(port: int) -> None:
         for n in range(RECORDS):
             producer.produce(topic, b"v%d" % n, key=b"k", partition=0)
             assert producer.flush(60) == 0  # each in a batch of its own: sizes are compared
-
-
-def same(ports: dict[str, int], story: Story) -> None:
-    told = side_by_side(ports, story)
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
-    assert kafka, "nothing was asked"
-    differing = [label for label in kafka if ours.get(label) != kafka[label]]
-    assert not differing, "\n".join(
-        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
-    )
-    assert ours.keys() == kafka.keys()
 
 
 def delete(*wanted: tuple[str, int, int], timeout_ms: int = 10_000) -> m.DeleteRecordsRequest:

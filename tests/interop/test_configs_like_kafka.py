@@ -6,12 +6,11 @@ and so are those that differ because two brokers cannot share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from group_talk import Talk, kafka_and_ottla, side_by_side, until
+from group_talk import Talk, kafka_and_ottla, same, side_by_side, until
 from judges import needs_kafka_jars
 
 from ottla.metadata.config import BROKER_CONFIGS
@@ -41,8 +40,6 @@ WORDS = ("error_message",)
 """Compared where it is worth it."""
 pytestmark = pytest.mark.timeout(420)
 
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
-
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
@@ -64,17 +61,6 @@ async def make_topics(talk: Talk) -> None:
         return all(topic.error_code == 0 for topic in answer.topics)
 
     await until(known)
-
-
-def same(ports: dict[str, int], story: Story) -> None:
-    told = side_by_side(ports, story)
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
-    assert kafka, "nothing was asked"
-    differing = [label for label in kafka if ours.get(label) != kafka[label]]
-    assert not differing, "\n".join(
-        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
-    )
-    assert ours.keys() == kafka.keys()
 
 
 def describe(

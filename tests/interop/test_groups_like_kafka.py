@@ -7,9 +7,8 @@ compared as well.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from group_talk import (
@@ -21,6 +20,7 @@ from group_talk import (
     join,
     kafka_and_ottla,
     leave,
+    same,
     side_by_side,
     sync,
 )
@@ -51,8 +51,6 @@ TIE = ("protocol_name",)
 """Of two protocols with as many votes each, either may win: it hangs on the order of a hash map."""
 pytestmark = pytest.mark.timeout(420)
 
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
-
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
@@ -71,17 +69,6 @@ def make_topics(port: int) -> None:
         await client.create_topic("u", partitions=1, replication_factor=1)
 
     run_admin([("127.0.0.1", port)], make)
-
-
-def same(ports: dict[str, int], story: Story) -> None:
-    told = side_by_side(ports, story)
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
-    assert kafka, "nothing was asked"
-    differing = [label for label in kafka if ours.get(label) != kafka[label]]
-    assert not differing, "\n".join(
-        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
-    )
-    assert ours.keys() == kafka.keys()
 
 
 async def stable_group(talk: Talk, group: str) -> str:

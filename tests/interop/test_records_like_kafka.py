@@ -7,12 +7,12 @@ broker may word or choose freely (messages, topic ids, addresses) is left out.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from group_talk import Talk, kafka_and_ottla, side_by_side, until
+from group_talk import Talk, kafka_and_ottla, same, until
 from judges import needs_kafka_jars
 
 from ottla.protocol.compression import Codec
@@ -40,8 +40,6 @@ FREE = ("error_message", "topic_id", "cluster_id", "host", "port", "node_endpoin
 NOW_MS = 1_700_000_000_000
 pytestmark = pytest.mark.timeout(420)
 
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
-
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
@@ -49,17 +47,6 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     directory: Path = tmp_path_factory.mktemp("records")
     with kafka_and_ottla(directory, SETTINGS) as by_name:
         yield by_name
-
-
-def same(ports: dict[str, int], story: Story) -> None:
-    told = side_by_side(ports, story)
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
-    assert kafka, "nothing was asked"
-    differing = [label for label in kafka if ours.get(label) != kafka[label]]
-    assert not differing, "\n".join(
-        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
-    )
-    assert ours.keys() == kafka.keys()
 
 
 async def ask(talk: Talk, label: str, request: Message, version: int) -> Any:

@@ -7,10 +7,9 @@ compared as well.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from group_talk import (
@@ -19,9 +18,11 @@ from group_talk import (
     fetch_offsets,
     join,
     kafka_and_ottla,
+    same,
     side_by_side,
     sync,
     until,
+    until_led,
 )
 from judges import needs_kafka_jars
 from kafka_tools import Command, Printed, run_all
@@ -58,8 +59,6 @@ TOPICS = ("t", "u", "v", "w", "x", "y")
 TIMES = (*PRODUCER, "transaction_start_time_ms")
 pytestmark = pytest.mark.timeout(420)
 
-Story = Callable[[Talk], Coroutine[Any, Any, None]]
-
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
@@ -74,26 +73,9 @@ async def prepare(talk: Talk) -> None:
     row = m.CreateTopicsRequest.CreatableTopic
     topics = [row(name=name, num_partitions=2, replication_factor=1) for name in TOPICS]
     await talk.send("anna", m.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 5)
-
-    async def led() -> bool:
-        wanted = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in TOPICS]
-        answer = await talk.send("anna", m.MetadataRequest(topics=wanted), 5)
-        return all(p.leader_id == 0 for topic in answer.topics for p in topic.partitions)
-
-    await until(led)
+    await until_led(talk, TOPICS)
     await coordinator_found(talk)
     await talk.wait_for_coordinator()
-
-
-def same(ports: dict[str, int], story: Story) -> None:
-    told = side_by_side(ports, story)
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
-    assert kafka, "nothing was asked"
-    differing = [label for label in kafka if ours.get(label) != kafka[label]]
-    assert not differing, "\n".join(
-        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
-    )
-    assert ours.keys() == kafka.keys()
 
 
 def test_beginnings(ports: dict[str, int]) -> None:
