@@ -8,24 +8,8 @@ it).
 
 from __future__ import annotations
 
-from typing import Final
-
-from ottla.quotas.clients import bounded_throttle_ms
-from ottla.quotas.levels import SENSOR_EXPIRATION_MS
+from ottla.quotas.clients import DEFAULT, QuotaEntity, RequestQuotas, bounded_throttle_ms
 from ottla.quotas.rates import Rate, Windows
-
-NO_LIMIT: Final = 2**31 - 1
-_SWEEP_INTERVAL_MS: Final = 30 * 1000
-
-
-class _Made:
-    """Connections that were made, and when one was last."""
-
-    __slots__ = ("rate", "used_ms")
-
-    def __init__(self, windows: Windows) -> None:
-        self.rate = Rate(windows)
-        self.used_ms = 0
 
 
 class ConnectionRates:
@@ -35,22 +19,12 @@ class ConnectionRates:
         self._windows = windows
         self._broker = Rate(windows)
         self._listeners: dict[str, Rate] = {}
-        self._default = NO_LIMIT
-        self._limits: dict[str, int] = {}
-        self._addresses: dict[str, _Made] = {}
-        self._swept_ms = 0
+        # An address takes the place of a client id; no wait is longer than one window there, too.
+        self._addresses = RequestQuotas(windows)
 
     def limit_address(self, address: str | None, limit: int | None) -> None:
         """Set the limit of an address, or of all that have none of their own (None); None takes it away."""
-        if address is None:
-            self._default = NO_LIMIT if limit is None else limit
-        elif limit is None:
-            self._limits.pop(address, None)
-        else:
-            self._limits[address] = limit
-
-    def limit_of(self, address: str) -> int:
-        return self._limits.get(address, self._default)
+        self._addresses.update(QuotaEntity(client_id=DEFAULT if address is None else address), limit)
 
     def accepted(self, listener: str, listener_limit: int, broker_limit: int | None, now_ms: int) -> int:
         """Count a connection; for how many ms it and those behind it are to wait. The brokers' own listener
@@ -66,17 +40,11 @@ class ConnectionRates:
     def from_address(self, address: str, listener: str, now_ms: int, *, of_broker: bool) -> int:
         """Count a connection of an address. Positive: it has too many, this one was not counted after all,
         and is to be closed after so many ms. `of_broker`: `accepted` counted it for the broker."""
-        limit = self.limit_of(address)
-        if limit == NO_LIMIT:
+        if self._addresses.limit_of("", address) is None:
             return 0
-        made = self._addresses.get(address)
-        if made is None:
-            self._sweep(now_ms)
-            made = self._addresses[address] = _Made(self._windows)
-        made.used_ms = now_ms
-        wait_ms = self._record(made.rate, limit, now_ms)
+        wait_ms = self._addresses.record("", address, 1, now_ms)
         if wait_ms > 0:
-            made.rate.record(-1, now_ms)
+            self._addresses.unrecord("", address, 1, now_ms)
             self._listeners[listener].record(-1, now_ms)
             if of_broker:
                 self._broker.record(-1, now_ms)
@@ -88,11 +56,3 @@ class ConnectionRates:
         if observed <= limit:
             return 0
         return bounded_throttle_ms(observed, limit, window_ms, self._windows.window_ms)
-
-    def _sweep(self, now_ms: int) -> None:
-        if now_ms - self._swept_ms < _SWEEP_INTERVAL_MS:
-            return
-        self._swept_ms = now_ms
-        oldest_ms = now_ms - SENSOR_EXPIRATION_MS
-        for address in [a for a, made in self._addresses.items() if made.used_ms < oldest_ms]:
-            del self._addresses[address]

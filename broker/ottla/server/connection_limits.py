@@ -1,5 +1,4 @@
 """How many connections there may be, and how fast they may come (max.connections; KIP-402, KIP-612).
-KIP-612).
 
 Called by ottla.server.listener for each connection that comes and goes. As in Kafka a full broker or
 listener accepts nobody until somebody leaves, but the brokers' own listener (where they have one to
