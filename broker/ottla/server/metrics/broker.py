@@ -201,12 +201,15 @@ def _partitions(replicas: ReplicaManager) -> Iterator[Family]:
             "gauge",
             f"Of a partition that this broker leads: {help_text}",
             ("topic", "partition"),
-            (
-                ((partition.topic, str(partition.partition)), of(partition))
-                for partition in list(replicas.partitions())
-                if partition.is_leader
-            ),
+            led(replicas, of),
         )
+
+
+def led(replicas: ReplicaManager, of: Callable[[Partition], float]) -> Iterator[Sample]:
+    """A number of each partition that this broker leads, by topic and partition."""
+    for partition in list(replicas.partitions()):
+        if partition.is_leader:
+            yield (partition.topic, str(partition.partition)), of(partition)
 
 
 _LOG: tuple[tuple[str, str, Callable[[Log], float]], ...] = (

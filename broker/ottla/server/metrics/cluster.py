@@ -13,7 +13,8 @@ from ottla.controller.state import ClusterState
 from ottla.metadata.cache import MetadataCache
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
-from ottla.server.metrics.exposition import Family, Sample, counter, gauge
+from ottla.server.metrics.broker import led
+from ottla.server.metrics.exposition import Family, counter, gauge
 
 _LABELS = ("topic", "partition")
 
@@ -103,11 +104,5 @@ def _partitions(replicas: ReplicaManager) -> Iterator[Family]:
             "gauge",
             f"{help_text} Told by the leader.",
             _LABELS,
-            _led(replicas, of),
+            led(replicas, of),
         )
-
-
-def _led(replicas: ReplicaManager, of: Callable[[Partition], float]) -> Iterator[Sample]:
-    for partition in list(replicas.partitions()):
-        if partition.is_leader:
-            yield (partition.topic, str(partition.partition)), of(partition)

@@ -25,6 +25,7 @@ from ottla.server.metrics.exposition import Family, Sample, gauge
 log = logging.getLogger(__name__)
 
 FRESH_S: Final = 5.0
+GROUPS_PER_SLICE: Final = 1000
 ASK_TIMEOUT_S: Final = 2.0
 LATEST: Final = -1
 _LIST_OFFSETS_VERSION: Final = 5
@@ -55,12 +56,16 @@ class GroupMetrics:
             return
         self._asked_s = now_s
         by_leader: defaultdict[int, set[Key]] = defaultdict(set)
-        for group in self._coordinator.groups():
-            for key in group.offsets.committed:
-                if self._own_end(key) is None:
-                    known = self._cache.partition(*key)
-                    if known is not None:
-                        by_leader[known.leader].add(key)
+        keys: set[Key] = set()
+        for at, group in enumerate(self._coordinator.groups(), 1):
+            keys.update(group.offsets.committed)
+            if at % GROUPS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        for key in keys:
+            if self._own_end(key) is None:
+                known = self._cache.partition(*key)
+                if known is not None:
+                    by_leader[known.leader].add(key)
         answers = await asyncio.gather(*[self._ask(leader, keys) for leader, keys in by_leader.items()])
         self._remote = {key: end for answer in answers for key, end in answer.items()}
 
