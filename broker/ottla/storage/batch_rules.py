@@ -199,16 +199,10 @@ def settle(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tuple
 
     Raises KafkaError as that does.
     """
-    view = memoryview(records)
-    if (
-        len(view) < RECORD_BATCH_OVERHEAD
-        or view[MAGIC_POSITION] != MAGIC_V2
-        or int.from_bytes(view[8:12], "big") + LOG_OVERHEAD != len(view)
-    ):
-        view = batch_to_append(view, config, now_ms)
-        if not view:
-            return view, NO_TIMESTAMP
-    header = BatchHeader(*BATCH_HEADER.unpack_from(view))
+    view = batch_to_append(memoryview(records), config, now_ms)
+    if not view:
+        return view, NO_TIMESTAMP
+    header = parse_batch_header(view)
     if len(view) > config.max_message_bytes or crc32c(view[CRC_START:]) != header.crc:
         return view, NO_TIMESTAMP  # which the log refuses
     check_client_batch(
