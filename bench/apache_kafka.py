@@ -14,6 +14,7 @@ from typing import Final
 
 from bench.maven import Artifact, fetch_jars
 from bench.maven import JarsUnavailable as JarsUnavailable
+from ottla.local.brokers import escaped
 from ottla.local.java import find_java
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import ChildProcess, StartFailed
@@ -132,7 +133,7 @@ class KafkaBroker:
         hears of no controller may wait for a minute. `prefix` is put before the command (taskset, say)."""
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
-        properties.write_text("".join(f"{n}={_escaped(text)}\n" for n, text in self._settings.items()))
+        properties.write_text("".join(f"{n}={escaped(text)}\n" for n, text in self._settings.items()))
         command = [*prefix, *java_command("kafka.Kafka", str(properties), jvm=self._jvm)]
         self._process = process = ChildProcess("Apache Kafka", command, log=self.directory / "kafka.log")
         process.start()
@@ -163,7 +164,3 @@ class KafkaBroker:
         """SIGKILL, as a crash would."""
         if self._process is not None:
             self._process.kill()
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\")

@@ -31,6 +31,8 @@ from rich.table import Table
 from bench.requests import IN_FLIGHT, TOPIC, Peer, produce_frame
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import CLIENT_CORE
+from bench.usage import cpu_s_of
+from ottla.local.ports import wait_until
 
 BROKERS = 3
 WAIT_S = 180.0
@@ -48,18 +50,9 @@ class CatchUp(NamedTuple):
 
 def await_(condition: Callable[[], bool], what: str, poll_s: float = 0.01) -> float:
     """When the condition came true, by the monotonic clock."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise click.ClickException(f"waited {WAIT_S:g} s for {what}")
-        time.sleep(poll_s)
+    if not wait_until(condition, timeout_s=WAIT_S, poll_s=poll_s):
+        raise click.ClickException(f"waited {WAIT_S:g} s for {what}")
     return time.monotonic()
-
-
-def cpu_s(pid: int) -> float:
-    """CPU time of the process, by the kernel's ticks."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def log_bytes(side: Side, broker: int) -> int:
@@ -89,16 +82,16 @@ def catch_up(side: Side, mib: int) -> CatchUp:
     third = ({0, 1, 2} - {leader, follower}).pop()
     await_(lambda: log_bytes(side, third) == whole, "the other follower, lest it takes part")
     assert log_bytes(side, follower) == 0
-    leader_before = cpu_s(side.pid(leader))
+    leader_before = cpu_s_of(side.pid(leader))
     side.start_broker(follower)
     began = await_(lambda: log_bytes(side, follower) > 0, "the first byte", poll_s=0.001)
-    follower_before, leader_before = cpu_s(side.pid(follower)), cpu_s(side.pid(leader))
+    follower_before, leader_before = cpu_s_of(side.pid(follower)), cpu_s_of(side.pid(leader))
     ended = await_(lambda: log_bytes(side, follower) == whole, "the last byte", poll_s=0.001)
     gib = whole / (1 << 30)
     taken = CatchUp(
         whole / (1 << 20) / (ended - began),
-        (cpu_s(side.pid(leader)) - leader_before) / gib,
-        (cpu_s(side.pid(follower)) - follower_before) / gib,
+        (cpu_s_of(side.pid(leader)) - leader_before) / gib,
+        (cpu_s_of(side.pid(follower)) - follower_before) / gib,
     )
     await_(lambda: is_in_sync(side), "three replicas in sync")
     side.delete_topic(TOPIC)

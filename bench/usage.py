@@ -23,12 +23,17 @@ def usage_of(pids: Iterable[int]) -> Usage:
     """The sum over the processes. Raises FileNotFoundError when one of them has ended."""
     cpu_s = rss_mib = pss_mib = 0.0
     for pid in pids:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        cpu_s += (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+        cpu_s += cpu_s_of(pid)
         rollup = parse_rollup(Path(f"/proc/{pid}/smaps_rollup").read_text())
         rss_mib += rollup["Rss"] / 1024
         pss_mib += rollup["Pss"] / 1024
     return Usage(cpu_s, rss_mib, pss_mib)
+
+
+def cpu_s_of(pid: int) -> float:
+    """CPU time of all its threads, by the kernel's ticks. Raises FileNotFoundError when it has ended."""
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def parse_rollup(text: str) -> dict[str, int]:

@@ -64,7 +64,7 @@ class BrokerProcess:
             "log.dirs": str(self.data_dir.resolve()),
         }
         self.directory.mkdir(parents=True, exist_ok=True)
-        lines = [f"{name}={_escaped(value)}" for name, value in {**own, **settings}.items()]
+        lines = [f"{name}={escaped(value)}" for name, value in {**own, **settings}.items()]
         self.properties_file.write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
@@ -117,5 +117,6 @@ class BrokerProcess:
         return self._process.log_tail(lines)
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """As Java reads it from a properties file."""
     return value.replace("\\", "\\\\")
