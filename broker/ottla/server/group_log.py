@@ -9,6 +9,8 @@ from functools import partial
 from struct import Struct
 from typing import Final
 
+from ottla.metadata import znodes
+from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, parse_batch_header
 from ottla.replication.manager import ReplicaManager
@@ -20,6 +22,19 @@ log = logging.getLogger(__name__)
 
 _LENGTH: Final = Struct(">i")
 """The last field of what comes before a batch's length counts."""
+
+
+async def stored_partitions(store: MetadataStore, topic: str) -> int | None:
+    """How many partitions a coordinator's topic has in the store; None if there is no such topic, or its node
+    makes no sense. Raises StoreError."""
+    found = await store.get(znodes.topic_path(topic))
+    if found is None:
+        return None
+    try:
+        return len(znodes.decode_topic(topic, found[0]).partitions)
+    except znodes.InvalidNode as e:
+        log.error("the number of partitions of %s is taken from the settings: %s", topic, e)
+        return None
 
 
 class ReplicatedLog:

@@ -12,13 +12,12 @@ from dataclasses import replace
 
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.coordinator import GroupCoordinator
-from ottla.metadata import znodes
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import MetadataStore
 from ottla.replication.manager import ReplicaManager
 from ottla.server.cold_reads import ColdReads
-from ottla.server.group_log import ReplicatedLog
+from ottla.server.group_log import ReplicatedLog, stored_partitions
 from ottla.server.handlers.auto_create import OFFSETS_TOPIC
 from ottla.server.purgatory import Purgatory
 from ottla.server.transactions import Transactions
@@ -28,13 +27,8 @@ log = logging.getLogger(__name__)
 
 async def offsets_partitions(store: MetadataStore, config: BrokerConfig) -> int:
     """How many partitions groups are spread over: those that the topic has, whatever was set since."""
-    found = await store.get(znodes.topic_path(OFFSETS_TOPIC))
-    if found is not None:
-        try:
-            return len(znodes.decode_topic(OFFSETS_TOPIC, found[0]).partitions)
-        except znodes.InvalidNode as e:
-            log.error("the number of group partitions is taken from the settings: %s", e)
-    return config.get_int("offsets.topic.num.partitions")
+    found = await stored_partitions(store, OFFSETS_TOPIC)
+    return config.get_int("offsets.topic.num.partitions") if found is None else found
 
 
 def make_coordinator(

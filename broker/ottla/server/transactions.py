@@ -13,7 +13,6 @@ from typing import Final
 from ottla.coordinators.transactions.config import TransactionConfig
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.ports import NoProducerId
-from ottla.metadata import znodes
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.producer_ids import NoBlock, ProducerIdBlock, ProducerIds
@@ -23,7 +22,7 @@ from ottla.protocol.messages import AllocateProducerIdsRequest
 from ottla.replication.manager import ReplicaManager
 from ottla.server.cold_reads import ColdReads
 from ottla.server.controller_channel import ControllerChannel
-from ottla.server.group_log import ReplicatedLog
+from ottla.server.group_log import ReplicatedLog, stored_partitions
 from ottla.server.handlers.auto_create import TRANSACTIONS_TOPIC
 from ottla.server.peers import Connect, Peers
 from ottla.server.purgatory import Purgatory
@@ -87,9 +86,7 @@ class Transactions:
 
     async def start(self) -> None:
         """Before the first request. Raises StoreError."""
-        found = await self._store.get(znodes.topic_path(TRANSACTIONS_TOPIC))
-        if found is not None:
-            self._partitions = len(znodes.decode_topic(TRANSACTIONS_TOPIC, found[0]).partitions)
+        self._partitions = await stored_partitions(self._store, TRANSACTIONS_TOPIC)
         self._settings.on_change.append(self._settings_changed)
         self._settings_changed(frozenset({VERIFICATION}))
         self.coordinator.start()
