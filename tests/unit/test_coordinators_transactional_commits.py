@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinators_world import CONTEXT, World, commit, settle, story
+from coordinators_world import World, commit, settle, story
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import TxnOffsetCommitRequest
@@ -35,7 +35,7 @@ async def in_transaction(
         member_id=member_id,
         topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=topic, partitions=[part])],
     )
-    response = await world.coordinator.txn_offset_commit(request, version, CONTEXT)
+    response = await world.coordinator.txn_offset_commit(request, version)
     return ErrorCode(response.topics[0].partitions[0].error_code)
 
 

@@ -8,13 +8,13 @@ picks the highest of them that the broker has.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 from ottla.controller.effects import Effects
 from ottla.controller.state import ClusterState
 from ottla.metadata.cache import LEADER_DURING_DELETE
 from ottla.metadata.inter_broker import LATEST, InterBrokerVersion
 from ottla.metadata.znodes import TopicPartition
+from ottla.protocol.grouping import by_topic
 from ottla.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from ottla.protocol.types import Message
 
@@ -74,16 +74,6 @@ def _update_metadata(
     )
 
 
-T = TypeVar("T")
-
-
-def _by_topic(items: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[tuple[int, T]]]:
-    grouped: dict[str, list[tuple[int, T]]] = {}
-    for (topic, partition), item in items:
-        grouped.setdefault(topic, []).append((partition, item))
-    return grouped
-
-
 def _leader_and_isr(
     state: ClusterState, broker: int, states: dict[TopicPartition, bool], listener: str, *, full: bool
 ) -> LeaderAndIsrRequest:
@@ -94,7 +84,7 @@ def _leader_and_isr(
         type=TYPE_FULL if full else TYPE_INCREMENTAL,
     )
     leaders: set[int] = set()
-    for name, partitions in _by_topic(states.items()).items():
+    for name, partitions in by_topic(states.items()).items():
         topic = state.topics[name]
         topic_state = LeaderAndIsrRequest.LeaderAndIsrTopicState(topic_name=name, topic_id=topic.topic_id)
         for partition, is_new in partitions:
@@ -185,7 +175,7 @@ def _stop_replica(state: ClusterState, effects: Effects, broker: int) -> StopRep
         controller_epoch=state.controller_epoch,
         broker_epoch=state.brokers[broker].epoch,
     )
-    for name, partitions in _by_topic(effects.stop_replicas[broker].items()).items():
+    for name, partitions in by_topic(effects.stop_replicas[broker].items()).items():
         topic_state = StopReplicaRequest.StopReplicaTopicState(topic_name=name)
         for partition, stop in partitions:
             topic_state.partition_states.append(

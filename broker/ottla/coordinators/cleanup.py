@@ -63,7 +63,8 @@ class Cleanup:
     async def expire(self, now_ms: int) -> int:
         """One round over all groups, some at a time; returns how many offsets went."""
         retention_ms = self._config.offsets_retention_ms
-        groups = list(self._registry)
+        # Those of a partition together: their tombstones go into one batch.
+        groups = self._registry.by_partition()
         removed_count = 0
         for start in range(0, len(groups), GROUPS_PER_SLICE):
             # Some may have moved to another broker since the last pause.

@@ -7,7 +7,7 @@ not for coordinators: its offsets are in ZooKeeper (server.handlers.zookeeper_of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from ottla.coordinators import records
 from ottla.coordinators.cleanup import Cleanup
@@ -19,6 +19,7 @@ from ottla.coordinators.membership import Membership
 from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
 from ottla.coordinators.registry import Registry
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.grouping import by_topic
 from ottla.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -85,7 +86,7 @@ class Commits:
                         for index, code in partitions
                     ],
                 )
-                for name, partitions in _by_topic(errors)
+                for name, partitions in by_topic(errors.items()).items()
             ]
         )
 
@@ -255,19 +256,9 @@ class Commits:
                         for index, code in partitions
                     ],
                 )
-                for name, partitions in _by_topic(errors)
+                for name, partitions in by_topic(errors.items()).items()
             ]
         )
-
-
-def _by_topic(
-    errors: Mapping[TopicPartition, ErrorCode],
-) -> Iterable[tuple[str, list[tuple[int, ErrorCode]]]]:
-    """Topics and partitions are in the answer once, whatever the request has; a topic without any is not."""
-    found: dict[str, list[tuple[int, ErrorCode]]] = {}
-    for (topic, index), code in errors.items():
-        found.setdefault(topic, []).append((index, code))
-    return found.items()
 
 
 def _offset_of(

@@ -372,7 +372,7 @@ class GroupCoordinator:
         return await self._commits.commit(request)
 
     async def txn_offset_commit(
-        self, request: TxnOffsetCommitRequest, version: int, ctx: ClientContext
+        self, request: TxnOffsetCommitRequest, version: int
     ) -> TxnOffsetCommitResponse:
         return await self._transactional.commit(request, version)
 

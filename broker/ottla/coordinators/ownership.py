@@ -77,9 +77,6 @@ class OwnedPartitions(Generic[L]):
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE if ownership.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    def __contains__(self, partition: int) -> bool:
-        return partition in self._partitions
-
     def __iter__(self) -> Iterator[int]:
         return iter(list(self._partitions))
 

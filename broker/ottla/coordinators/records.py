@@ -172,7 +172,7 @@ def parse_key(key: bytes) -> RecordKey | None:
 def split_offset_key(key: bytes) -> tuple[bytes, bytes] | None:
     """The group, and what follows it in the key of an offset; None for other keys and malformed ones.
 
-    For who reads many: the parts repeat, so each need be parsed once (`parse_group_id`, `parse_partition`).
+    For who reads many: the parts repeat, so each need be parsed once.
     """
     if len(key) < _VERSION_AND_LENGTH.size:
         return None

@@ -44,6 +44,10 @@ class Registry:
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
 
+    def by_partition(self) -> list[Group]:
+        """All of them, those of a partition together."""
+        return [group for groups in self._of_partition.values() for group in groups.values()]
+
     # -- groups --------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int:

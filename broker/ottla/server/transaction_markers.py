@@ -20,6 +20,7 @@ from ottla.coordinators.transactions.ports import Marker
 from ottla.coordinators.transactions.transaction import TopicPartition
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.replication.manager import ReplicaManager
@@ -231,9 +232,6 @@ def _request(batch: list[_Sending]) -> WriteTxnMarkersRequest:
     markers = []
     for sending in batch:
         marker = sending.marker
-        topics: dict[str, list[int]] = {}
-        for topic, index in sorted(marker.partitions):
-            topics.setdefault(topic, []).append(index)
         markers.append(
             WriteTxnMarkersRequest.WritableTxnMarker(
                 producer_id=marker.producer_id,
@@ -241,7 +239,7 @@ def _request(batch: list[_Sending]) -> WriteTxnMarkersRequest:
                 transaction_result=marker.commit,
                 topics=[
                     WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                    for name, indexes in topics.items()
+                    for name, indexes in indexes_by_topic(marker.partitions).items()
                 ],
                 coordinator_epoch=marker.coordinator_epoch,
             )

@@ -18,7 +18,9 @@ from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.transaction import TopicPartition
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from ottla.protocol.records import NO_SEQUENCE
 from ottla.replication.manager import ReplicaManager
 from ottla.server.handlers.auto_create import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.server.peers import Peers
@@ -26,7 +28,6 @@ from ottla.server.peers import Peers
 log = logging.getLogger(__name__)
 
 VERIFY_FROM: Final = 4
-_NO_SEQUENCE: Final = -1
 
 Verdicts: TypeAlias = dict[TopicPartition, ErrorCode]
 
@@ -67,16 +68,18 @@ class Verifier:
 
     async def ask(self, question: Question) -> Verdicts:
         """Per partition; COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION where there is none to be reached."""
-        verdicts = self.ask_here(question)
+        coordinator = self._coordinator(question.transactional_id)
+        verdicts = self._here(coordinator, question)
         if verdicts is None:
-            coordinator = self._coordinator(question.transactional_id)
             assert coordinator is not None
             verdicts = _told(await self._ask_remote(coordinator, question), question)
         return verdicts
 
     def ask_here(self, question: Question) -> Verdicts | None:
         """The same, without waiting; None if another broker is to be asked."""
-        coordinator = self._coordinator(question.transactional_id)
+        return self._here(self._coordinator(question.transactional_id), question)
+
+    def _here(self, coordinator: int | None, question: Question) -> Verdicts | None:
         if coordinator is None:
             return dict.fromkeys(question.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if coordinator != self._broker_id:
@@ -91,10 +94,10 @@ class Verifier:
         key = (OFFSETS_TOPIC, write.partition)
         try:
             replica = self._replicas.partition(*key)
-            if not replica.log.producers.verifies:
+            if not replica.log.verifies:
                 return ErrorCode.NONE, None
             guard = replica.begin_verification(
-                write.producer_id, write.producer_epoch, _NO_SEQUENCE, self._clock()
+                write.producer_id, write.producer_epoch, NO_SEQUENCE, self._clock()
             )
         except KafkaError as problem:
             return problem.code, None
@@ -202,9 +205,6 @@ def _told(verdicts: Verdicts, question: Question) -> Verdicts:
 
 
 def _transaction(question: Question) -> AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction:
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(question.partitions):
-        topics.setdefault(topic, []).append(index)
     return AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
         transactional_id=question.transactional_id,
         producer_id=question.producer_id,
@@ -212,7 +212,7 @@ def _transaction(question: Question) -> AddPartitionsToTxnRequest.AddPartitionsT
         verify_only=True,
         topics=[
             AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=indexes)
-            for name, indexes in topics.items()
+            for name, indexes in indexes_by_topic(question.partitions).items()
         ],
     )
 

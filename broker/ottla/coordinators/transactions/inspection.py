@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from ottla.coordinators.transactions.transaction import BY_NAME, State, TopicPartition, Transaction
 from ottla.coordinators.transactions.transitions import check_producer
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.messages import (
     DescribeTransactionsResponse,
     ListTransactionsRequest,
@@ -35,9 +36,6 @@ def verify(
 
 def describe(transaction: Transaction) -> DescribeTransactionsResponse.TransactionState:
     entry = transaction.entry
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(entry.partitions):
-        topics.setdefault(topic, []).append(index)
     return DescribeTransactionsResponse.TransactionState(
         transactional_id=transaction.transactional_id,
         transaction_state=entry.state.shown,
@@ -47,7 +45,7 @@ def describe(transaction: Transaction) -> DescribeTransactionsResponse.Transacti
         producer_epoch=entry.producer_epoch,
         topics=[
             DescribeTransactionsResponse.TopicData(topic=topic, partitions=indexes)
-            for topic, indexes in topics.items()
+            for topic, indexes in indexes_by_topic(entry.partitions).items()
         ],
     )
 

@@ -12,6 +12,7 @@ import struct
 from ottla.coordinators.transactions.transaction import Entry, State
 from ottla.protocol.codec import decode, encode
 from ottla.protocol.errors import MalformedMessage
+from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.types import Int8, Int16, Int32, Int64, Message, String, Struct, field
 
 KEY_VERSION = 0
@@ -45,9 +46,7 @@ def key_bytes(transactional_id: str) -> bytes:
 
 def value_bytes(entry: Entry) -> bytes:
     assert entry.state is not State.EMPTY or not entry.partitions
-    partitions: dict[str, list[int]] = {}
-    for topic, index in sorted(entry.partitions):
-        partitions.setdefault(topic, []).append(index)
+    partitions = indexes_by_topic(entry.partitions)
     value = TransactionLogValue(
         producer_id=entry.producer_id,
         producer_epoch=entry.producer_epoch,

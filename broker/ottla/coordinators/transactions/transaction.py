@@ -99,10 +99,6 @@ class Transaction:
     """The epoch is one to fence with, which nobody was given. Its record may be in the log or not, so that
     the next attempt fences with the same."""
 
-    @property
-    def is_over(self) -> bool:
-        return self.entry.state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
-
 
 def created(transactional_id: str, *, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
     """A transactional id that nobody has used so far, before its first record."""

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.coordinators.transactions.transaction import (
+    LAST_EPOCH,
     NO_EPOCH,
     NOT_STARTED,
     TRANSITIONS,
@@ -167,8 +168,8 @@ def _guard_init(transaction: Transaction, event: Init) -> ErrorCode | None:
     if event.given is None or entry.producer_epoch == NO_EPOCH or event.given[0] == entry.producer_id:
         return None
     # It may have missed the answer by which it got the next producer id.
-    given = replace(entry, producer_id=event.given[0], producer_epoch=event.given[1])
-    if given.producer_id == entry.last_producer_id and given.is_exhausted:
+    given_id, given_epoch = event.given
+    if given_id == entry.last_producer_id and given_epoch >= LAST_EPOCH:
         return None
     return ErrorCode.PRODUCER_FENCED
 

@@ -29,7 +29,7 @@ from ottla.protocol.messages import (
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
-from ottla.protocol.records import RECORD_BATCH_OVERHEAD
+from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
 from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.access import WORDS, Access
@@ -41,7 +41,6 @@ TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 NOBODYS_OPERATIONS: Final = 0
 DELETE_BY_ID_FROM: Final = 6
 _MAGIC_AND_ATTRIBUTES: Final = Struct(">16xb4xh")
-_TRANSACTIONAL: Final = 0x10
 
 Topic = MetadataResponse.MetadataResponseTopic
 
@@ -284,4 +283,4 @@ def _is_transactional(records: Any) -> bool:
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
         return False
     magic, attributes = _MAGIC_AND_ATTRIBUTES.unpack_from(records)
-    return magic == 2 and bool(attributes & _TRANSACTIONAL)
+    return magic == MAGIC_V2 and bool(attributes & TRANSACTIONAL_FLAG)

@@ -28,7 +28,7 @@ from ottla.metadata.cache import MetadataCache
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
-from ottla.protocol.records import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
+from ottla.protocol.records import CODEC_MASK, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.authorization.topic_access import TopicAccess
@@ -53,8 +53,6 @@ LEADER_HINTS_FROM = 10
 
 _CHECKED_FIELDS = Struct(">8xi4xb4xh")
 """Of a batch of format 2: its length, magic and attributes."""
-_CODEC_MASK = 0x07
-_TRANSACTIONAL = 0x10
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _NO_LOG_START = frozenset(
     (
@@ -407,9 +405,9 @@ def _checked(records: bytes | memoryview | None, version: int, transactional: bo
         )
     if length + LOG_OVERHEAD != len(records):
         records = single_batch(memoryview(records))
-    if attributes & _TRANSACTIONAL and not transactional:
+    if attributes & TRANSACTIONAL_FLAG and not transactional:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "")
-    if version < 7 and attributes & _CODEC_MASK == Codec.ZSTD:
+    if version < 7 and attributes & CODEC_MASK == Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
     return records
 

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ProduceRequest
-from ottla.protocol.records import RECORD_BATCH_OVERHEAD
+from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch import Request
 from ottla.server.transaction_verification import Question, Verdicts, Verifier
@@ -25,7 +25,6 @@ ABORTABLE_FROM: Final = 11
 """The first version whose clients know TRANSACTION_ABORTABLE."""
 _BATCH: Final = Struct(">16xb4xh20xqhi")
 """Of a batch of format 2: its magic, attributes, producer id, epoch and first sequence number."""
-_TRANSACTIONAL: Final = 0x10
 _TRY_AGAIN: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -120,7 +119,7 @@ def _transactional_batches(
             if records is None or len(records) < RECORD_BATCH_OVERHEAD:
                 continue
             magic, attributes, producer_id, epoch, sequence = _BATCH.unpack_from(records)
-            if magic == 2 and attributes & _TRANSACTIONAL and producer_id >= 0:
+            if magic == MAGIC_V2 and attributes & TRANSACTIONAL_FLAG and producer_id >= 0:
                 batches.append(((topic.name, data.index), (producer_id, epoch), sequence))
     return batches
 

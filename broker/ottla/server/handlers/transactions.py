@@ -15,11 +15,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.coordinators.coordinator import ClientContext, GroupCoordinator
+from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.ports import Marker
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.grouping import by_topic
 from ottla.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -120,11 +121,8 @@ class TransactionsHandler:
     # -- TxnOffsetCommit -----------------------------------------------------------------------------
 
     async def commit_offsets(self, request: Request) -> TxnOffsetCommitResponse:
-        context = ClientContext(
-            client_id=request.client_id or "", client_host=f"/{request.connection.peer_host}"
-        )
         message = request.decode(TxnOffsetCommitRequest)
-        return await self._groups.txn_offset_commit(message, request.version, context)
+        return await self._groups.txn_offset_commit(message, request.version)
 
     # -- WriteTxnMarkers -----------------------------------------------------------------------------
 
@@ -161,13 +159,6 @@ def _told(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-def _by_topic(errors: _Errors) -> dict[str, list[tuple[int, ErrorCode]]]:
-    topics: dict[str, list[tuple[int, ErrorCode]]] = {}
-    for (topic, index), error in errors.items():
-        topics.setdefault(topic, []).append((index, error))
-    return topics
-
-
 def _as_transaction(message: AddPartitionsToTxnRequest) -> _Asked:
     return _Asked(
         transactional_id=message.v3_and_below_transactional_id,
@@ -188,7 +179,7 @@ def _topic_results(errors: _Errors) -> list[_TopicResult]:
                 for index, error in partitions
             ],
         )
-        for name, partitions in _by_topic(errors).items()
+        for name, partitions in by_topic(errors.items()).items()
     ]
 
 
@@ -207,7 +198,7 @@ def _marker_results(by_producer: Mapping[int, _Errors]) -> WriteTxnMarkersRespon
                             for index, error in partitions
                         ],
                     )
-                    for name, partitions in _by_topic(errors).items()
+                    for name, partitions in by_topic(errors.items()).items()
                 ],
             )
             for producer_id, errors in by_producer.items()
