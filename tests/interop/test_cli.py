@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ScramMechanism
 
 from ottla.cli.main import main
 from ottla.local.cluster import LocalCluster
@@ -139,6 +140,10 @@ def test_a_topic_is_created_described_grown_and_deleted(ottla: Command, told: Ca
         (("configs", "describe", "broker", "x"), 2, "neither a broker's id"),
         (("quotas", "set", "producer_byte_rate=1"), 2, "whose quota"),
         (("quotas", "set", "--user", "u", "producer_byte_rate=much"), 2, "is not a number"),
+        (("users", "set", "u", "--iterations", "1"), 2, "4096<=x<=16384"),
+        (("users", "set", "u", "--password-file", "-"), 2, "the password is empty"),
+        (("users", "delete", "u"), 1, "user 'u' has no credentials"),
+        (("users", "delete", "u", "--mechanism", "SCRAM-SHA-256"), 1, "RESOURCE_NOT_FOUND"),
         (("cluster", "move", "none", "0=0"), 1, "UNKNOWN_TOPIC"),
         (("cluster", "move", "none", "0=a"), 2, "PARTITION=BROKER"),
     ],
@@ -276,6 +281,22 @@ def test_quotas_are_set_listed_and_lifted(told: Callable[..., Any]) -> None:
     becomes(lambda: told("quotas", "list"), [{**quota, "value": 1000.0}])
     told("quotas", "unset", "--user", "default", "--client-id", "app", "producer_byte_rate")
     becomes(lambda: told("quotas", "list"), [])
+
+
+def test_users_are_set_listed_and_deleted(cluster: LocalCluster, told: Callable[..., Any]) -> None:
+    told("users", "set", "alice", "--password-file", "-", stdin="a secret\n")
+    told("users", "set", "alice", "--mechanism", "scram-sha-256", "--iterations", "5000", stdin="b\nb\n")
+    sha_512 = {"user": "alice", "mechanism": "SCRAM-SHA-512", "iterations": 4096}
+    sha_256 = {"user": "alice", "mechanism": "SCRAM-SHA-256", "iterations": 5000}
+    assert told("users", "list") == [sha_256, sha_512]
+    judge = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    described = judge.describe_user_scram_credentials(["alice"])["alice"].result(timeout=60)
+    seen = {(info.mechanism, info.iterations) for info in described.scram_credential_infos}
+    assert seen == {(ScramMechanism.SCRAM_SHA_256, 5000), (ScramMechanism.SCRAM_SHA_512, 4096)}
+    told("users", "delete", "alice", "--mechanism", "SCRAM-SHA-256")
+    assert told("users", "list") == [sha_512]
+    assert told("users", "delete", "alice")["deleted"] == ["SCRAM-SHA-512"]
+    assert told("users", "list") == []
 
 
 def test_the_cluster_its_moves_and_its_disks(

@@ -20,6 +20,7 @@ from ottla.cli.log import log_
 from ottla.cli.produce import produce
 from ottla.cli.quotas import quotas
 from ottla.cli.topics import topics
+from ottla.cli.users import users
 from ottla.cli.zookeeper import zookeeper
 
 
@@ -74,7 +75,20 @@ def main() -> None:
     """
 
 
-for command in (acls, broker, cluster, configs, consume, groups, log_, produce, quotas, topics, zookeeper):
+for command in (
+    acls,
+    broker,
+    cluster,
+    configs,
+    consume,
+    groups,
+    log_,
+    produce,
+    quotas,
+    topics,
+    users,
+    zookeeper,
+):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ from ottla.client.admin.logs import Logs
 from ottla.client.admin.quotas import Quotas
 from ottla.client.admin.replicas import Replicas
 from ottla.client.admin.topics import Topics
+from ottla.client.admin.users import Users
 from ottla.client.admin_types import ClusterDescription
 from ottla.client.routing import Brokers
 from ottla.security.clients import ClientSecurity
 
 
-class AdminClient(Topics, Configs, Replicas, Groups, Logs, Quotas, Acls):
+class AdminClient(Topics, Configs, Replicas, Groups, Logs, Quotas, Acls, Users):
     """One client of one cluster. Not safe for use from several event loops."""
 
     def __init__(
