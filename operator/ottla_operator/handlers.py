@@ -24,6 +24,7 @@ Poke = Callable[[str, str], None]
 _CHILDREN: Final = (
     ("", "v1", "pods"),
     ("", "v1", "configmaps"),
+    ("", "v1", "secrets"),
     ("", "v1", "services"),
     ("", "v1", "serviceaccounts"),
     ("apps", "v1", "statefulsets"),

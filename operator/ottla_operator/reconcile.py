@@ -166,7 +166,10 @@ class Reconciler:
     def _of_cluster(
         self, cluster: BrokerCluster, plan: ClusterPlan, throttling: Throttling | None = None
     ) -> Planned:
-        more: dict[str, object] = {"bootstrap_servers": self._platform.bootstrap(cluster)}
+        more: dict[str, object] = {
+            "bootstrap_servers": self._platform.bootstrap(cluster),
+            "listeners": list(self._platform.listeners(cluster)),
+        }
         steps: Sequence[Step] = plan.steps
         if throttling is not None:
             more["throttle"] = throttling.record

@@ -80,6 +80,8 @@ class FakeApi(Api):
         item = self.items.get((kind, name))
         if item is None:
             raise NotFound(404, "NotFound", f"{kind} {name} not found")
+        if verb == "get":
+            return item
         if verb == "delete":
             assert isinstance(body, dict)
             self._delete(item, body)
@@ -328,7 +330,7 @@ class KubernetesWorld:
 
     def make_pass(self) -> Pass:
         store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.said)
-        platform = KubernetesPlatform(self.api, self.images, NAMESPACE, "demo")
+        platform = KubernetesPlatform(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms)
         reconciler = Reconciler(platform, QuietKafka(), store, lambda: self.api.now_ms, self.said)
         return asyncio.run(reconcile(reconciler, store))
 

@@ -37,6 +37,7 @@ from ottla_operator.planning.steps import (
 from ottla_operator.platform.port import Address, KafkaStep, Launch, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import AnyResource, BrokerCluster
+from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import Status
 from ottla_operator.resources.loading import parse_resource
 
@@ -204,6 +205,9 @@ class FakeCluster:
     def bootstrap(self, cluster: BrokerCluster) -> str:
         addresses = self.addresses(cluster, range(cluster.spec.replicas))
         return ",".join(f"{host}:{port}" for host, port in addresses)
+
+    def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
+        return ()
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return self.made_of

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from ottla.metadata.config import BrokerConfig
-from ottla_operator.kubernetes import listeners, manifests_brokers, manifests_zookeeper, naming
+from ottla_operator.kubernetes import certificates, listeners, manifests_brokers, manifests_zookeeper, naming
 from ottla_operator.kubernetes.manifests_common import Images, difference, merged
+from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.platform.port import Launch
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
 IMAGES = Images("ottla:1", "ottla:1", "Never")
 LAUNCH = Launch("abc", {"num.io.threads": "4"}, {"num.io.threads": "4", "default.replication.factor": "3"})
+
+SECURED = [{"name": "certified", "port": 9093, "tls": True, "authentication": {"type": "tls"}}]
 
 
 def a_cluster(**spec: Any) -> BrokerCluster:
@@ -229,12 +232,64 @@ def test_a_pod_template_of_the_specs_is_laid_over_ours() -> None:
         ([{"name": "a", "port": 9092}, {"name": "b", "port": 9092}], "port"),
         ([{"name": "a", "port": 9092}, {"name": "a", "port": 9093}], "name"),
         ([{"name": "replication", "port": 9092}], "name"),
-        ([{"name": "a", "port": 9092, "tls": True}], "TLS"),
     ],
 )
 def test_impossible_listeners_are_refused(spec: list[dict[str, Any]], word: str) -> None:
     assert word in listeners.problem(a_cluster(listeners=spec))
     assert not listeners.problem(a_cluster())
+
+
+def test_a_secured_broker_finds_what_its_settings_name_in_its_own_pod() -> None:
+    cluster = a_cluster(listeners=SECURED, authorization={"type": "simple"})
+    written = properties_of(manifests_brokers.build_broker_config(cluster, 2, LAUNCH))
+    config = BrokerConfig.from_properties(written)
+    assert {listener.name: listener.protocol for listener in config.listeners} == {
+        "REPLICATION": "SSL",
+        "CERTIFIED": "SSL",
+    }
+    spec = manifests_brokers.broker_template(cluster, IMAGES, 3)["spec"]
+    (mount,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "certificates"]
+    (volume,) = [v for v in spec["volumes"] if v["name"] == "certificates"]
+    secrets = {source["secret"]["name"]: source["secret"] for source in volume["projected"]["sources"]}
+    planned = plan_secrets(cluster, {"demo-brokers-2": ["a"]}, {}, 0).data
+    there = [*planned["demo-brokers"]]
+    for name in ("demo-cluster-ca-cert", "demo-clients-ca-cert"):
+        (item,) = secrets[name]["items"]
+        assert item["key"] in planned[name]
+        there.append(item["path"])
+    assert set(secrets) <= set(planned)
+    named = {value for name, value in written.items() if name.endswith("store.location")}
+    assert named == {f"{mount['mountPath']}/{path}" for path in there}
+
+
+def test_who_is_a_super_user_is_reason_for_a_roll_and_a_lifetime_is_not() -> None:
+    def traits(**more: Any) -> dict[str, str]:
+        return manifests_brokers.traits(a_cluster(listeners=SECURED, **more), IMAGES)
+
+    assert traits(clusterCa={"validityDays": 90}) == traits()
+    assert traits(authorization={"type": "simple"}) != traits()
+
+
+def test_a_broker_is_certified_under_the_names_that_its_clients_know() -> None:
+    names = certificates.broker_names(a_cluster(), 1, {"outside": ("192.0.2.7", 31000)})
+    assert {
+        *("demo-bootstrap", "demo-bootstrap.shop", "demo-bootstrap.shop.svc"),
+        *("demo-bootstrap.shop.svc.cluster.local", "192.0.2.7"),
+        *("demo-brokers-1.demo-brokers.shop.svc", "demo-brokers-1.demo-brokers.shop.svc.cluster.local"),
+    } <= set(names)
+
+
+def test_the_status_tells_clients_where_each_listener_is_and_whom_to_trust() -> None:
+    cluster = a_cluster(
+        listeners=[
+            {"name": "plain", "port": 9092},
+            {"name": "out", "port": 9094, "type": "nodeport", "tls": True},
+        ]
+    )
+    outside = [{"out": ("10.0.0.1", 30001)}, {}, {"out": ("10.0.0.2", 30002)}]
+    plain, out = listeners.statuses(cluster, outside, "PEM")
+    assert (plain.bootstrap_servers, plain.certificates) == ("demo-bootstrap.shop.svc:9092", [])
+    assert (out.bootstrap_servers, out.certificates) == ("10.0.0.1:30001,10.0.0.2:30002", ["PEM"])
 
 
 @pytest.mark.parametrize("name", ["x" * 41, "1st", "with.dot"])

@@ -16,6 +16,9 @@ from ottla_operator.resources.loading import load_files, load_folder, parse_reso
 
 REPOSITORY = Path(__file__).parents[2]
 REF: dict[str, Any] = {"clusterRef": {"name": "demo"}}
+PLAIN: dict[str, Any] = {"name": "plain", "port": 9092}
+SECURE: dict[str, Any] = {"name": "secure", "port": 9093, "tls": True}
+SIMPLE: dict[str, Any] = {"type": "simple"}
 
 
 def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
@@ -152,6 +155,31 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
             {**REF, "offsetReset": {"requestId": "1", "topics": ["t"], "to": "offset"}},
             "spec.offsetReset.value: is needed with `to: offset`",
         ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "listeners": [SECURE, {**PLAIN, "authentication": {"type": "tls"}}]},
+            "spec.listeners[1].authentication.type: tls needs a listener with tls: true",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "listeners": [{**SECURE, "authentication": {"type": "oauth"}}]},
+            "spec.listeners[0].authentication.type: 'oauth' is not allowed",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "authorization": {**SIMPLE, "superUsers": ["CN=a", "b;c"]}},
+            "spec.authorization.superUsers[1]: 'b;c' is not allowed",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "authorization": SIMPLE, "config": {"super.users": "User:a"}},
+            "spec.config[super.users]: is set by the operator: from spec.authorization",
+        ),
+        (
+            "BrokerCluster",
+            {"replicas": 1, "clientsCa": {"validityDays": 30}},
+            "spec.clientsCa.renewalDays: 30 is not allowed: must be below validityDays, which is 30",
+        ),
     ],
 )
 def test_an_error_names_the_field_and_what_is_allowed(kind: str, spec: object, expected: str) -> None:
@@ -235,6 +263,15 @@ def test_a_broker_setting_without_effect_is_noted() -> None:
         ),
         ("BrokerCluster", {"replicas": 3}, {"replicas": 3, "zookeeper": {"managed": {}}}, None),
         ("BrokerCluster", {"replicas": 3}, {"replicas": 5}, None),
+        ("BrokerCluster", {"replicas": 3}, {"replicas": 3, "authorization": SIMPLE}, "spec.listeners"),
+        ("BrokerCluster", {"replicas": 3, "listeners": [SECURE]}, {"replicas": 3}, "spec.listeners"),
+        ("BrokerCluster", {"replicas": 3}, {"replicas": 3, "listeners": [PLAIN]}, None),
+        (
+            "BrokerCluster",
+            {"replicas": 3, "listeners": [SECURE]},
+            {"replicas": 3, "listeners": [PLAIN], "authorization": SIMPLE},
+            None,
+        ),
     ],
 )
 def test_what_may_not_change_is_refused(

@@ -38,10 +38,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [update]
 {{- end }}
 
-{{- /* What else the operator may do, and no more. Secrets are not in it. */ -}}
+{{- /* What else the operator may do, and no more. Secrets: certificates, and users' credentials. */ -}}
 {{- define "ottla.rules" -}}
 - apiGroups: [""]
-  resources: [services, configmaps, serviceaccounts]
+  resources: [services, configmaps, serviceaccounts, secrets]
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [""]
   resources: [pods, persistentvolumeclaims]

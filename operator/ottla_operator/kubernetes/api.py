@@ -33,6 +33,7 @@ _PLURALS: Final = {
     "Node": ("v1", "nodes"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Pod": ("v1", "pods"),
+    "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
     "StatefulSet": ("apps/v1", "statefulsets"),

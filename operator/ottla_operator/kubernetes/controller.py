@@ -147,9 +147,9 @@ class Controller:
 
     async def _work(self, key: Key, worker: _Worker) -> None:
         namespace, cluster = key
-        kafka = KafkaAdmin()
         store = KubernetesStore(self._api, namespace, cluster, self._clock_ms, self._recorder)
-        platform = KubernetesPlatform(self._api, self._images, namespace, cluster)
+        platform = KubernetesPlatform(self._api, self._images, namespace, cluster, self._clock_ms)
+        kafka = KafkaAdmin(platform.client_properties)
         reconciler = Reconciler(platform, kafka, store, self._clock_ms, self._recorder)
         failures = 0
         steps: list[str] = []

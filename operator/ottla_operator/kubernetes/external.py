@@ -32,7 +32,7 @@ def service_name(cluster: str, broker: int, listener: str) -> str:
 
 def build_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[Manifest]:
     return [
-        _service(cluster, broker, listener, _remembered(listed, cluster, broker).get(listener.name))
+        _service(cluster, broker, listener, remembered(listed, cluster, broker).get(listener.name))
         for listener in external(cluster)
         for broker in range(brokers)
     ]
@@ -136,7 +136,8 @@ def moved(config: Object | None, addresses: Advertised) -> bool:
     return config is not None and _addresses_in(config) != dict(addresses)
 
 
-def _remembered(listed: Listed, cluster: BrokerCluster, broker: int) -> Advertised:
+def remembered(listed: Listed, cluster: BrokerCluster, broker: int) -> Advertised:
+    """What the broker's ConfigMap has it advertise."""
     config = listed.find("ConfigMap", naming.broker_config(cluster.metadata.name, broker))
     return _addresses_in(config) if config is not None else {}
 

@@ -6,15 +6,23 @@ change of the others never separates brokers from one another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ottla_operator.kubernetes import naming
+from ottla_operator.planning.listener_security import (
+    SecurityFiles,
+    kafka_name,
+    protocol_map,
+    security_settings,
+)
 from ottla_operator.resources import BrokerCluster
-from ottla_operator.resources.cluster import Listener
+from ottla_operator.resources.cluster import Listener, ListenerStatus
 
 REPLICATION: Final = "REPLICATION"
 REPLICATION_PORT: Final = 9091
+CERTIFICATES_DIR: Final = "/etc/ottla-certificates"
+CLUSTER_CA, CLIENTS_CA = "cluster-ca.crt", "clients-ca.crt"
 _DEFAULT: Final = (Listener(name="plain", port=9092),)
 
 Advertised = Mapping[str, tuple[str, int]]
@@ -37,13 +45,11 @@ def problem(cluster: BrokerCluster) -> str:
     """What is wrong with spec.listeners beyond its schema, or ""."""
     listeners = listeners_of(cluster)
     ports = [REPLICATION_PORT, *(listener.port for listener in listeners)]
-    names = [REPLICATION, *(_kafka_name(listener) for listener in listeners)]
+    names = [REPLICATION, *(kafka_name(listener) for listener in listeners)]
     if len(set(ports)) < len(ports):
         return f"spec.listeners: a port is given twice ({REPLICATION_PORT} is between brokers)"
     if len(set(names)) < len(names):
         return "spec.listeners: a name is given twice"
-    if any(listener.tls for listener in listeners):
-        return "spec.listeners: TLS is not served yet"
     return ""
 
 
@@ -54,20 +60,46 @@ def broker_host(cluster: BrokerCluster, broker: int) -> str:
     )
 
 
+def bootstrap_host(cluster: BrokerCluster) -> str:
+    return f"{naming.bootstrap_name(cluster.metadata.name)}.{cluster.metadata.namespace}.svc"
+
+
 def listener_settings(cluster: BrokerCluster, broker: int, advertised: Advertised) -> dict[str, str]:
     """The settings of one broker. `advertised`: by listener, where clients outside reach this broker."""
     host = broker_host(cluster, broker)
     own = [(REPLICATION, REPLICATION_PORT, (host, REPLICATION_PORT))]
     for listener in listeners_of(cluster):
         address = advertised.get(listener.name, (host, listener.port))
-        own.append((_kafka_name(listener), listener.port, address))
+        own.append((kafka_name(listener), listener.port, address))
+    files = SecurityFiles(
+        f"{CERTIFICATES_DIR}/{naming.broker_pod(cluster.metadata.name, broker)}.pem",
+        f"{CERTIFICATES_DIR}/{CLUSTER_CA}",
+        f"{CERTIFICATES_DIR}/{CLIENTS_CA}",
+    )
     return {
         "listeners": ",".join(f"{name}://0.0.0.0:{port}" for name, port, _ in own),
         "advertised.listeners": ",".join(f"{name}://{at[0]}:{at[1]}" for name, _, at in own),
-        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name, _, _ in own),
+        "listener.security.protocol.map": protocol_map(cluster.spec, listeners_of(cluster), REPLICATION),
         "inter.broker.listener.name": REPLICATION,
+        **security_settings(cluster.metadata.name, cluster.spec, listeners_of(cluster), REPLICATION, files),
     }
 
 
-def _kafka_name(listener: Listener) -> str:
-    return listener.name.upper().replace("-", "_")
+def statuses(
+    cluster: BrokerCluster, brokers: Iterable[Advertised], certificates: str
+) -> list[ListenerStatus]:
+    """`brokers`: what each one advertises outside; `certificates`: by which the brokers are known, PEM."""
+    advertised = list(brokers)
+    found = []
+    for listener in listeners_of(cluster):
+        addresses = [outside[listener.name] for outside in advertised if listener.name in outside]
+        if listener.type == "internal":
+            addresses = [(bootstrap_host(cluster), listener.port)]
+        found.append(
+            ListenerStatus(
+                name=listener.name,
+                bootstrap_servers=",".join(f"{host}:{port}" for host, port in addresses),
+                certificates=[certificates] if listener.tls and certificates else [],
+            )
+        )
+    return found

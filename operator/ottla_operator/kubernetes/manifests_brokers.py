@@ -11,10 +11,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ottla_operator.kubernetes import naming, racks
+from ottla_operator.kubernetes import certificates, naming, racks
 from ottla_operator.kubernetes.listeners import (
     REPLICATION_PORT,
     Advertised,
+    bootstrap_host,
     client_ports,
     listener_settings,
 )
@@ -142,6 +143,7 @@ def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Ma
                 {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                 {"name": "tmp", "emptyDir": {}},
                 *([racks.VOLUME] if cluster.spec.rack is not None else []),
+                *([certificates.volume(name)] if cluster.spec.is_secured else []),
             ],
         },
     }
@@ -212,6 +214,7 @@ def _container(cluster: BrokerCluster, images: Images) -> Manifest:
             {"name": "run", "mountPath": "/run/ottla"},
             {"name": "tmp", "mountPath": "/tmp"},
             *([racks.MOUNT] if racked else []),
+            *([certificates.MOUNT] if cluster.spec.is_secured else []),
         ],
     }
 
@@ -283,9 +286,8 @@ def _service_ports(ports: Mapping[str, int]) -> list[Manifest]:
 
 def bootstrap_servers(cluster: BrokerCluster) -> str:
     """Of the first listener."""
-    name, namespace = naming.bootstrap_name(cluster.metadata.name), cluster.metadata.namespace
     port = next(iter(client_ports(cluster).values()))
-    return f"{name}.{namespace}.svc:{port}"
+    return f"{bootstrap_host(cluster)}:{port}"
 
 
 def build_service_account(cluster: BrokerCluster) -> Manifest:

@@ -19,7 +19,7 @@ CLUSTER_LABEL: Final = f"{GROUP}/cluster"
 COMPONENT_LABEL: Final = f"{GROUP}/component"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
-BROKER, ZOOKEEPER = "broker", "zookeeper"
+BROKER, ZOOKEEPER, SECURITY = "broker", "zookeeper", "security"
 
 HASH_ANNOTATION: Final = f"{GROUP}/config-hash"
 SETTINGS_ANNOTATION: Final = f"{GROUP}/settings"

@@ -11,7 +11,7 @@ import logging
 from typing import Final
 
 from ottla_operator.kubernetes import naming
-from ottla_operator.kubernetes.api import Api, ApiError, Conflict
+from ottla_operator.kubernetes.api import Api, ApiError, Conflict, NotFound
 from ottla_operator.kubernetes.manifests_common import Manifest, difference
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, name_of, uid_of
 from ottla_operator.platform.port import StepFailed
@@ -39,12 +39,22 @@ class Objects:
         self._selector = f"{naming.CLUSTER_LABEL}={cluster}"
         self.listed = Listed()
 
-    async def list(self) -> None:
-        """Begin a pass. Raises ApiError: without lists there is no pass."""
+    async def list(self, *, secrets: bool = False) -> None:
+        """Begin a pass. Raises ApiError: without lists there is no pass. `secrets`: these, too."""
+        kinds = (*_KINDS, "Secret") if secrets else _KINDS
         lists = await asyncio.gather(
-            *(self._api.list(kind, self.namespace, self._selector) for kind in _KINDS)
+            *(self._api.list(kind, self.namespace, self._selector) for kind in kinds)
         )
-        self.listed = Listed.of(dict(zip(_KINDS, lists, strict=True)))
+        self.listed = Listed.of(dict(zip(kinds, lists, strict=True)))
+
+    async def find_unlabelled(self, kind: str, name: str) -> None:
+        """Take into the lists what has lost its labels, or never had ours: it is not to be overwritten."""
+        try:
+            self._put(kind, await self._api.get(kind, self.namespace, name))
+        except NotFound:
+            return
+        except ApiError as error:
+            raise StepFailed("NotReadable", f"{kind} {name}: {error.message}") from None
 
     async def nodes(self) -> dict[str, Object]:
         try:

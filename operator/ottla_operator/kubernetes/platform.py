@@ -9,10 +9,11 @@ there before.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ottla_operator.kubernetes import (
+    certificates,
     external,
     listeners,
     manifests_brokers,
@@ -28,17 +29,22 @@ from ottla_operator.kubernetes.manifests_common import Images, Manifest, differe
 from ottla_operator.kubernetes.objects import Objects
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_roll import leader_of, next_to_replace, stale_members
+from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperState
 from ottla_operator.platform.port import Address, Launch, StepFailed
 from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import parse_quantity
 
 
 class KubernetesPlatform:
     """The brokers and the ZooKeeper of one BrokerCluster."""
 
-    def __init__(self, api: Api, images: Images, namespace: str, cluster: str) -> None:
+    def __init__(
+        self, api: Api, images: Images, namespace: str, cluster: str, clock_ms: Callable[[], int]
+    ) -> None:
         self._images = images
+        self._clock_ms = clock_ms
         self._name = cluster
         self._objects = Objects(api, namespace, cluster)
         self._nodes: Mapping[str, Object] = {}
@@ -52,13 +58,22 @@ class KubernetesPlatform:
     def bootstrap(self, cluster: BrokerCluster) -> str:
         return manifests_brokers.bootstrap_servers(cluster)
 
+    def listeners(self, cluster: BrokerCluster) -> list[ListenerStatus]:
+        listed = self._objects.listed
+        outside = [external.remembered(listed, cluster, broker) for broker in sorted(self._configs())]
+        return listeners.statuses(cluster, outside, certificates.trusted(listed, self._name))
+
+    def client_properties(self) -> Mapping[str, str]:
+        """How the operator connects to the brokers, as far as the last look at the Secrets tells."""
+        return certificates.client_properties(self._objects.listed, self._name)
+
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return manifests_brokers.traits(cluster, self._images)
 
     # ---- observing
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
-        await self._objects.list()
+        await self._objects.list(secrets=cluster.spec.is_secured)
         if _needs_nodes(cluster) and not cluster.metadata.deleting:
             self._nodes = await self._objects.nodes()
         instances = observing.broker_instances(self._objects.listed, self._name, _known_hashes(cluster))
@@ -100,6 +115,7 @@ class KubernetesPlatform:
         surroundings = manifests_brokers.build_surroundings(cluster, under_replicated=under_replicated)
         done = [await self._objects.ensure(manifest) for manifest in surroundings]
         done += await self._keep_external(cluster)
+        done += await self._keep_certificates(cluster)
         if cluster.spec.zookeeper.connect is None:
             done += await self._keep_zookeeper(cluster)
         done += await self._keep_configs(cluster, launch)
@@ -129,13 +145,43 @@ class KubernetesPlatform:
 
     async def _keep_external(self, cluster: BrokerCluster) -> list[str]:
         listed = self._objects.listed
-        brokers = max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
+        brokers = self._brokers_wanted(cluster)
         manifests = external.build_services(cluster, listed, brokers)
         done = [await self._objects.ensure(manifest) for manifest in manifests]
         for service in external.left_over(cluster, listed, brokers):
             await self._objects.delete("Service", service)
             done.append(f"delete Service {service}")
         return done
+
+    def _brokers_wanted(self, cluster: BrokerCluster) -> int:
+        """Those that go are there until they are drained."""
+        return max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
+
+    async def _keep_certificates(self, cluster: BrokerCluster) -> list[str]:
+        if not cluster.spec.is_secured:
+            return []
+        for name in secret_names(self._name):
+            if self._objects.listed.find("Secret", name) is None:
+                await self._objects.find_unlabelled("Secret", name)
+        names = {
+            naming.broker_pod(self._name, broker): self._names_of(cluster, broker)
+            for broker in range(self._brokers_wanted(cluster))
+        }
+        found = certificates.data_of(self._objects.listed)
+        planned = plan_secrets(cluster, names, found, self._clock_ms())
+        done = []
+        for name, data in planned.data.items():
+            what = await self._objects.ensure(certificates.build_secret(cluster, name, data))
+            why = planned.news.get(name)
+            done.append(f"{what} ({'; '.join(why)})" if what and why else what)
+        return done
+
+    def _names_of(self, cluster: BrokerCluster, broker: int) -> list[str]:
+        try:
+            addresses = self._advertised(cluster, broker)
+        except AddressPending:
+            addresses = {}
+        return certificates.broker_names(cluster, broker, addresses)
 
     async def _keep_racks(self, cluster: BrokerCluster) -> list[str]:
         rack = cluster.spec.rack

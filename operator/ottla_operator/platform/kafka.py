@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from ottla.client.admin_types import ConfigEntry, Node, Reassignment, TopicDescr
 from ottla.client.connection import ConnectionLost, UnsupportedApi
 from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.security.clients import ClientSecurity
 from ottla_operator.planning.observed import (
     GroupQuery,
     GroupState,
@@ -56,7 +57,12 @@ _GROUP_TIMEOUT_S = 3.0
 class KafkaAdmin:
     """Keeps one client for the brokers it was told of last."""
 
-    def __init__(self) -> None:
+    def __init__(self, properties: Callable[[], Mapping[str, str]] = dict) -> None:
+        """`properties`: those of Kafka's clients that say how to connect, asked for on every observation;
+        when they change, as with a certificate that was renewed, connections are made anew."""
+        self._properties = properties
+        self._connected_by: Mapping[str, str] = {}
+        self._security: ClientSecurity | None = None
         self._brokers: tuple[Address, ...] = ()
         self._admin: AdminClient | None = None
         self._controllers: dict[Address, AdminClient] = {}
@@ -69,16 +75,30 @@ class KafkaAdmin:
         self._controllers.clear()
 
     async def _client(self, brokers: Sequence[Address]) -> AdminClient:
+        """Raises ValueError for properties that make no sense."""
+        properties = self._properties()
+        if properties != self._connected_by:
+            await self.close()
+            self._security = ClientSecurity.of_properties(properties) if properties else None
+            self._connected_by = properties
         if self._admin is None or tuple(brokers) != self._brokers:
             await self.close()
             self._brokers = tuple(brokers)
-            self._admin = AdminClient(list(brokers), client_id="ottla-operator", timeout_s=_TIMEOUT_S)
+            self._admin = self._connected_to(brokers)
         return self._admin
+
+    def _connected_to(self, brokers: Sequence[Address]) -> AdminClient:
+        return AdminClient(
+            list(brokers), client_id="ottla-operator", timeout_s=_TIMEOUT_S, security=self._security
+        )
 
     async def observe(self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery]) -> KafkaState:
         if not brokers:
             return KafkaState(problem="no broker is running")
-        admin = await self._client(brokers)
+        try:
+            admin = await self._client(brokers)
+        except ValueError as error:
+            return KafkaState(problem=f"the operator's own certificate: {error}")
         try:
             async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
                 cluster = await admin.describe_cluster()
@@ -108,10 +128,8 @@ class KafkaAdmin:
 
     async def _ask_controller(self, node: Node) -> KafkaState | None:
         """The cluster as this broker tells it; None when it says that it is not the controller."""
-        controller = self._controllers.setdefault(
-            (node.host, node.port),
-            AdminClient([(node.host, node.port)], client_id="ottla-operator", timeout_s=_TIMEOUT_S),
-        )
+        address = (node.host, node.port)
+        controller = self._controllers.setdefault(address, self._connected_to([address]))
         described = await controller.describe_cluster()
         if described.controller_id != node.id:
             return None

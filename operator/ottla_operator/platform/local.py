@@ -27,6 +27,7 @@ from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, Zoo
 from ottla_operator.platform.last_words import last_words
 from ottla_operator.platform.port import Address, Launch, StepFailed
 from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.cluster import ListenerStatus
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,9 @@ class LocalPlatform:
     def bootstrap(self, cluster: BrokerCluster) -> str:
         addresses = self.addresses(cluster, range(cluster.spec.replicas))
         return ",".join(f"{host}:{port}" for host, port in addresses)
+
+    def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
+        return ()
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return {}

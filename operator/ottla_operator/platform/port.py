@@ -24,6 +24,7 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
 )
 from ottla_operator.resources import AnyResource, BrokerCluster
+from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import Metadata, Status
 
 KafkaStep = (
@@ -73,6 +74,11 @@ class Platform(Protocol):
 
     def bootstrap(self, cluster: BrokerCluster) -> str:
         """Where clients begin: host:port[,host:port…]."""
+        ...
+
+    def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
+        """Where clients begin at each listener, and by what they know the brokers; none where that is not
+        known."""
         ...
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:

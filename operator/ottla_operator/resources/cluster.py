@@ -34,7 +34,15 @@ from ottla_operator.resources.settings import (
 )
 
 # Fields that only Kubernetes can honour: accepted everywhere, so that one file serves both.
-KUBERNETES_ONLY = ("image", "listeners", "rack", "resources", "template")
+KUBERNETES_ONLY = (
+    *("authorization", "clients_ca", "cluster_ca", "image", "listeners", "rack", "resources", "template"),
+)
+
+_AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
+
+
+class ListenerAuthentication(Model):
+    type: Literal["scram-sha-512", "tls"]
 
 
 class Listener(Model):
@@ -42,6 +50,25 @@ class Listener(Model):
     port: int = Field(ge=1, le=65535)
     type: Literal["internal", "nodeport", "loadbalancer"] = "internal"
     tls: bool = False
+    authentication: ListenerAuthentication | None = Field(
+        default=None, description="How clients say who they are; those of a listener without are ANONYMOUS."
+    )
+
+
+class Authorization(Model):
+    type: Literal["simple"] = Field(description="Kafka's ACLs.")
+    super_users: list[str] = Field(
+        default_factory=list, description="CN=NAME of a certificate's subject, or NAME of SCRAM."
+    )
+
+
+class CertificateAuthority(Model):
+    """Of the operator's: what it signs ends with it at the latest, and is renewed as early."""
+
+    validity_days: int = Field(default=365, ge=1, le=36500)
+    renewal_days: int = Field(
+        default=30, ge=1, description="Certificates are renewed so long before their end."
+    )
 
 
 class Storage(Model):
@@ -93,6 +120,21 @@ SERVERS_RULE = TransitionRule(
 )
 
 
+def _secured_cel(spec: str) -> str:
+    one = "(has(l.tls) && l.tls) || has(l.authentication)"
+    return f"(has({spec}.authorization) || (has({spec}.listeners) && {spec}.listeners.exists(l, {one})))"
+
+
+# Brokers that are bounced would not reach the others: one kind is with TLS between brokers, one without.
+SECURED_RULE = TransitionRule(
+    path="spec.listeners",
+    message="a cluster is made with tls, authentication or authorization, or stays without: its brokers "
+    "would lose one another while that changes",
+    cel=f"{_secured_cel('self')} == {_secured_cel('oldSelf')}",
+    allows=lambda old, new: old.is_secured == new.is_secured,
+)
+
+
 class Rack(Model):
     topology_key: str = "topology.kubernetes.io/zone"
 
@@ -133,7 +175,14 @@ class BrokerClusterSpec(Model):
         "first; the version is raised in a second roll, when all brokers run it, and never lowered.",
     )
     image: str | None = None
-    listeners: list[Listener] = Field(default_factory=list)
+    listeners: list[Listener] = Field(default_factory=list, max_length=32)
+    authorization: Authorization | None = None
+    cluster_ca: CertificateAuthority = Field(
+        default_factory=CertificateAuthority, description="Signs the certificates of brokers."
+    )
+    clients_ca: CertificateAuthority = Field(
+        default_factory=CertificateAuthority, description="Signs the certificates of users."
+    )
     config: ConfigMap = Field(default_factory=dict, description="Kafka's broker settings.")
     storage: Storage = Field(default_factory=Storage)
     zookeeper: ZooKeeper = Field(default_factory=ZooKeeper)
@@ -147,6 +196,13 @@ class BrokerClusterSpec(Model):
         default=None,
         description="Of each client id without limits of its own; lifted when this is taken away.",
     )
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether brokers know one another by certificates."""
+        return self.authorization is not None or any(
+            listener.tls or listener.authentication is not None for listener in self.listeners
+        )
 
 
 class BrokerStatus(Model):
@@ -201,6 +257,16 @@ class UpgradeStatus(Model):
     phase: Literal["Binaries", "Protocol"]
 
 
+class ListenerStatus(Model):
+    """As Strimzi's."""
+
+    name: str
+    bootstrap_servers: str = ""
+    certificates: list[str] = Field(
+        default_factory=list, description="In PEM: what clients trust to know the brokers by."
+    )
+
+
 class BrokerClusterStatus(Status):
     replicas: int = 0
     ready_replicas: int = 0
@@ -209,6 +275,7 @@ class BrokerClusterStatus(Status):
     controller_id: int = -1
     version: str = ""
     bootstrap_servers: str = ""
+    listeners: list[ListenerStatus] = Field(default_factory=list)
     under_replicated_partitions: int = 0
     under_min_isr_partitions: int = 0
     offline_partitions: int = 0
@@ -244,7 +311,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             PrinterColumn("UnderMinISR", "integer", ".status.underMinIsrPartitions", 1),
             PrinterColumn("Rollout", "string", ".status.rollout.targetHash", 1),
         ),
-        transition_rules=(SERVERS_RULE,),
+        transition_rules=(SERVERS_RULE, SECURED_RULE),
         scale={
             "specReplicasPath": ".spec.replicas",
             "statusReplicasPath": ".status.replicas",
@@ -271,6 +338,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 "spec.zookeeper.connect",
                 f"{connect!r} is not allowed: must be HOST:PORT[,HOST:PORT…][/chroot]",
             )
+        yield from self._security_problems()
         quantities = (
             ("spec.storage.size", self.spec.storage.size),
             ("spec.rebalance.replicationThrottle", self.spec.rebalance.replication_throttle),
@@ -280,6 +348,37 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(
                     path, f"{quantity!r} is no quantity; allowed: a number, or one with Ki, Mi, Gi, …"
                 )
+
+    def _security_problems(self) -> Iterator[Problem]:
+        for n, listener in enumerate(self.spec.listeners):
+            if (
+                listener.authentication is not None
+                and listener.authentication.type == "tls"
+                and not listener.tls
+            ):
+                yield Problem(
+                    f"spec.listeners[{n}].authentication.type", "tls needs a listener with tls: true"
+                )
+        for path, authority in (
+            ("spec.clusterCa", self.spec.cluster_ca),
+            ("spec.clientsCa", self.spec.clients_ca),
+        ):
+            if authority.renewal_days >= authority.validity_days:
+                yield Problem(
+                    f"{path}.renewalDays",
+                    f"{authority.renewal_days} is not allowed: must be below validityDays, which is "
+                    f"{authority.validity_days}",
+                )
+        if self.spec.authorization is None:
+            return
+        for n, user in enumerate(self.spec.authorization.super_users):
+            if not user.strip() or ";" in user:
+                yield Problem(
+                    f"spec.authorization.superUsers[{n}]", f"{user!r} is not allowed: a name, without ;"
+                )
+        for name in _AUTHORIZATION_SETTINGS:
+            if name in self.spec.config:
+                yield Problem(f"spec.config[{name}]", "is set by the operator: from spec.authorization")
 
     def notes(self) -> Iterator[str]:
         for name in KUBERNETES_ONLY:

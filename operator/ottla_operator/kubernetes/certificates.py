@@ -1,0 +1,95 @@
+"""A secured cluster's authorities and certificates as Secrets, and how brokers' pods get at them.
+
+Pure. What is in the Secrets is `planning.cluster_secrets`' to say. Pods mount them as files, which the
+kubelet renews in place and brokers take without a restart.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Final
+
+from ottla_operator.kubernetes import naming
+from ottla_operator.kubernetes.listeners import (
+    CERTIFICATES_DIR,
+    CLIENTS_CA,
+    CLUSTER_CA,
+    Advertised,
+    bootstrap_host,
+    broker_host,
+)
+from ottla_operator.kubernetes.manifests_common import Manifest, build
+from ottla_operator.kubernetes.observing import Listed
+from ottla_operator.planning import cluster_secrets
+from ottla_operator.planning.certificates import Pair
+from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, Data, of_certificate
+from ottla_operator.resources import BrokerCluster
+
+# What most clusters have, and their users write.
+_DOMAIN: Final = "cluster.local"
+
+MOUNT: Final = {"name": "certificates", "mountPath": CERTIFICATES_DIR, "readOnly": True}
+
+
+def volume(cluster: str) -> Manifest:
+    authorities = {
+        CLUSTER_CA: cluster_secrets.cluster_ca(cluster),
+        CLIENTS_CA: cluster_secrets.clients_ca(cluster),
+    }
+    certificates = [
+        {"secret": {"name": of_certificate(name), "items": [{"key": CA_CERTIFICATE, "path": path}]}}
+        for path, name in authorities.items()
+    ]
+    brokers = {"secret": {"name": cluster_secrets.brokers_secret(cluster)}}
+    return {"name": "certificates", "projected": {"sources": [brokers, *certificates]}}
+
+
+def broker_names(cluster: BrokerCluster, broker: int, advertised: Advertised) -> list[str]:
+    """Under which names and addresses a broker is reached, by itself and as one of all."""
+    services = [bootstrap_host(cluster), broker_host(cluster, broker)]
+    names = [name for service in services for name in (service.removesuffix(".svc"), service)]
+    names += [f"{service}.{_DOMAIN}" for service in services]
+    return [naming.bootstrap_name(cluster.metadata.name), *names, *(host for host, _ in advertised.values())]
+
+
+def data_of(listed: Listed) -> dict[str, Data]:
+    """What is in the Secrets that are there; an entry that is no base64 is not there."""
+    return {name: _decoded(item.get("data") or {}) for name, item in listed.objects.get("Secret", {}).items()}
+
+
+def _decoded(data: Mapping[str, str]) -> Data:
+    found = {}
+    for entry, text in data.items():
+        try:
+            found[entry] = base64.b64decode(text, validate=True)
+        except ValueError:
+            continue
+    return found
+
+
+def build_secret(cluster: BrokerCluster, name: str, data: Data) -> Manifest:
+    encoded = {entry: base64.b64encode(content).decode() for entry, content in data.items()}
+    return build(cluster, "v1", "Secret", name, naming.SECURITY, {"type": "Opaque", "data": encoded})
+
+
+def trusted(listed: Listed, cluster: str) -> str:
+    """By which the brokers are known, in PEM; "" while there is none."""
+    authority = of_certificate(cluster_secrets.cluster_ca(cluster))
+    return data_of(listed).get(authority, {}).get(CA_CERTIFICATE, b"").decode()
+
+
+def client_properties(listed: Listed, cluster: str) -> dict[str, str]:
+    """Of the operator's own connections, as Kafka's clients are configured; none where there is no TLS."""
+    own = data_of(listed).get(cluster_secrets.operator_secret(cluster))
+    if own is None:
+        return {}
+    pair = Pair.of_pem(own.get(f"{cluster_secrets.OPERATOR}.pem", b""))
+    return {
+        "security.protocol": "SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": pair.key.decode(),
+        "ssl.keystore.certificate.chain": pair.certificate.decode(),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": trusted(listed, cluster),
+    }

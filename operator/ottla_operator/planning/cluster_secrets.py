@@ -1,0 +1,135 @@
+"""The authorities and certificates of one secured cluster, as Secrets: what they should hold, and why.
+
+Called on every pass by each platform, which keeps Secrets in its own way. A function of what is there and of
+the time, but for the keys it draws: what is not due stays as it is. Names and entries are Strimzi's, except
+that a key stands with its certificate in one entry, as Kafka reads them. Who wants a new key of an authority
+deletes the Secret of the old one, whose certificate is trusted to its end.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ottla_operator.planning.certificates import (
+    Lifetime,
+    Pair,
+    Subject,
+    authority_reason,
+    certificates_in,
+    issue,
+    new_authority,
+    pkcs12_truststore,
+    renewal_reason,
+    trusted_besides,
+)
+from ottla_operator.planning.listener_security import broker_subject, lifetime_of, operator_subject
+from ottla_operator.resources import BrokerCluster
+
+Data = Mapping[str, bytes]
+
+CA_CERTIFICATE, CA_STORE, CA_PASSWORD, CA_KEY = "ca.crt", "ca.p12", "ca.password", "ca.key"
+OPERATOR = "cluster-operator"
+
+
+def cluster_ca(cluster: str) -> str:
+    """The Secret of the key; the certificate's is `of_certificate`."""
+    return f"{cluster}-cluster-ca"
+
+
+def clients_ca(cluster: str) -> str:
+    return f"{cluster}-clients-ca"
+
+
+def of_certificate(authority: str) -> str:
+    return f"{authority}-cert"
+
+
+def brokers_secret(cluster: str) -> str:
+    return f"{cluster}-brokers"
+
+
+def operator_secret(cluster: str) -> str:
+    return f"{cluster}-cluster-operator-certs"
+
+
+def secret_names(cluster: str) -> list[str]:
+    authorities = (clients_ca(cluster), cluster_ca(cluster))
+    public = [of_certificate(authority) for authority in authorities]
+    return [*authorities, *public, brokers_secret(cluster), operator_secret(cluster)]
+
+
+@dataclass(slots=True)
+class Secrets:
+    """All of a cluster's Secrets as they should be, in the order in which they are needed."""
+
+    data: dict[str, Data] = field(default_factory=dict)
+    news: dict[str, list[str]] = field(default_factory=dict)
+    """By Secret, what is new in it and why."""
+
+
+def plan_secrets(
+    cluster: BrokerCluster, brokers: Mapping[str, Sequence[str]], found: Mapping[str, Data], now_ms: int
+) -> Secrets:
+    """`brokers`: by the name of its file, under which names and addresses a broker is reached. `found`: the
+    Secrets that are there."""
+    name = cluster.metadata.name
+    planned = Secrets()
+    clients = lifetime_of(cluster.spec.clients_ca)
+    _authority(planned, clients_ca(name), clients, found, now_ms)
+    lifetime = lifetime_of(cluster.spec.cluster_ca)
+    authority = _authority(planned, cluster_ca(name), lifetime, found, now_ms)
+    subjects = {file: broker_subject(name, names) for file, names in brokers.items()}
+    issued = _issued(planned, brokers_secret(name), authority, subjects, lifetime, found, now_ms)
+    planned.data[brokers_secret(name)] = {f"{file}.pem": pair.pem for file, pair in issued.items()}
+    own = {OPERATOR: operator_subject(name)}
+    (pair,) = _issued(planned, operator_secret(name), authority, own, lifetime, found, now_ms).values()
+    planned.data[operator_secret(name)] = {f"{OPERATOR}.pem": pair.pem}
+    return planned
+
+
+def _authority(
+    planned: Secrets, name: str, lifetime: Lifetime, found: Mapping[str, Data], now_ms: int
+) -> Pair:
+    public = found.get(of_certificate(name), {})
+    key, bundle = found.get(name, {}).get(CA_KEY), public.get(CA_CERTIFICATE)
+    current = certificates_in(bundle or b"")[:1]
+    pair = Pair(key, current[0]) if key and current else None
+    reason = authority_reason(pair, lifetime, now_ms)
+    if pair is None or reason or bundle is None:
+        pair = new_authority(name, lifetime, now_ms, key)
+        bundle = pair.certificate + trusted_besides(pair.certificate, bundle or b"", now_ms)
+        planned.news[of_certificate(name)] = [f"{name}: {reason}"]
+        public = {}
+    if not {CA_STORE, CA_PASSWORD} <= public.keys():
+        password = secrets.token_urlsafe(16)
+        public = {CA_STORE: pkcs12_truststore(bundle, password), CA_PASSWORD: password.encode()}
+    planned.data[name] = {CA_KEY: pair.key}
+    planned.data[of_certificate(name)] = {
+        CA_CERTIFICATE: bundle,
+        CA_STORE: public[CA_STORE],
+        CA_PASSWORD: public[CA_PASSWORD],
+    }
+    return pair
+
+
+def _issued(
+    planned: Secrets,
+    secret: str,
+    authority: Pair,
+    subjects: Mapping[str, Subject],
+    lifetime: Lifetime,
+    found: Mapping[str, Data],
+    now_ms: int,
+) -> dict[str, Pair]:
+    pairs = {}
+    for file, subject in subjects.items():
+        pem = found.get(secret, {}).get(f"{file}.pem")
+        pair = Pair.of_pem(pem) if pem else None
+        reason = renewal_reason(pair, authority.certificate, subject, lifetime, now_ms)
+        if pair is None or reason:
+            pair = issue(authority, subject, lifetime, now_ms)
+            planned.news.setdefault(secret, []).append(f"{file}: {reason}")
+        pairs[file] = pair
+    return pairs

@@ -1,0 +1,105 @@
+"""From a cluster's listeners and authorization to Kafka's settings of security.
+
+Pure; called by each platform, which knows where a broker's files are. As soon as anything is secured, the
+listener between brokers is TLS with certificates of the cluster's authority on both sides: brokers and the
+operator are super users by what these say. No user's certificate says the like, for users have no
+organization, and another authority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ottla_operator.planning.certificates import Lifetime, Subject
+from ottla_operator.resources.cluster import BrokerClusterSpec, CertificateAuthority, Listener
+
+ORGANIZATION: Final = "ottla.dev"
+_SCRAM: Final = "SCRAM-SHA-512"
+_SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityFiles:
+    """Paths of PEM files, as the broker sees them."""
+
+    keystore: str
+    """The broker's key and certificate."""
+    cluster_ca: str
+    clients_ca: str
+
+
+def lifetime_of(authority: CertificateAuthority) -> Lifetime:
+    return Lifetime(authority.validity_days, authority.renewal_days)
+
+
+def broker_subject(cluster: str, names: Iterable[str] = ()) -> Subject:
+    return Subject(f"{cluster}-brokers", ORGANIZATION, tuple(names))
+
+
+def operator_subject(cluster: str) -> Subject:
+    return Subject(f"{cluster}-operator", ORGANIZATION)
+
+
+def kafka_name(listener: Listener) -> str:
+    return listener.name.upper().replace("-", "_")
+
+
+def protocol_of(listener: Listener) -> str:
+    has_password = listener.authentication is not None and listener.authentication.type == "scram-sha-512"
+    if listener.tls:
+        return "SASL_SSL" if has_password else "SSL"
+    return "SASL_PLAINTEXT" if has_password else "PLAINTEXT"
+
+
+def protocol_map(spec: BrokerClusterSpec, listeners: Sequence[Listener], between: str) -> str:
+    """listener.security.protocol.map. `between`: the listener between brokers, which is not in the spec."""
+    protocols = {between: "SSL" if spec.is_secured else "PLAINTEXT"}
+    protocols |= {kafka_name(listener): protocol_of(listener) for listener in listeners}
+    return ",".join(f"{name}:{protocol}" for name, protocol in protocols.items())
+
+
+def security_settings(
+    cluster: str, spec: BrokerClusterSpec, listeners: Sequence[Listener], between: str, files: SecurityFiles
+) -> dict[str, str]:
+    """The settings of one broker beside the map; none for a cluster that is not secured."""
+    if not spec.is_secured:
+        return {}
+    settings = _of_tls(between, files.keystore, files.cluster_ca)
+    for listener in listeners:
+        settings |= _of_listener(listener, files)
+    if spec.authorization is not None:
+        own = [broker_subject(cluster).principal, operator_subject(cluster).principal]
+        users = [f"User:{name}" for name in spec.authorization.super_users]
+        settings |= {"authorizer.class.name": _AUTHORIZER, "super.users": ";".join([*own, *users])}
+    return settings
+
+
+def _of_listener(listener: Listener, files: SecurityFiles) -> dict[str, str]:
+    kind = listener.authentication.type if listener.authentication is not None else ""
+    settings: dict[str, str] = {}
+    if listener.tls:
+        settings |= _of_tls(kafka_name(listener), files.keystore, files.clients_ca if kind == "tls" else "")
+    if kind == "scram-sha-512":
+        prefix = _prefix(kafka_name(listener))
+        settings[f"{prefix}sasl.enabled.mechanisms"] = _SCRAM
+        settings[f"{prefix}{_SCRAM.lower()}.sasl.jaas.config"] = _SCRAM_LOGIN
+    return settings
+
+
+def _of_tls(name: str, keystore: str, trusted: str) -> dict[str, str]:
+    """`trusted`: whose certificates those who connect must have; "": they need none."""
+    settings = {"ssl.keystore.type": "PEM", "ssl.keystore.location": keystore}
+    if trusted:
+        settings |= {
+            "ssl.client.auth": "required",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": trusted,
+        }
+    return {f"{_prefix(name)}{setting}": value for setting, value in settings.items()}
+
+
+def _prefix(name: str) -> str:
+    return f"listener.name.{name.lower()}."

@@ -1,0 +1,174 @@
+"""Which certificates are due, and that those who shake hands by them come to terms.
+
+The judge of what is issued is OpenSSL, through Python's own ssl.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from dataclasses import replace
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import pkcs12 as p12
+
+from ottla.security.distinguished_names import subject_of
+from ottla.security.tls import TlsSettings, client_context, server_context
+from ottla_operator.planning.certificates import (
+    Lifetime,
+    Pair,
+    Subject,
+    authority_reason,
+    certificates_in,
+    issue,
+    new_authority,
+    pkcs12,
+    pkcs12_truststore,
+    renewal_reason,
+    trusted_besides,
+)
+
+DAY_MS = 86_400_000
+NOW_MS = time.time_ns() // 1_000_000 - 10 * DAY_MS  # OpenSSL looks at the clock by itself
+LIFETIME = Lifetime(validity_days=365, renewal_days=30)
+AUTHORITY = new_authority("demo-cluster-ca", LIFETIME, NOW_MS)
+RENEWED = new_authority("demo-cluster-ca", LIFETIME, NOW_MS + 5 * DAY_MS, AUTHORITY.key)
+STRANGER = new_authority("demo-cluster-ca", LIFETIME, NOW_MS)
+BROKER = Subject("demo-brokers", "ottla.dev", ("localhost", "10.1.2.3"))
+ISSUED = issue(AUTHORITY, BROKER, LIFETIME, NOW_MS)
+
+
+def shake_hands(server: Pair, client: Pair, trusted: bytes, name: str = "localhost") -> bytes:
+    """What the server sees of the client, DER. Raises ssl.SSLError."""
+
+    def settings(pair: Pair) -> TlsSettings:
+        return TlsSettings.of(
+            {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.key": pair.key.decode(),
+                "ssl.keystore.certificate.chain": pair.certificate.decode(),
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.certificates": trusted.decode(),
+                "ssl.client.auth": "required",
+            }.get
+        )
+
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    contexts = server_context(settings(server)), client_context(settings(client))
+    for context in contexts:
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    here = contexts[0].wrap_bio(to_server, to_client, server_side=True)
+    there = contexts[1].wrap_bio(to_client, to_server, server_hostname=name)
+    for side in (there, here, there, here):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    seen = here.getpeercert(binary_form=True)
+    assert seen is not None
+    return seen
+
+
+@pytest.mark.parametrize("trusted", [AUTHORITY.certificate, RENEWED.certificate])
+def test_what_an_authority_has_signed_holds_by_each_of_its_certificates(trusted: bytes) -> None:
+    later = issue(RENEWED, Subject("alice"), LIFETIME, NOW_MS)
+    assert subject_of(shake_hands(ISSUED, later, trusted)) == "CN=alice"
+    renewed = issue(RENEWED, BROKER, LIFETIME, NOW_MS)
+    assert subject_of(shake_hands(renewed, ISSUED, trusted)) == "CN=demo-brokers,O=ottla.dev"
+
+
+@pytest.mark.parametrize("name", ["localhost", "10.1.2.3"])
+def test_a_broker_is_known_under_all_of_its_names(name: str) -> None:
+    assert shake_hands(ISSUED, ISSUED, AUTHORITY.certificate, name)
+
+
+def test_a_stranger_and_a_wrong_name_are_refused() -> None:
+    stranger = issue(STRANGER, Subject("alice"), LIFETIME, NOW_MS)
+    with pytest.raises(ssl.SSLError):
+        shake_hands(ISSUED, stranger, AUTHORITY.certificate)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        shake_hands(ISSUED, ISSUED, AUTHORITY.certificate, "elsewhere")
+
+
+def test_the_principal_is_what_a_broker_makes_of_the_certificate() -> None:
+    for subject in (BROKER, Subject("alice")):
+        der = ssl.PEM_cert_to_DER_cert(issue(AUTHORITY, subject, LIFETIME, NOW_MS).certificate.decode())
+        assert f"User:{subject_of(der)}" == subject.principal
+
+
+@pytest.mark.parametrize(
+    ("pair", "subject", "days", "reason"),
+    [
+        (ISSUED, BROKER, 0, ""),
+        (ISSUED, BROKER, 334, ""),
+        (ISSUED, BROKER, 335, "it ends on "),
+        (ISSUED, BROKER, 400, "it ends on "),
+        (ISSUED, replace(BROKER, names=("localhost",)), 0, ""),
+        (ISSUED, replace(BROKER, names=("localhost", "b")), 0, "it lacks the name b"),
+        (ISSUED, replace(BROKER, names=("10.9.9.9",)), 0, "it lacks the name 10.9.9.9"),
+        (ISSUED, Subject("demo-brokers"), 0, "its subject is another one"),
+        (issue(STRANGER, BROKER, LIFETIME, NOW_MS), BROKER, 0, "it is not of this authority"),
+        (None, BROKER, 0, "it is missing"),
+        (Pair(AUTHORITY.key, ISSUED.certificate), BROKER, 0, "its key is another one"),
+        (Pair(b"", b"nothing"), BROKER, 0, "it cannot be read"),
+        (Pair(ISSUED.key, b""), BROKER, 0, "it cannot be read"),
+    ],
+)
+def test_why_a_certificate_is_issued_anew(
+    pair: Pair | None, subject: Subject, days: int, reason: str
+) -> None:
+    now_ms = NOW_MS + days * DAY_MS
+    found = renewal_reason(pair, AUTHORITY.certificate, subject, LIFETIME, now_ms)
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
+def test_a_certificate_of_an_authority_that_was_renewed_is_not_due_for_that() -> None:
+    assert renewal_reason(ISSUED, RENEWED.certificate, BROKER, LIFETIME, NOW_MS) == ""
+
+
+@pytest.mark.parametrize(
+    ("pair", "days", "reason"),
+    [
+        (AUTHORITY, 334, ""),
+        (AUTHORITY, 335, "it ends on "),
+        (RENEWED, 335, ""),
+        (None, 0, "it is missing"),
+        (Pair(ISSUED.key, AUTHORITY.certificate), 0, "its key is another one"),
+        (Pair(b"x", AUTHORITY.certificate), 0, "it cannot be read"),
+    ],
+)
+def test_why_an_authority_is_renewed(pair: Pair | None, days: int, reason: str) -> None:
+    found = authority_reason(pair, LIFETIME, NOW_MS + days * DAY_MS)
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
+def test_nothing_outlives_its_authority() -> None:
+    late = issue(AUTHORITY, BROKER, LIFETIME, NOW_MS + 300 * DAY_MS)
+    ends = [x509.load_pem_x509_certificate(pem).not_valid_after_utc for pem in (late[1], AUTHORITY[1])]
+    assert ends[0] == ends[1]
+
+
+def test_an_authority_with_a_new_key_leaves_the_old_one_trusted_until_its_end() -> None:
+    bundle = AUTHORITY.certificate + b"noise" + STRANGER.certificate
+    assert certificates_in(bundle) == [AUTHORITY.certificate, STRANGER.certificate]
+    assert trusted_besides(RENEWED.certificate, bundle, NOW_MS) == STRANGER.certificate
+    assert trusted_besides(RENEWED.certificate, bundle, NOW_MS + 366 * DAY_MS) == b""
+
+
+def test_stores_for_java_open_with_their_password_alone() -> None:
+    store = p12.load_pkcs12(pkcs12(ISSUED, AUTHORITY.certificate, "secret"), b"secret")
+    assert store.cert is not None
+    assert store.cert.certificate == x509.load_pem_x509_certificate(ISSUED.certificate)
+    trusted = p12.load_pkcs12(
+        pkcs12_truststore(AUTHORITY.certificate + STRANGER.certificate, "secret"), b"secret"
+    )
+    assert len(trusted.additional_certs) == 2
+    with pytest.raises(ValueError, match="password"):
+        p12.load_pkcs12(pkcs12(ISSUED, AUTHORITY.certificate, "secret"), b"other")
+
+
+def test_a_key_and_its_certificate_in_one_file_come_apart_again() -> None:
+    assert Pair.of_pem(ISSUED.pem) == ISSUED

@@ -1,0 +1,112 @@
+"""The Secrets of a secured cluster: what is new in them on a pass, and what is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla_operator.planning.certificates import Pair, certificates_in, renewal_reason
+from ottla_operator.planning.cluster_secrets import Data, Secrets, plan_secrets
+from ottla_operator.planning.listener_security import broker_subject, lifetime_of
+from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.loading import parse_resource
+
+DAY_MS = 86_400_000
+NOW_MS = 1_795_000_000_000
+NAMES = {"demo-brokers-0": ["zero.svc"], "demo-brokers-1": ["one.svc"]}
+ALL = ["demo-clients-ca", "demo-clients-ca-cert", "demo-cluster-ca", "demo-cluster-ca-cert"]
+
+LONGER = {"validityDays": 400, "renewalDays": 370}
+
+
+def a_cluster(**spec: Any) -> BrokerCluster:
+    cluster, problems = parse_resource("BrokerCluster", {"name": "demo"}, {"replicas": 2, **spec})
+    assert not problems
+    assert isinstance(cluster, BrokerCluster)
+    return cluster
+
+
+CLUSTER = a_cluster()
+FIRST = plan_secrets(CLUSTER, NAMES, {}, NOW_MS)
+
+
+def again(found: dict[str, Data], now_ms: int = NOW_MS, names: Any = None, **spec: Any) -> Secrets:
+    return plan_secrets(a_cluster(**spec), NAMES if names is None else names, found, now_ms)
+
+
+def without(name: str) -> dict[str, Data]:
+    return {other: data for other, data in FIRST.data.items() if other != name}
+
+
+def test_the_first_pass_makes_them_all_and_the_next_leaves_them_alone() -> None:
+    assert list(FIRST.data) == [*ALL, "demo-brokers", "demo-cluster-operator-certs"]
+    assert FIRST.news["demo-brokers"] == ["demo-brokers-0: it is missing", "demo-brokers-1: it is missing"]
+    second = again(FIRST.data)
+    assert second.data == FIRST.data
+    assert not second.news
+
+
+@pytest.mark.parametrize(
+    ("days", "spec", "renewed"),
+    [
+        (334, {}, []),
+        (335, {}, ["demo-brokers", "demo-clients-ca-cert", "demo-cluster-ca-cert"]),
+        (
+            0,
+            {"clusterCa": {"validityDays": 400, "renewalDays": 370}},
+            ["demo-brokers", "demo-cluster-ca-cert"],
+        ),
+        (0, {"clientsCa": {"validityDays": 400, "renewalDays": 370}}, ["demo-clients-ca-cert"]),
+    ],
+)
+def test_what_nears_its_end_is_renewed_with_the_keys_of_the_authorities(
+    days: int, spec: dict[str, Any], renewed: list[str]
+) -> None:
+    now_ms = NOW_MS + days * DAY_MS
+    later = again(FIRST.data, now_ms, **spec)
+    assert sorted({*later.news} - {"demo-cluster-operator-certs"}) == renewed
+    for name in ("demo-cluster-ca", "demo-clients-ca"):
+        assert later.data[name] == FIRST.data[name]
+    assert not again(later.data, now_ms, **spec).news
+
+
+def test_a_broker_with_another_address_gets_another_certificate_and_the_others_keep_theirs() -> None:
+    moved = again(FIRST.data, names={**NAMES, "demo-brokers-1": ["one.svc", "192.0.2.7"]})
+    assert moved.news == {"demo-brokers": ["demo-brokers-1: it lacks the name 192.0.2.7"]}
+    old, new = FIRST.data["demo-brokers"], moved.data["demo-brokers"]
+    assert old["demo-brokers-0.pem"] == new["demo-brokers-0.pem"]
+    assert old["demo-brokers-1.pem"] != new["demo-brokers-1.pem"]
+
+
+def test_brokers_come_and_go_with_their_certificates() -> None:
+    one = again(FIRST.data, names={"demo-brokers-0": ["zero.svc"]})
+    assert list(one.data["demo-brokers"]) == ["demo-brokers-0.pem"]
+    assert again(one.data).news == {"demo-brokers": ["demo-brokers-1: it is missing"]}
+
+
+@pytest.mark.parametrize("lost", [*ALL, "demo-brokers", "demo-cluster-operator-certs"])
+def test_a_secret_that_is_lost_is_made_anew(lost: str) -> None:
+    found = again(without(lost))
+    assert set(found.data[lost]) == set(FIRST.data[lost])
+    assert found.news
+    assert not again(found.data).news
+
+
+def test_an_authority_whose_key_is_lost_gets_another_one_beside_the_old_certificate() -> None:
+    found = again(without("demo-cluster-ca"))
+    old = certificates_in(FIRST.data["demo-cluster-ca-cert"]["ca.crt"])
+    new = certificates_in(found.data["demo-cluster-ca-cert"]["ca.crt"])
+    assert new[1:] == old
+    pair = Pair.of_pem(found.data["demo-brokers"]["demo-brokers-0.pem"])
+    subject, lifetime = broker_subject("demo", ["zero.svc"]), lifetime_of(CLUSTER.spec.cluster_ca)
+    assert renewal_reason(pair, new[0], subject, lifetime, NOW_MS) == ""
+
+
+def test_java_gets_another_store_with_another_certificate_and_with_no_other() -> None:
+    kept = again(without("demo-brokers"))
+    assert kept.data["demo-cluster-ca-cert"] == FIRST.data["demo-cluster-ca-cert"]
+    renewed = again(FIRST.data, NOW_MS + 340 * DAY_MS)
+    for entry in ("ca.crt", "ca.p12", "ca.password"):
+        old, new = (plan.data["demo-cluster-ca-cert"][entry] for plan in (FIRST, renewed))
+        assert old != new
