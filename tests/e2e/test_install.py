@@ -35,7 +35,7 @@ def test_kubectl_shows_the_cluster_in_columns(kube: Kube, cluster: Cluster) -> N
     assert {"brokercluster.ottla.dev/demo", "topic.ottla.dev/events"} <= set(in_category.split())
 
 
-@pytest.mark.parametrize("kind", ["brokerclusters", "topics", "quotas", "consumergroups"])
+@pytest.mark.parametrize("kind", ["brokerclusters", "topics", "users", "quotas", "consumergroups"])
 def test_kubectl_explains_every_kind(kube: Kube, operator: str, kind: str) -> None:
     said = kube.kubectl("explain", f"{kind}.spec", "--recursive")
     assert "ottla.dev" in said

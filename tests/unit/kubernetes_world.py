@@ -13,16 +13,18 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from ottla_operator.acting import Pass
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotFound
 from ottla_operator.kubernetes.controller import reconcile
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.platform import KubernetesPlatform
+from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
-from ottla_operator.planning.observed import KafkaState
+from ottla_operator.planning.observed import AccessState, KafkaState
 from ottla_operator.platform.port import Address, KafkaStep, Subject
-from ottla_operator.reconcile import Pass, Reconciler
+from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import API_VERSION, KINDS
 
 Item = dict[str, Any]
@@ -73,7 +75,7 @@ class FakeApi(Api):
             return {"items": [_listed(item) for item in self._matching(kind, query.get("labelSelector", ""))]}
         if verb == "create":
             assert isinstance(body, dict)
-            return body
+            return self._create(kind, body)
         if verb == "apply":
             assert isinstance(body, dict)
             return self._apply(kind, name, body)
@@ -106,6 +108,14 @@ class FakeApi(Api):
             for (one, _), item in sorted(self.items.items())
             if one == kind and wanted.items() <= (item["metadata"].get("labels") or {}).items()
         ]
+
+    def _create(self, kind: str, body: Item) -> Item:
+        if kind == "Event":
+            return body
+        name = body["metadata"]["name"]
+        if (kind, name) in self.items:
+            raise Conflict(409, "AlreadyExists", f"{kind} {name} already exists")
+        return self.put(kind, name, body)
 
     def _apply(self, kind: str, name: str, body: Item) -> Item:
         item = self.items.get((kind, name))
@@ -277,18 +287,23 @@ def _merged(base: Any, patch: Any) -> Any:
         return copy.deepcopy(patch)
     result = dict(base)
     for key, value in patch.items():
-        result[key] = _merged(base.get(key), value)
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged(base.get(key), value)
     return result
 
 
 class QuietKafka:
     """A cluster with no topics whose members are the brokers that answer."""
 
-    async def observe(self, brokers: Sequence[Address], groups: Collection[str]) -> KafkaState:
+    async def observe(
+        self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
+    ) -> KafkaState:
         ids = frozenset(int(host.split(".")[0].rpartition("-")[2]) for host, _ in brokers)
         if not ids:
             return KafkaState(problem="no broker is running")
-        return KafkaState(True, "cluster", min(ids), ids, quotas={})
+        return KafkaState(True, "cluster", min(ids), ids, quotas={}, access=AccessState({}, None))
 
     async def take(self, step: KafkaStep) -> None:
         raise AssertionError(f"nothing asks for {step}")
@@ -331,7 +346,10 @@ class KubernetesWorld:
     def make_pass(self) -> Pass:
         store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.said)
         platform = KubernetesPlatform(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms)
-        reconciler = Reconciler(platform, QuietKafka(), store, lambda: self.api.now_ms, self.said)
+        secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
+        reconciler = Reconciler(
+            platform, QuietKafka(), store, lambda: self.api.now_ms, self.said, secrets=secrets
+        )
         return asyncio.run(reconcile(reconciler, store))
 
     def until(self, condition: Callable[[], bool], passes: int = 100) -> None:

@@ -11,14 +11,17 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ottla.security.acls import AclBinding
 from ottla_operator.conditions import find
 from ottla_operator.planning.observed import (
+    AccessState,
     BrokerInstance,
     BrokerRunState,
     GroupState,
     KafkaState,
     PartitionState,
     QuotaEntity,
+    Secret,
     TopicState,
     VolumeLoss,
     ZooKeeperState,
@@ -27,12 +30,16 @@ from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     AlterQuota,
     AlterTopicConfig,
+    CreateAcls,
     CreatePartitions,
     CreateTopic,
+    DeleteAcls,
+    DeleteScramCredential,
     DeleteTopic,
     ElectPreferredLeaders,
     Reassign,
     ResetOffsets,
+    SetScramCredential,
 )
 from ottla_operator.platform.port import Address, KafkaStep, Launch, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
@@ -96,6 +103,10 @@ class FakeCluster:
         self.max_down = 0
         self.made_of: dict[str, str] = {}
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self.scram: dict[str, tuple[int, str]] = {}
+        """Iterations and password by user."""
+        self.acls: set[AclBinding] | None = None
+        """None: there is no authorizer."""
         self.losses: dict[int, VolumeLoss] = {}
         self.refuse: dict[type, StepFailed] = {}
         self._ids = itertools.count(1)
@@ -288,7 +299,15 @@ class FakeCluster:
 
     # ---- what Kafka's port needs
 
-    def describe(self, groups: Collection[str]) -> KafkaState:
+    def describe_access(self) -> AccessState:
+        scram = {user: {"SCRAM-SHA-512": iterations} for user, (iterations, _) in self.scram.items()}
+        if self.acls is None:
+            return AccessState(scram, None)
+        principals = {acl.entry.principal for acl in self.acls}
+        of = {who: frozenset(a for a in self.acls if a.entry.principal == who) for who in principals}
+        return AccessState(scram, of)
+
+    def describe(self, groups: Collection[str], *, access: bool = False) -> KafkaState:
         live = self.live()
         if not live:
             return KafkaState(problem="no broker is running")
@@ -312,6 +331,7 @@ class FakeCluster:
             found,
             settings=dict(self.settings),
             quotas={entity: dict(limits) for entity, limits in self.quotas.items()},
+            access=self.describe_access() if access else None,
         )
 
     def take(self, step: KafkaStep) -> None:
@@ -337,6 +357,16 @@ class FakeCluster:
                 limits = {**self.quotas.get(step.entity, {}), **step.set_}
                 left = {name: value for name, value in limits.items() if name not in step.delete}
                 self.quotas[step.entity] = left
+            case SetScramCredential():
+                self.scram[step.user] = (step.iterations, step.password)
+            case DeleteScramCredential():
+                del self.scram[step.user]
+            case CreateAcls():
+                assert self.acls is not None
+                self.acls |= set(step.bindings)
+            case DeleteAcls():
+                assert self.acls is not None
+                self.acls -= set(step.bindings)
             case CreatePartitions():
                 self._grow(step)
             case DeleteTopic():
@@ -400,8 +430,10 @@ class FakeKafka:
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
 
-    async def observe(self, brokers: Sequence[Address], groups: Collection[str]) -> KafkaState:
-        return self._cluster.describe(groups)
+    async def observe(
+        self, brokers: Sequence[Address], groups: Collection[str], *, access: bool = False
+    ) -> KafkaState:
+        return self._cluster.describe(groups, access=access)
 
     async def take(self, step: KafkaStep) -> None:
         self._cluster.take(step)
@@ -416,6 +448,32 @@ def _state(name: str, number: int, partition: Partition) -> PartitionState:
     return PartitionState(
         name, number, partition.leader, tuple(ordered), tuple(partition.isr), adding, removing
     )
+
+
+class FakeSecrets:
+    """Secrets by name."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Secret] = {}
+        self._versions = itertools.count(1)
+
+    def write(self, name: str, data: Mapping[str, bytes], owner: str = "") -> None:
+        self.kept[name] = Secret(name, dict(data), owner, str(next(self._versions)))
+
+    async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
+        return {name: secret for name, secret in self.kept.items() if name in names}
+
+    async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
+        known = self.kept.get(name)
+        assert known is None or known.owner == owner.key, f"{name} is of {known}"
+        self.write(name, data, owner.key)
+
+    async def delete(self, owner: AnyResource, name: str) -> None:
+        assert self.kept[name].owner == owner.key
+        del self.kept[name]
+
+    async def release(self, owner: AnyResource) -> None:
+        self.kept = {name: secret for name, secret in self.kept.items() if secret.owner != owner.key}
 
 
 class FakeStore:
@@ -464,6 +522,7 @@ class World:
     def __init__(self, cluster: FakeCluster | None = None) -> None:
         self.cluster = cluster or FakeCluster()
         self.store = FakeStore(self.cluster)
+        self.secrets = FakeSecrets()
 
     def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
         self.store.apply(kind, name, spec, **annotations)
@@ -481,7 +540,11 @@ class World:
     def step(self, ms: int = 500) -> list[str]:
         """One pass, then time goes on."""
         reconciler = Reconciler(
-            self.cluster, FakeKafka(self.cluster), self.store, lambda: self.cluster.now_ms
+            self.cluster,
+            FakeKafka(self.cluster),
+            self.store,
+            lambda: self.cluster.now_ms,
+            secrets=self.secrets,
         )
         result = asyncio.run(reconciler.reconcile())
         self.cluster.advance(ms)

@@ -21,6 +21,16 @@ SECURE: dict[str, Any] = {"name": "secure", "port": 9093, "tls": True}
 SIMPLE: dict[str, Any] = {"type": "simple"}
 
 
+def password(secret: str) -> dict[str, Any]:
+    return {"valueFrom": {"secretKeyRef": {"name": secret, "key": "password"}}}
+
+
+def acls(**fields: object) -> dict[str, Any]:
+    """A User's spec with one ACL."""
+    acl = {"resource": {"type": "topic", "name": "t"}, "operations": ["Describe"], **fields}
+    return {**REF, "authorization": {"type": "simple", "acls": [acl]}}
+
+
 def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
     _, found = parse_resource(kind, {"name": name}, spec)
     return [str(problem) for problem in found]
@@ -180,6 +190,71 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
             {"replicas": 1, "clientsCa": {"validityDays": 30}},
             "spec.clientsCa.renewalDays: 30 is not allowed: must be below validityDays, which is 30",
         ),
+        (
+            "User",
+            {**REF, "authentication": {"type": "plain"}},
+            "spec.authentication.type: 'plain' is not allowed: input should be 'scram-sha-512' or 'tls'",
+        ),
+        (
+            "User",
+            {**REF, "userName": "a b"},
+            "spec.userName: 'a b' is not allowed",
+        ),
+        (
+            "User",
+            {**REF, "userName": "a" * 65, "authentication": {"type": "tls"}},
+            f"spec.userName: '{'a' * 65}' is too long for a certificate; allowed: up to 64 characters",
+        ),
+        (
+            "User",
+            {**REF, "authentication": {"type": "tls", "password": password("mine")}},
+            "spec.authentication.password: is of type scram-sha-512 alone",
+        ),
+        (
+            "User",
+            {**REF, "authentication": {"type": "scram-sha-512", "password": password("thing")}},
+            "spec.authentication.password.valueFrom.secretKeyRef.name: 'thing' is the Secret that is written",
+        ),
+        (
+            "User",
+            {**REF, "authentication": {"type": "scram-sha-512", "password": {"valueFrom": {}}}},
+            "spec.authentication.password.valueFrom.secretKeyRef: is required",
+        ),
+        (
+            "User",
+            acls(resource={"type": "topic"}),
+            "spec.authorization.acls[0].resource.name: is required of a topic; `*` is all there are",
+        ),
+        (
+            "User",
+            acls(resource={"type": "cluster", "name": "demo"}),
+            "spec.authorization.acls[0].resource.name: there is one cluster: leave the name out",
+        ),
+        (
+            "User",
+            acls(resource={"type": "cluster", "patternType": "prefix"}),
+            "spec.authorization.acls[0].resource.patternType: there is one cluster",
+        ),
+        (
+            "User",
+            acls(operations=["Describe", "Write"], resource={"type": "group", "name": "g"}),
+            "spec.authorization.acls[0].operations[1]: Write cannot be done to a group; allowed: All, Read,",
+        ),
+        (
+            "User",
+            acls(operations=["read"]),
+            "spec.authorization.acls[0].operations[0]: 'read' is not allowed: input should be 'All', 'Read'",
+        ),
+        (
+            "User",
+            acls(operations=[]),
+            "spec.authorization.acls[0].operations: [] is not allowed",
+        ),
+        (
+            "User",
+            acls(host="a.example"),
+            "spec.authorization.acls[0].host: 'a.example' is no address; allowed: an IP address, or `*`",
+        ),
     ],
 )
 def test_an_error_names_the_field_and_what_is_allowed(kind: str, spec: object, expected: str) -> None:
@@ -255,6 +330,8 @@ def test_a_broker_setting_without_effect_is_noted() -> None:
             "spec.entity",
         ),
         ("ConsumerGroup", {**REF, "groupId": "a"}, {**REF, "groupId": "b"}, "spec.groupId"),
+        ("User", {**REF, "userName": "a"}, {**REF, "userName": "b"}, "spec.userName"),
+        ("User", REF, {**REF, "authentication": {"type": "tls"}}, None),
         (
             "BrokerCluster",
             {"replicas": 3, "zookeeper": {"managed": {"replicas": 1}}},
@@ -389,10 +466,12 @@ def test_a_status_in_a_file_is_ignored_and_another_top_level_field_is_not(tmp_pa
 
 
 def test_the_samples_are_valid() -> None:
-    loaded = load_folder(REPOSITORY / "manifests" / "samples")
-    assert not loaded.errors
-    assert {d.kind for d in loaded.documents} == set(KINDS)
-    assert not [d.problems for d in loaded.documents if d.problems]
+    samples = REPOSITORY / "manifests" / "samples"
+    plain, secured = load_folder(samples), load_folder(samples / "secured")
+    assert not plain.errors + secured.errors
+    documents = plain.documents + secured.documents
+    assert {d.kind for d in documents} == set(KINDS)
+    assert not [d.problems for d in documents if d.problems]
 
 
 # ---- CustomResourceDefinitions
@@ -473,5 +552,5 @@ def test_the_cluster_has_a_scale_subresource_and_topics_their_rules() -> None:
 
 def test_the_files_are_named_after_the_plurals() -> None:
     assert {path.name for path in files(Path("x"), Path("y"))} == {
-        *("brokerclusters.yaml", "topics.yaml", "quotas.yaml", "consumergroups.yaml"),
+        *("brokerclusters.yaml", "topics.yaml", "quotas.yaml", "consumergroups.yaml", "users.yaml"),
     }

@@ -28,13 +28,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
        finalizers that nobody may take off would hold it for ever. */ -}}
 {{- define "ottla.own" -}}
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters, topics, quotas, consumergroups]
+  resources: [brokerclusters, topics, users, quotas, consumergroups]
   verbs: [get, list, watch, patch, update]
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters/status, topics/status, quotas/status, consumergroups/status]
+  resources: [brokerclusters/status, topics/status, users/status, quotas/status, consumergroups/status]
   verbs: [get, patch, update]
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters/finalizers, topics/finalizers, quotas/finalizers, consumergroups/finalizers]
+  resources:
+    - brokerclusters/finalizers
+    - topics/finalizers
+    - users/finalizers
+    - quotas/finalizers
+    - consumergroups/finalizers
   verbs: [update]
 {{- end }}
 

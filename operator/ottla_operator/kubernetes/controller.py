@@ -15,15 +15,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ottla_operator.acting import Pass
 from ottla_operator.handlers import cluster_of
 from ottla_operator.kubernetes.api import Api, ApiError, Forbidden
 from ottla_operator.kubernetes.events import EventRecorder
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.platform import KubernetesPlatform
+from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.platform.kafka import KafkaAdmin
-from ottla_operator.reconcile import Pass, Reconciler
+from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import KINDS
 
 log = logging.getLogger(__name__)
@@ -150,7 +152,8 @@ class Controller:
         store = KubernetesStore(self._api, namespace, cluster, self._clock_ms, self._recorder)
         platform = KubernetesPlatform(self._api, self._images, namespace, cluster, self._clock_ms)
         kafka = KafkaAdmin(platform.client_properties)
-        reconciler = Reconciler(platform, kafka, store, self._clock_ms, self._recorder)
+        secrets = KubernetesSecrets(self._api, namespace, cluster)
+        reconciler = Reconciler(platform, kafka, store, self._clock_ms, self._recorder, secrets=secrets)
         failures = 0
         steps: list[str] = []
         try:

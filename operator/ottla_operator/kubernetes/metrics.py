@@ -7,9 +7,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from ottla_operator.acting import Pass
 from ottla_operator.conditions import is_true
 from ottla_operator.kubernetes.api import Call
-from ottla_operator.reconcile import Pass
 from ottla_operator.resources import KINDS, BrokerCluster
 
 _CLUSTER: Final = ("namespace", "cluster")

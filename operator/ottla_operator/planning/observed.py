@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ottla.security.acls import AclBinding
+
 BrokerRunState = Literal["Stopped", "Starting", "Running", "Stopping", "Crashed"]
 
 VolumeLossKind = Literal["Asked", "Forced", "Gone", "Unreachable"]
@@ -154,6 +156,28 @@ class GroupState:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessState:
+    """Who may log in by SCRAM, and who may do what."""
+
+    scram: Mapping[str, Mapping[str, int]]
+    """Iterations by user and mechanism: all that Kafka tells of a credential."""
+    acls: Mapping[str, frozenset[AclBinding]] | None
+    """By principal; None when the brokers run without an authorizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A Secret, or a folder of files that stands for one."""
+
+    name: str
+    data: Mapping[str, bytes] = field(repr=False)
+    owner: str = ""
+    """The key of the resource that it was written for ("User/alice"); "" when it is none of ours."""
+    version: str = ""
+    """Another one after each change."""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaState:
     """The cluster as its controller tells it. `reachable` is False when no broker answered."""
 
@@ -170,6 +194,8 @@ class KafkaState:
     """What is set for all brokers together, and taken while they run."""
     quotas: Mapping[QuotaEntity, Mapping[str, float]] | None = None
     """Limits by entity, under Kafka's names; None when they could not be read."""
+    access: AccessState | None = None
+    """None when it was not asked for, or could not be read."""
 
     @property
     def settled(self) -> bool:
@@ -209,6 +235,8 @@ class Observed:
     brokers: Mapping[int, BrokerInstance]
     kafka: KafkaState
     now_ms: int
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    """Those that the resources need, as far as they are there."""
 
     def in_service(self, broker: int) -> bool:
         """It answers, and the cluster knows it."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ottla.security.acls import AclBinding
+from ottla_operator.planning.certificates import Lifetime, Pair
 from ottla_operator.planning.observed import PartitionKey, QuotaEntity
 
 Assignment = Mapping[PartitionKey, tuple[int, ...]]
@@ -178,6 +180,87 @@ class AlterQuota:
         return f"limit {', '.join(named)}: " + ", ".join(changes + [f"no {name}" for name in self.delete])
 
 
+@dataclass(frozen=True, slots=True)
+class PutPassword:
+    """Write a user's Secret for SCRAM: with this password, or with one that nobody has had before."""
+
+    secret: str
+    user: str
+    password: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        what = "a new password" if self.password is None else "the password"
+        return f"write {what} of {self.user} to Secret {self.secret}"
+
+
+@dataclass(frozen=True, slots=True)
+class PutCertificate:
+    """Write a user's Secret for TLS: a new key, and a certificate that the authority signs."""
+
+    secret: str
+    user: str
+    reason: str
+    authority: Pair = field(repr=False)
+    lifetime: Lifetime = field(default_factory=Lifetime)
+
+    def __str__(self) -> str:
+        return f"issue a certificate for {self.user} into Secret {self.secret}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSecret:
+    secret: str
+
+    def __str__(self) -> str:
+        return f"delete Secret {self.secret}"
+
+
+@dataclass(frozen=True, slots=True)
+class SetScramCredential:
+    """For SCRAM-SHA-512."""
+
+    user: str
+    iterations: int
+    password: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"set the SCRAM credential of {self.user}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteScramCredential:
+    """For SCRAM-SHA-512."""
+
+    user: str
+
+    def __str__(self) -> str:
+        return f"delete the SCRAM credential of {self.user}"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAcls:
+    bindings: Sequence[AclBinding]
+
+    def __str__(self) -> str:
+        return f"add {_acls(self.bindings)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAcls:
+    bindings: Sequence[AclBinding]
+
+    def __str__(self) -> str:
+        return f"remove {_acls(self.bindings)}"
+
+
+def _acls(bindings: Sequence[AclBinding]) -> str:
+    """`2 ACLs of User:alice`"""
+    whose = ", ".join(sorted({binding.entry.principal for binding in bindings}))
+    return f"{len(bindings)} ACL{'s' if len(bindings) != 1 else ''} of {whose}"
+
+
+SecretStep = PutPassword | PutCertificate | DeleteSecret
+UserStep = SecretStep | SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcls
 ClusterStep = (
     EnsureZooKeeper
     | StopZooKeeper
@@ -199,5 +282,6 @@ ResourceStep = (
     | ResetOffsets
     | AlterQuota
     | Reassign
+    | UserStep
 )
 Step = ClusterStep | ResourceStep

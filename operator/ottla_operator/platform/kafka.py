@@ -20,6 +20,7 @@ from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.clients import ClientSecurity
 from ottla_operator.planning.observed import (
+    AccessState,
     GroupQuery,
     GroupState,
     KafkaState,
@@ -32,14 +33,19 @@ from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     AlterQuota,
     AlterTopicConfig,
+    CreateAcls,
     CreatePartitions,
     CreateTopic,
+    DeleteAcls,
     DeleteGroup,
+    DeleteScramCredential,
     DeleteTopic,
     ElectPreferredLeaders,
     Reassign,
     ResetOffsets,
+    SetScramCredential,
 )
+from ottla_operator.platform.access import observe_access, take_access_step
 from ottla_operator.platform.port import Address, KafkaStep, StepFailed
 
 log = logging.getLogger(__name__)
@@ -92,7 +98,9 @@ class KafkaAdmin:
             list(brokers), client_id="ottla-operator", timeout_s=_TIMEOUT_S, security=self._security
         )
 
-    async def observe(self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery]) -> KafkaState:
+    async def observe(
+        self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
+    ) -> KafkaState:
         if not brokers:
             return KafkaState(problem="no broker is running")
         try:
@@ -124,7 +132,8 @@ class KafkaAdmin:
         for group, query in sorted(groups.items()):
             state = await self._group(admin, group, seen.topics)
             found[group] = replace(state, positions=await self._positions(admin, query, seen.topics))
-        return replace(seen, groups=found, quotas=quotas)
+        seen_access = await self._access(admin) if access else None
+        return replace(seen, groups=found, quotas=quotas, access=seen_access)
 
     async def _ask_controller(self, node: Node) -> KafkaState | None:
         """The cluster as this broker tells it; None when it says that it is not the controller."""
@@ -166,6 +175,14 @@ class KafkaAdmin:
                 )
                 quotas[user, client] = limits
         return quotas
+
+    async def _access(self, admin: AdminClient) -> AccessState | None:
+        try:
+            async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
+                return await observe_access(admin)
+        except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
+            log.warning("credentials and ACLs could not be read: %s", _reason(error))
+            return None
 
     async def _group(self, admin: AdminClient, group: str, topics: Mapping[str, TopicState]) -> GroupState:
         # Asking for a coordinator would create the offsets topic; an observer creates nothing.
@@ -287,6 +304,8 @@ async def _take(admin: AdminClient, step: KafkaStep) -> None:
             await _ignoring(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, admin.delete_topic(step.topic))
         case DeleteGroup():
             await _ignoring(ErrorCode.GROUP_ID_NOT_FOUND, admin.delete_group(step.group))
+        case SetScramCredential() | DeleteScramCredential() | CreateAcls() | DeleteAcls():
+            await take_access_step(admin, step)
         case Reassign():
             await _reassign(admin, step)
         case ElectPreferredLeaders():

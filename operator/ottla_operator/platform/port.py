@@ -10,18 +10,28 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ottla_operator.planning.observed import BrokerInstance, GroupQuery, KafkaState, ZooKeeperState
+from ottla_operator.planning.observed import (
+    BrokerInstance,
+    GroupQuery,
+    KafkaState,
+    Secret,
+    ZooKeeperState,
+)
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     AlterQuota,
     AlterTopicConfig,
+    CreateAcls,
     CreatePartitions,
     CreateTopic,
+    DeleteAcls,
     DeleteGroup,
+    DeleteScramCredential,
     DeleteTopic,
     ElectPreferredLeaders,
     Reassign,
     ResetOffsets,
+    SetScramCredential,
 )
 from ottla_operator.resources import AnyResource, BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
@@ -38,6 +48,10 @@ KafkaStep = (
     | ElectPreferredLeaders
     | AlterBrokerSettings
     | AlterQuota
+    | SetScramCredential
+    | DeleteScramCredential
+    | CreateAcls
+    | DeleteAcls
 )
 
 Address = tuple[str, int]
@@ -114,8 +128,11 @@ class Platform(Protocol):
 class Kafka(Protocol):
     """The Admin API of the cluster."""
 
-    async def observe(self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery]) -> KafkaState:
-        """Ask the controller, found through any of the brokers. Never raises for an unreachable cluster."""
+    async def observe(
+        self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
+    ) -> KafkaState:
+        """Ask the controller, found through any of the brokers; for credentials and ACLs only with `access`.
+        Never raises for an unreachable cluster."""
         ...
 
     async def take(self, step: KafkaStep) -> None:
@@ -134,6 +151,26 @@ class Store(Protocol):
 
     async def release(self, resource: AnyResource) -> None:
         """A deletion is complete: let the resource go."""
+        ...
+
+
+class Secrets(Protocol):
+    """Where passwords and keys are kept: Secrets of Kubernetes, or files."""
+
+    async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
+        """Those that are there."""
+        ...
+
+    async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
+        """Make it, or replace all that it holds. Raises StepFailed, also where it is somebody else's."""
+        ...
+
+    async def delete(self, owner: AnyResource, name: str) -> None:
+        """One that is gone, or somebody else's, is none to delete. Raises StepFailed."""
+        ...
+
+    async def release(self, owner: AnyResource) -> None:
+        """The resource goes, and its Secrets with it. Raises StepFailed."""
         ...
 
 

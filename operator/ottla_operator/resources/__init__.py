@@ -5,14 +5,16 @@ from ottla_operator.resources.common import API_VERSION, Metadata, Problem
 from ottla_operator.resources.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus
 from ottla_operator.resources.quota import Quota, QuotaSpec, QuotaStatus
 from ottla_operator.resources.topic import Topic, TopicSpec, TopicStatus
+from ottla_operator.resources.user import User, UserSpec, UserStatus
 
-AnyResource = BrokerCluster | Topic | Quota | ConsumerGroup
+AnyResource = BrokerCluster | Topic | Quota | ConsumerGroup | User
 
-KINDS: dict[str, type[BrokerCluster] | type[Topic] | type[Quota] | type[ConsumerGroup]] = {
+KINDS: dict[str, type[BrokerCluster] | type[Topic] | type[Quota] | type[ConsumerGroup] | type[User]] = {
     "BrokerCluster": BrokerCluster,
     "Topic": Topic,
     "Quota": Quota,
     "ConsumerGroup": ConsumerGroup,
+    "User": User,
 }
 
 __all__ = [
@@ -33,4 +35,7 @@ __all__ = [
     "Topic",
     "TopicSpec",
     "TopicStatus",
+    "User",
+    "UserSpec",
+    "UserStatus",
 ]

@@ -1,6 +1,6 @@
 """What all custom resources share: the strict base model, metadata, names, quantities, transition rules.
 
-Used by the four resource modules, by `loading` (YAML files) and by `crds` (the generated CustomResource-
+Used by the resource modules, by `loading` (YAML files) and by `crds` (the generated CustomResource-
 Definitions). Field names are snake_case here and camelCase in YAML; YAML may use camelCase alone.
 """
 

@@ -19,7 +19,7 @@ from ottla_operator.up.view import LiveView, PlainView, View
     "--files",
     required=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A folder (or one file) with BrokerCluster, Topic, Quota and ConsumerGroup resources in YAML.",
+    help="A folder (or one file) with BrokerCluster, Topic, User, Quota and ConsumerGroup resources in YAML.",
 )
 @click.option(
     "--data",

@@ -20,9 +20,11 @@ from watchfiles import awatch
 from ottla.local.java import JavaUnusable, find_java
 from ottla.local.ports import port_in_use
 from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla_operator.acting import Pass
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.local import HOST, LocalPlatform
-from ottla_operator.reconcile import Pass, Reconciler, is_ready
+from ottla_operator.platform.secret_files import SecretFiles
+from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import load_folder
 from ottla_operator.up.store import FolderStore
@@ -80,7 +82,8 @@ class Session:
             raise CannotRun(str(error)) from None
         self.platform = LocalPlatform(data, port, clock_ms)
         self.kafka = KafkaAdmin()
-        self._reconciler = Reconciler(self.platform, self.kafka, self.store, clock_ms)
+        self.secrets = SecretFiles(data / "secrets")
+        self._reconciler = Reconciler(self.platform, self.kafka, self.store, clock_ms, secrets=self.secrets)
         self._announced = False
         self._controller: int | None = None
         self._noted: set[str] = set()

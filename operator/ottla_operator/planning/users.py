@@ -1,0 +1,334 @@
+"""User resources: credentials and ACLs, applied through the Admin API and kept so.
+
+Called by `reconcile` with all Users at once: two may not be for one user, the older has it. A user that has a
+resource has the ACLs of the resource and no others, whoever set them. The password or the key is in a Secret;
+what is there already is kept, and only what is missing or past its time is made.
+
+Brokers never tell a password, so a SCRAM credential cannot be compared with the Secret's. What they tell is
+the number of its iterations, and that number is ours to choose: it is drawn from the Secret's version, and
+the version whose password was set last is in the status. A Secret that has changed is another version and is
+set again; so is a credential that anybody else has set, whose iterations are others (4096, with most tools).
+Only somebody who takes the pains to set just as many goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ottla.security.acls import AclBinding
+from ottla.security.scram import ITERATIONS_MIN
+from ottla_operator.conditions import Finding, no, unknown, yes
+from ottla_operator.planning.certificates import (
+    Pair,
+    Subject,
+    authority_reason,
+    certificates_in,
+    renewal_reason,
+)
+from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, CA_KEY, clients_ca, of_certificate
+from ottla_operator.planning.listener_security import lifetime_of
+from ottla_operator.planning.observed import AccessState, Observed, Secret
+from ottla_operator.planning.steps import (
+    CreateAcls,
+    DeleteAcls,
+    DeleteScramCredential,
+    DeleteSecret,
+    PutCertificate,
+    PutPassword,
+    SetScramCredential,
+    UserStep,
+)
+from ottla_operator.resources import BrokerCluster, User, UserStatus
+
+MECHANISM = "SCRAM-SHA-512"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+# Above the least that Kafka takes; more would cost clients time at each login, and the password is no word.
+_ITERATIONS_SPREAD = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class UserPlan:
+    findings: tuple[Finding, ...]
+    status: UserStatus
+    steps: tuple[UserStep, ...] = ()
+    done: bool = False
+    """Of a deletion: the resource may go."""
+    keep: bool = False
+    """Nothing is known now: what the status says about the present spec stays."""
+    once_done: UserStatus | None = None
+    """The status once the steps are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    """What one user's credentials lack."""
+
+    finding: Finding
+    steps: tuple[UserStep, ...] = ()
+    version: str = ""
+    """Of the Secret that the steps set."""
+
+
+def plan_users(
+    users: Iterable[User], observed: Observed, usable: bool, cluster: BrokerCluster
+) -> dict[str, UserPlan]:
+    """Plans by resource key. `usable`: the cluster can be asked."""
+    owners: dict[str, User] = {}
+    plans: dict[str, UserPlan] = {}
+    access = observed.kafka.access if usable else None
+    for user in sorted(users, key=lambda u: u.metadata.age_key):
+        owner = owners.setdefault(user.username, user)
+        if user.metadata.deleting:
+            plans[user.key] = _plan_deletion(user, owner, access)
+        elif owner is not user:
+            message = f"user {user.username} belongs to the older resource {owner.key}"
+            plans[user.key] = _unseen(user, "ResourceConflict", message)
+        elif access is None:
+            plans[user.key] = _unseen(
+                user, "ClusterNotReady", "the cluster cannot be asked at present", keep=True
+            )
+        else:
+            plans[user.key] = _plan(user, access, observed, cluster)
+    return plans
+
+
+def secrets_of(users: Iterable[User], cluster: BrokerCluster) -> frozenset[str]:
+    """The names of the Secrets that are looked at for these users."""
+    names: set[str] = set()
+    for user in users:
+        names.add(user.secret_name)
+        if user.password_source is not None:
+            names.add(user.password_source.name)
+        if user.authentication_type == "tls":
+            names |= {clients_ca(cluster.metadata.name), of_certificate(clients_ca(cluster.metadata.name))}
+    return frozenset(names)
+
+
+def jaas_config(user: str, password: str) -> str:
+    """`sasl.jaas.config` of a client that logs in so."""
+    quoted = password.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{SCRAM_MODULE} required username="{user}" password="{quoted}";'
+
+
+def iterations_of(version: str) -> int:
+    """The number of iterations that tells that a credential was set from this version of a Secret."""
+    return ITERATIONS_MIN + 1 + zlib.crc32(version.encode()) % _ITERATIONS_SPREAD
+
+
+def _unseen(user: User, reason: str, message: str, *, keep: bool = False) -> UserPlan:
+    findings = (
+        no("Ready", reason, message),
+        unknown("CredentialsReady", reason),
+        unknown("AclsSynced", reason),
+    )
+    return UserPlan(findings, user.status, keep=keep)
+
+
+def _plan(user: User, access: AccessState, observed: Observed, cluster: BrokerCluster) -> UserPlan:
+    credentials = _credentials(user, access, observed, cluster)
+    acls, acl_steps = _acls(user, access, cluster)
+    steps = (*_left_over(user, access, observed.secrets), *credentials.steps, *acl_steps)
+    status = UserStatus(
+        username=user.username,
+        secret=user.secret_name if user.secret_name in observed.secrets and user.spec.authentication else "",
+        secret_version=user.status.secret_version if user.authentication_type == "scram-sha-512" else "",
+        acls=len((access.acls or {}).get(user.principal, ())),
+    )
+    refused = next(
+        (f for f in (credentials.finding, acls) if f.status == "False" and f.reason != "Applying"), None
+    )
+    if refused is not None:
+        ready = no("Ready", refused.reason, refused.message)
+    elif steps:
+        ready = no("Ready", "Applying", str(steps[0]))
+    else:
+        ready = yes("Ready", "Applied", "the brokers know the user")
+    once_done = (
+        status.model_copy(update={"secret_version": credentials.version}) if credentials.version else None
+    )
+    return UserPlan((ready, credentials.finding, acls), status, steps, once_done=once_done)
+
+
+# ---- credentials
+
+
+def _credentials(user: User, access: AccessState, observed: Observed, cluster: BrokerCluster) -> _Credentials:
+    kind = user.authentication_type
+    if kind is None:
+        return _Credentials(yes("CredentialsReady", "NotAsked", "something else lets the user in"))
+    name = user.secret_name
+    secret = observed.secrets.get(name)
+    if secret is not None and secret.owner != user.key:
+        message = (
+            f"Secret {name} is there, and is not of {user.key}: delete it, or give the User another name"
+        )
+        return _Credentials(_refused("SecretConflict", message))
+    if kind == "tls":
+        found = _certificate(user, secret, observed, cluster)
+    else:
+        found = _password(user, secret, access, observed.secrets)
+    accepted = {
+        listener.authentication.type for listener in cluster.spec.listeners if listener.authentication
+    }
+    if kind not in accepted and found.finding.reason in ("Ready", "Applying"):
+        message = f"no listener of {cluster.key} has authentication of type {kind}"
+        return _Credentials(_refused("NotSupported", message), found.steps, found.version)
+    return found
+
+
+def _refused(reason: str, message: str) -> Finding:
+    return no("CredentialsReady", reason, message)
+
+
+def _due(*steps: UserStep, version: str = "") -> _Credentials:
+    return _Credentials(no("CredentialsReady", "Applying", str(steps[0])), steps, version)
+
+
+def _password(
+    user: User, secret: Secret | None, access: AccessState, secrets: Mapping[str, Secret]
+) -> _Credentials:
+    wanted = None
+    if user.password_source is not None:
+        wanted, problem = _given_password(user, secrets)
+        if problem:
+            return _Credentials(_refused("InvalidPassword", problem))
+    password = text_of(secret, "password")
+    if wanted is None and _password_problem(password):
+        return _due(PutPassword(user.secret_name, user.login_name))
+    kept = wanted if wanted is not None else password
+    assert kept is not None
+    if (
+        secret is None
+        or password != kept
+        or text_of(secret, "sasl.jaas.config") != jaas_config(user.login_name, kept)
+    ):
+        return _due(PutPassword(user.secret_name, user.login_name, kept))
+    iterations = iterations_of(secret.version)
+    current = access.scram.get(user.login_name, {}).get(MECHANISM)
+    if current != iterations or user.status.secret_version != secret.version:
+        return _due(SetScramCredential(user.login_name, iterations, kept), version=secret.version)
+    return _Credentials(yes("CredentialsReady", "Ready", f"the password is in Secret {secret.name}"))
+
+
+def _given_password(user: User, secrets: Mapping[str, Secret]) -> tuple[str | None, str]:
+    """The password of `password.valueFrom`, or why there is none."""
+    source = user.password_source
+    assert source is not None
+    if source.name not in secrets:
+        return None, f"Secret {source.name}, which is to have the password, does not exist"
+    password = text_of(secrets[source.name], source.key)
+    problem = _password_problem(password)
+    return password, f"Secret {source.name}, key {source.key}: {problem}" if problem else ""
+
+
+def _password_problem(password: str | None) -> str:
+    if not password:
+        return "there is no password"
+    if not (password.isascii() and password.isprintable()):
+        return "the password is not of printable ASCII characters (a line's end is none)"
+    return ""
+
+
+def text_of(secret: Secret | None, key: str) -> str | None:
+    """One entry of a Secret, or None."""
+    value = None if secret is None else secret.data.get(key)
+    return None if value is None else value.decode("utf-8", "replace")
+
+
+def _certificate(
+    user: User, secret: Secret | None, observed: Observed, cluster: BrokerCluster
+) -> _Credentials:
+    authority = _authority(cluster, observed.secrets)
+    if authority is None:
+        return _Credentials(_refused("NotSupported", f"{cluster.key} has no authority for clients"))
+    data = {} if secret is None else secret.data
+    pair = Pair(data["user.key"], data["user.crt"]) if {"user.key", "user.crt"} <= set(data) else None
+    lifetime = lifetime_of(cluster.spec.clients_ca)
+    # What an authority signs ends with it: one that is about to be renewed itself is waited for.
+    due = authority_reason(authority, lifetime, observed.now_ms)
+    seen = replace(lifetime, renewal_days=0) if due else lifetime
+    subject = Subject(user.login_name)
+    reason = renewal_reason(pair, authority.certificate, subject, seen, observed.now_ms)
+    if not reason and data.get("ca.crt") != authority.certificate:
+        reason = "the authority's certificate is another one"
+    if not reason and not (data.get("user.p12") and data.get("user.password")):
+        reason = "its key store is missing"
+    if reason:
+        return _due(PutCertificate(user.secret_name, user.login_name, reason, authority, lifetime))
+    return _Credentials(yes("CredentialsReady", "Ready", f"the certificate is in Secret {user.secret_name}"))
+
+
+def _authority(cluster: BrokerCluster, secrets: Mapping[str, Secret]) -> Pair | None:
+    name = clients_ca(cluster.metadata.name)
+    key, public = secrets.get(name), secrets.get(of_certificate(name))
+    if key is None or public is None or CA_KEY not in key.data:
+        return None
+    current = certificates_in(public.data.get(CA_CERTIFICATE, b""))[:1]
+    return Pair(key.data[CA_KEY], current[0]) if current else None
+
+
+def _left_over(user: User, access: AccessState, secrets: Mapping[str, Secret]) -> Iterator[UserStep]:
+    """What another type of authentication has left behind."""
+    if user.status.username != user.username:
+        yield from _acls_of({user.status.username}, access)
+    if user.authentication_type != "scram-sha-512":
+        yield from _credential_of(user, access)
+    secret = secrets.get(user.secret_name)
+    if user.spec.authentication is None and secret is not None and secret.owner == user.key:
+        yield DeleteSecret(secret.name)
+
+
+# ---- ACLs
+
+
+def _acls(user: User, access: AccessState, cluster: BrokerCluster) -> tuple[Finding, tuple[UserStep, ...]]:
+    wanted = user.bindings()
+    if access.acls is None:
+        if user.spec.authorization is None:
+            return yes("AclsSynced", "NotAsked", "the brokers run without an authorizer"), ()
+        message = f"the brokers run without an authorizer: {cluster.key} has no spec.authorization"
+        return no("AclsSynced", "NotSupported", message), ()
+    current = access.acls.get(user.principal, frozenset())
+    steps = acl_steps(wanted - current, current - wanted)
+    if steps:
+        return no("AclsSynced", "Applying", str(steps[0])), steps
+    return yes("AclsSynced", "Synced", f"{len(wanted)} ACLs"), ()
+
+
+def acl_steps(missing: frozenset[AclBinding], surplus: frozenset[AclBinding]) -> tuple[UserStep, ...]:
+    """New ones first: who may still do a thing is not to be refused in between."""
+    steps: list[UserStep] = []
+    if missing:
+        steps.append(CreateAcls(sorted(missing)))
+    if surplus:
+        steps.append(DeleteAcls(sorted(surplus)))
+    return tuple(steps)
+
+
+# ---- the end
+
+
+def _plan_deletion(user: User, owner: User, access: AccessState | None) -> UserPlan:
+    """The Secret goes with the resource that owns it."""
+    findings = (no("Ready", "Deleting", "the credentials and the ACLs are being taken back"),)
+    if owner is not user or not user.metadata.managed:
+        return UserPlan(findings, user.status, done=True)
+    if access is None:
+        return UserPlan(findings, user.status)
+    steps = (*_acls_of({user.username, user.status.username}, access), *_credential_of(user, access))
+    return UserPlan(findings, user.status, steps, done=not steps)
+
+
+def _acls_of(usernames: set[str], access: AccessState) -> Iterator[UserStep]:
+    acls = [acl for name in usernames for acl in (access.acls or {}).get(f"User:{name}", ())]
+    if acls:
+        yield DeleteAcls(sorted(acls))
+
+
+def _credential_of(user: User, access: AccessState) -> Iterator[UserStep]:
+    """Of SCRAM; one that we have not set is not ours to delete."""
+    if user.status.secret_version and MECHANISM in access.scram.get(user.login_name, {}):
+        yield DeleteScramCredential(user.login_name)

@@ -1,0 +1,215 @@
+"""User: who may log in, by a password or a certificate kept in a Secret, and what they may do (ACLs).
+
+Quotas of a user are a Quota's matter; its entity is `status.username`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ottla.security.acls import (
+    CLUSTER_NAME,
+    SUPPORTED,
+    WILDCARD,
+    AclBinding,
+    Entry,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+from ottla_operator.resources.common import (
+    AGE,
+    ClusterRef,
+    Definition,
+    Model,
+    PrinterColumn,
+    Problem,
+    Resource,
+    Status,
+    condition_column,
+    immutable,
+)
+
+USER_NAME = r"^[a-zA-Z0-9._@-]+$"
+COMMON_NAME_MAX = 64  # of X.509
+
+_TYPES = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "cluster": ResourceType.CLUSTER,
+    "transactionalId": ResourceType.TRANSACTIONAL_ID,
+}
+_ADDRESS = re.compile(r"^[0-9a-fA-F.:]+$")
+
+OperationName = Literal[
+    "All", "Read", "Write", "Create", "Delete", "Alter", "Describe", "ClusterAction",
+    "DescribeConfigs", "AlterConfigs", "IdempotentWrite",
+]  # fmt: skip
+
+
+class SecretKey(Model):
+    name: Annotated[str, Field(min_length=1, max_length=253)] = Field(
+        description="A Secret in the same namespace."
+    )
+    key: str = Field(min_length=1)
+
+
+class PasswordSource(Model):
+    secret_key_ref: SecretKey
+
+
+class Password(Model):
+    value_from: PasswordSource
+
+
+class Authentication(Model):
+    type: Literal["scram-sha-512", "tls"]
+    password: Password | None = Field(
+        default=None, description="Of scram-sha-512; one is generated when left out."
+    )
+
+
+class AclResource(Model):
+    type: Literal["topic", "group", "cluster", "transactionalId"]
+    name: str | None = Field(default=None, min_length=1, description="`*` is all there are.")
+    pattern_type: Literal["literal", "prefix"] = "literal"
+
+
+class Acl(Model):
+    resource: AclResource
+    operations: list[OperationName] = Field(min_length=1)
+    type: Literal["allow", "deny"] = "allow"
+    host: str = Field(default=WILDCARD, description="An address, or `*` for all.")
+
+    def bindings(self, principal: str) -> Iterator[AclBinding]:
+        prefixed = self.resource.pattern_type == "prefix"
+        pattern = ResourcePattern(
+            _TYPES[self.resource.type],
+            self.resource.name or CLUSTER_NAME,
+            PatternType.PREFIXED if prefixed else PatternType.LITERAL,
+        )
+        permission = Permission.ALLOW if self.type == "allow" else Permission.DENY
+        for name in self.operations:
+            yield AclBinding(pattern, Entry(principal, self.host, Operation.named(name), permission))
+
+
+class Authorization(Model):
+    type: Literal["simple"] = "simple"
+    acls: list[Acl] = Field(default_factory=list)
+
+
+class UserSpec(Model):
+    cluster_ref: ClusterRef
+    user_name: Annotated[str, Field(pattern=USER_NAME, min_length=1, max_length=255)] | None = Field(
+        default=None, description="By which one logs in; the resource's own name when left out."
+    )
+    authentication: Authentication | None = Field(
+        default=None, description="Left out for a user whom something else lets in (a token, say)."
+    )
+    authorization: Authorization | None = Field(
+        default=None, description="The user has these ACLs and no others."
+    )
+
+
+class UserStatus(Status):
+    username: str = Field(default="", description="As principals and quotas have it.")
+    secret: str = ""
+    secret_version: str = Field(default="", description="Of the Secret whose password was set last.")
+    acls: int = 0
+
+
+class User(Resource[UserSpec, UserStatus]):
+    definition: ClassVar[Definition] = Definition(
+        kind="User",
+        plural="users",
+        short_names=("ou",),
+        condition_types=("Ready", "CredentialsReady", "AclsSynced"),
+        columns=(
+            condition_column("Ready", "Ready"),
+            PrinterColumn("Authentication", "string", ".spec.authentication.type"),
+            PrinterColumn("ACLs", "integer", ".status.acls"),
+            PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
+            condition_column("Status", "Ready", "reason"),
+            AGE,
+            PrinterColumn("User", "string", ".status.username", 1),
+            PrinterColumn("Secret", "string", ".status.secret", 1),
+        ),
+        transition_rules=(
+            immutable("spec.clusterRef", "cluster_ref"),
+            immutable("spec.userName", "user_name", optional=True),
+        ),
+    )
+
+    kind: Literal["User"]
+    status: UserStatus = Field(default_factory=UserStatus)
+
+    @property
+    def login_name(self) -> str:
+        return self.spec.user_name or self.metadata.name
+
+    @property
+    def authentication_type(self) -> str | None:
+        return None if self.spec.authentication is None else self.spec.authentication.type
+
+    @property
+    def username(self) -> str:
+        """As the brokers tell it: a certificate's user is its distinguished name."""
+        return f"CN={self.login_name}" if self.authentication_type == "tls" else self.login_name
+
+    @property
+    def principal(self) -> str:
+        return f"User:{self.username}"
+
+    @property
+    def secret_name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def password_source(self) -> SecretKey | None:
+        given = None if self.spec.authentication is None else self.spec.authentication.password
+        return None if given is None else given.value_from.secret_key_ref
+
+    def bindings(self) -> frozenset[AclBinding]:
+        """The ACLs of the spec, as Kafka keeps them."""
+        acls = [] if self.spec.authorization is None else self.spec.authorization.acls
+        return frozenset(binding for acl in acls for binding in acl.bindings(self.principal))
+
+    def problems(self) -> Iterator[Problem]:
+        name = self.login_name
+        if not re.match(USER_NAME, name):
+            yield Problem("spec.userName", f"{name!r} is no user name; allowed: a-z A-Z 0-9 . _ @ -")
+        if self.authentication_type == "tls" and len(name) > COMMON_NAME_MAX:
+            words = f"{name!r} is too long for a certificate; allowed: up to {COMMON_NAME_MAX} characters"
+            yield Problem("spec.userName", words)
+        if self.authentication_type == "tls" and self.password_source is not None:
+            yield Problem("spec.authentication.password", "is of type scram-sha-512 alone")
+        source = self.password_source
+        if source is not None and source.name == self.secret_name:
+            path = "spec.authentication.password.valueFrom.secretKeyRef.name"
+            yield Problem(path, f"{source.name!r} is the Secret that is written for this user; name another")
+        for number, acl in enumerate(self.spec.authorization.acls if self.spec.authorization else ()):
+            yield from _acl_problems(acl, f"spec.authorization.acls[{number}]")
+
+
+def _acl_problems(acl: Acl, path: str) -> Iterator[Problem]:
+    resource = acl.resource
+    if resource.type == "cluster":
+        if resource.name not in (None, CLUSTER_NAME):
+            yield Problem(f"{path}.resource.name", "there is one cluster: leave the name out")
+        if resource.pattern_type == "prefix":
+            yield Problem(f"{path}.resource.patternType", "there is one cluster: leave it out")
+    elif resource.name is None:
+        yield Problem(f"{path}.resource.name", f"is required of a {resource.type}; `*` is all there are")
+    supported = ("All", *(operation.label for operation in SUPPORTED[_TYPES[resource.type]]))
+    for number, name in enumerate(acl.operations):
+        if name not in supported:
+            words = f"{name} cannot be done to a {resource.type}; allowed: {', '.join(supported)}"
+            yield Problem(f"{path}.operations[{number}]", words)
+    if acl.host != WILDCARD and not _ADDRESS.match(acl.host):
+        yield Problem(f"{path}.host", f"{acl.host!r} is no address; allowed: an IP address, or `*`")
