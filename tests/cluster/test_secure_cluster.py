@@ -113,7 +113,6 @@ def test_brokers_replicate_and_elect_over_tls_by_scram(cluster: Secured) -> None
         )
     assert producer.flush(120) == 0
     assert not problems
-    pair.make_offsets_topic()
     found = set()
     # PLAIN is a matter of each broker's settings, and both have the same.
     consumer = Consumer(

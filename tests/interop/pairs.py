@@ -5,7 +5,6 @@ Called by the tests of mixed clusters, which start them as their stories ask.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,34 +12,13 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from bench.apache_kafka import KafkaBroker
-from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from ottla.metadata.znodes import PartitionState
-from ottla.protocol.messages import FindCoordinatorRequest
 
 OURS, JAVA = 1, 2
-WAIT_S = 90.0
-
-
-def make_offsets_topic(port: int) -> None:
-    """Ask the broker there, and none other, for a group's coordinator until there is one."""
-
-    async def ask() -> None:
-        connection = await BrokerConnection.open("127.0.0.1", port, timeout_s=60)
-        try:
-            async with asyncio.timeout(WAIT_S):
-                while True:
-                    answer = await connection.request(FindCoordinatorRequest(coordinator_keys=["any"]))
-                    if not answer.coordinators[0].error_code:
-                        return
-                    await asyncio.sleep(0.1)
-        finally:
-            connection.close()
-
-    asyncio.run(ask())
 
 
 class Pair:
@@ -63,11 +41,6 @@ class Pair:
         self.tree.stop()
         self.tree.close()
         self.zookeeper.stop()
-
-    def make_offsets_topic(self) -> None:
-        """By our controller alone, before a consumer looks for its coordinator: that may ask any broker, and
-        each makes the topic, Kafka's without asking the controller."""
-        make_offsets_topic(self.ours.port)
 
     def node(self, path: str) -> bytes | None:
         try:

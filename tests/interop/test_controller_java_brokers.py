@@ -66,7 +66,6 @@ class Mixed(Pair):
         self.java.start()
         until(lambda: self.node(znodes.broker_path(JAVA)) is not None, "Kafka's broker is registered")
         until(lambda: len(self.admin().list_topics(timeout=60).brokers) == 2, "both are in the metadata")
-        self.make_offsets_topic()
 
     def isr(self, topic: str, partition: int) -> tuple[int, ...]:
         state = self.state(topic, partition)
@@ -168,6 +167,34 @@ def metadata_of(broker: KafkaBroker) -> MetadataResponse:
 
 def topic_in(metadata: MetadataResponse, name: str) -> MetadataResponse.MetadataResponseTopic | None:
     return next((topic for topic in metadata.topics if topic.name == name and not topic.error_code), None)
+
+
+def test_topics_that_both_brokers_create_at_once_are_one_each_and_our_controller_stays(mixed: Mixed) -> None:
+    """Kafka's broker creates what a client names by itself, in ZooKeeper; ours is the controller."""
+    names = [f"named-{number}" for number in range(30)]
+
+    def epoch() -> int:
+        return znodes.decode_controller_epoch(mixed.node(znodes.CONTROLLER_EPOCH) or b"")
+
+    async def name_all() -> None:
+        ports = (mixed.ours.port, mixed.java.port)
+        connections = [await BrokerConnection.open("127.0.0.1", port, timeout_s=60) for port in ports]
+        try:
+            for name in names:
+                request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name)])
+                await asyncio.gather(*(connection.request(request) for connection in connections))
+        finally:
+            for connection in connections:
+                connection.close()
+
+    before = epoch()
+    asyncio.run(name_all())
+    for name in names:
+        until(lambda name=name: mixed.state(name, 0) is not None, f"{name} has a leader")  # type: ignore[misc]
+    topics = mixed.admin().list_topics(timeout=60).topics
+    assert {name: len(topics[name].partitions) for name in names} == dict.fromkeys(names, 1)
+    assert epoch() == before
+    assert mixed.controller() == OURS
 
 
 def test_kafka_deletes_what_our_controller_deletes(mixed: Mixed) -> None:
@@ -278,6 +305,7 @@ def test_groups_move_between_brokers_that_compact_what_the_other_wrote(mixed: Mi
     keys = [GroupOffset("read", 0)]
     run = partial(run_admin, [("127.0.0.1", mixed.ours.port)])
     settings = {"segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
+    until_done(lambda: run(lambda c: c.group_offsets(group)), "there is a topic of offsets")
     run(lambda c: c.alter_topic_config(internal, set_values=settings))
     run(lambda c: c.alter_broker_config(None, set_values={"log.cleaner.backoff.ms": "100"}))
 
@@ -317,7 +345,7 @@ def test_groups_move_between_brokers_that_compact_what_the_other_wrote(mixed: Mi
         run(lambda c: c.alter_topic_config(internal, delete=list(settings)))
 
 
-def until_done(attempt: Callable[[], None], what: str) -> None:
+def until_done(attempt: Callable[[], object], what: str) -> None:
     """Again, when the broker that was asked had not heard yet who coordinates."""
 
     def done() -> bool:

@@ -19,7 +19,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import java, needs_kafka_jars
-from pairs import make_offsets_topic
 
 from bench.apache_kafka import KafkaBroker, kafka_classpath
 from ottla.client.connection import BrokerConnection
@@ -97,7 +96,6 @@ class Racks:
             return True
 
         assert wait_until(in_sync, timeout_s=WAIT_S)
-        make_offsets_topic(self.port(OURS))
         failures: list[object] = []
         producer = Producer(
             {"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "batch.size": EACH_BYTES}

@@ -66,7 +66,6 @@ class Versions(Pair):
         self.java.start()
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         until(lambda: len(admin.list_topics(timeout=60).brokers) == 2, "both are in the metadata")
-        self.make_offsets_topic()
         new = NewTopic("t", num_partitions=2, replica_assignment=[[OURS, JAVA], [JAVA, OURS]])
         admin.create_topics([new])["t"].result(WAIT_S)
 

@@ -58,7 +58,6 @@ class Mixed(Pair):
         self.java.start()
         for port in self.ports.values():
             until(lambda port=port: len(metadata(port).brokers) == 2, "both are in the metadata")  # type: ignore[misc]
-        self.make_offsets_topic()
 
     @property
     def bootstrap(self) -> str:

@@ -89,8 +89,9 @@ class World:
     def create(
         self, assignments: dict[int, tuple[int, ...]], name: str = "t", topic_id: UUID = TOPIC_ID
     ) -> None:
-        new = topics.NewTopic(name, assignments, {})
-        self.decide(lambda s, e: topics.create_topic(s, e, new, topic_id))
+        topic = topics.NewTopic(name, assignments, {}).topic(topic_id)
+        self.tree.apply([Create(znodes.topic_path(name), znodes.encode_topic(topic.node()))], 0)
+        self.decide(lambda s, e: topics.create_topic(s, e, topic))
 
     def alive(self, *brokers: int, bounced: Sequence[int] = ()) -> None:
         """These brokers are registered now, `bounced` under a new epoch."""

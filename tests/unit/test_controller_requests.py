@@ -11,6 +11,7 @@ import pytest
 from controller_harness import Cluster, creatable, run
 
 from ottla.metadata import znodes
+from ottla.metadata.store import Create, SetData, StoreConflict
 from ottla.metadata.znodes import NO_LEADER
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -27,6 +28,8 @@ from ottla.protocol.messages import (
 )
 
 # CreateTopics
+
+_TURNS_OF_A_CREATION = 12
 
 
 def test_a_created_topic_is_written_as_kafka_writes_it_and_known_here_when_answered() -> None:
@@ -66,25 +69,46 @@ def test_a_created_topic_is_written_as_kafka_writes_it_and_known_here_when_answe
     run(scenario)
 
 
-def test_what_another_broker_wrote_of_a_topic_first_costs_the_controller_nothing() -> None:
-    """Java brokers create topics themselves, settings first: the controller meets them half-way."""
+def test_a_topic_that_a_java_broker_makes_at_any_moment_of_ours_is_one_topic_and_ends_no_term() -> None:
+    """Kafka's brokers write the nodes of topics that they create for clients, settings first, without asking
+    the controller. Both steps are tried after each turn of the loop that our creation takes."""
+
+    async def race(cluster: Cluster, name: str, settings_after: int, node_after: int) -> None:
+        theirs = znodes.encode_config({"retention.ms": "5"})
+        path, node = znodes.topic_config_path(name), znodes.TopicAssignment({0: (0,)}, topic_id=uuid4())
+        creating = asyncio.ensure_future(cluster.create(name, partitions=1, replication_factor=1))
+        both_wrote = False
+        for turn in range(node_after + 1):
+            await asyncio.sleep(0)
+            if turn == settings_after:
+                both_wrote = cluster.data(path) is not None
+                cluster.tree.apply([SetData(path, theirs) if both_wrote else Create(path, theirs)], 0)
+        first = True
+        try:
+            cluster.tree.apply([Create(znodes.topic_path(name), znodes.encode_topic(node))], 0)
+        except StoreConflict:
+            first = False
+        result = await creating
+        assert result.error_code == (ErrorCode.TOPIC_ALREADY_EXISTS if first else ErrorCode.NONE)
+        if not first and not both_wrote:
+            theirs = znodes.encode_config({})
+        assert cluster.data(path) == theirs, "the settings are those of who made the topic"
+        await cluster.until(lambda: cluster.leader(name) == 0, f"{name} has a leader")
+        written = znodes.decode_topic(name, cluster.data(znodes.topic_path(name)) or b"")
+        assert written.topic_id == (node.topic_id if first else result.topic_id)
+        outcomes.add(first)
+
+    outcomes = set[bool]()
 
     async def scenario() -> None:
         async with Cluster(1) as cluster:
-            store = cluster.nodes[0].store
-            left = znodes.encode_config({"retention.ms": "5"})
-            await store.create(znodes.topic_config_path("begun"), left)
-            result = await cluster.create("begun", partitions=1, replication_factor=1)
-            assert result.error_code == 0
-            assert cluster.data(znodes.topic_config_path("begun")) == b'{"version":1,"config":{}}'
-
-            made = znodes.TopicAssignment({0: (0,)}, topic_id=uuid4())
-            creating = asyncio.ensure_future(cluster.create("made", partitions=1, replication_factor=1))
-            await store.create(znodes.topic_path("made"), znodes.encode_topic(made))
-            assert (await creating).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+            for settings_after in range(_TURNS_OF_A_CREATION):
+                for node_after in range(settings_after, _TURNS_OF_A_CREATION):
+                    await race(cluster, f"t-{settings_after}-{node_after}", settings_after, node_after)
             assert cluster.controller.epoch == 1, "it did not have to resign"
 
     run(scenario)
+    assert outcomes == {True, False}
 
 
 def test_a_topic_is_one_request_per_broker_however_many_its_partitions() -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ottla.controller import deletion, topics
 from ottla.controller.effects import Effects
 from ottla.controller.office import NotController, Office
-from ottla.controller.state import ClusterState, new_topic_id
+from ottla.controller.state import ClusterState, Topic, new_topic_id
 from ottla.controller.term import Term
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig, ConfigSource, topic_defaults, topic_synonyms
@@ -105,20 +105,19 @@ async def create_topics(office: Office, request: CreateTopicsRequest, charge: Ch
                     default_replication_factor=office.config.get_int("default.replication.factor"),
                     random=office.random_below,
                 )
+                made = new.topic(ZERO_UUID if request.validate_only else new_topic_id())
                 if not request.validate_only:
                     charge(len(new.assignments))
-                    await _claim(term, new)
+                    await _write_topic(term, made, new.configs)
             except KafkaError as error:
                 results[topic.name] = _failed_creation(topic.name, error)
                 continue
-            topic_id = ZERO_UUID
             if not request.validate_only:
-                topic_id = new_topic_id()
-                topics.create_topic(term.state, effects, new, topic_id)
+                topics.create_topic(term.state, effects, made)
                 created.append(new.name)
             results[topic.name] = CreateTopicsResponse.CreatableTopicResult(
                 name=new.name,
-                topic_id=topic_id,
+                topic_id=made.topic_id,
                 error_message=None,
                 num_partitions=len(new.assignments),
                 replication_factor=new.replication_factor,
@@ -147,20 +146,24 @@ def _failed_creation(name: str, error: KafkaError) -> CreateTopicsResponse.Creat
     )
 
 
-async def _claim(term: Term, new: topics.NewTopic) -> None:
-    """Write the topic's settings, ahead of the topic as Kafka does; what an earlier one left is replaced.
+async def _write_topic(term: Term, topic: Topic, configs: Mapping[str, str]) -> None:
+    """Write the topic's settings and its node together; settings that are there already are replaced.
 
     Raises KafkaError when the topic is in the store already: a Java broker in the cluster creates by itself.
     """
-    if await term.store.exists(znodes.topic_path(new.name)) is not None:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
-    path, data = znodes.topic_config_path(new.name), znodes.encode_config(new.configs)
-    try:
-        await term.fenced([Create(path, data)])
-    except StoreConflict as conflict:
-        if not isinstance(conflict.cause, NodeExists):
-            raise
-        await term.fenced([SetData(path, data)])
+    path, data = znodes.topic_config_path(topic.name), znodes.encode_config(configs)
+    node = Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.node()))
+    for settings in (Create(path, data), SetData(path, data)):
+        try:
+            await term.fenced([node, settings])
+            return
+        except StoreConflict as conflict:
+            if not isinstance(conflict.cause, NodeExists):
+                raise
+            if conflict.failed == node:
+                raise KafkaError(
+                    ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists."
+                ) from conflict
 
 
 def _effective_configs(

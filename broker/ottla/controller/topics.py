@@ -3,8 +3,8 @@
 Called by the shell's CreateTopics and CreatePartitions. `judge_*` only look; `create_topic` and
 `add_partitions` change the state.
 
-Invariant: a topic's assignment, settings and first leaders are written together, in one multi, as far as
-ZooKeeper's limit on its size lets them; what does not fit follows, and `settle` completes what is missing.
+Invariant: a topic is in the state only once its own node is written, which others may do first. Its first
+leaders follow, in as few multis as their sizes allow; `settle` completes what is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.controller.placement import place_replicas
 from ottla.controller.state import Assignment, ClusterState, Topic
 from ottla.metadata import znodes
 from ottla.metadata.config import validate_topic_config
-from ottla.metadata.store import Create, Operation, SetData
+from ottla.metadata.store import Operation, SetData
 from ottla.metadata.znodes import TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest
@@ -46,6 +46,9 @@ class NewTopic:
     @property
     def replication_factor(self) -> int:
         return len(next(iter(self.assignments.values())))
+
+    def topic(self, topic_id: UUID) -> Topic:
+        return Topic(self.name, topic_id, {p: Assignment(r) for p, r in self.assignments.items()})
 
 
 def check_name(name: str) -> None:
@@ -182,20 +185,13 @@ def _judge_replica_lists(
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
 
-def create_topic(
-    state: ClusterState,
-    effects: Effects,
-    new: NewTopic,
-    topic_id: UUID,
-) -> None:
-    """Write the topic's nodes, and tell the brokers.
+def create_topic(state: ClusterState, effects: Effects, topic: Topic) -> None:
+    """Write the nodes of the partitions of a topic that has its own, and tell the brokers.
 
     Partitions with no live replica get no leader yet.
     """
-    topic = Topic(new.name, topic_id, {p: Assignment(replicas) for p, replicas in new.assignments.items()})
     state.add_topic(topic)
-    node = Create(znodes.topic_path(new.name), znodes.encode_topic(topic.node()))
-    _write_partitions(state, effects, list(topic.partitions()), [node])
+    _write_partitions(state, effects, list(topic.partitions()), [])
 
 
 def _write_partitions(
