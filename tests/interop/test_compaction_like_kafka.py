@@ -52,6 +52,12 @@ SMALL = {
 }
 BRIEF = {**SMALL, "delete.retention.ms": "1"}
 TOPICS = {"kept": SMALL, "kept-transactions": SMALL, "brief": BRIEF, "brief-transactions": BRIEF}
+TRIMMED = {
+    "by-time": {"retention.ms": "1000"},
+    "by-size": {"retention.bytes": "9000"},
+    "by-start": {},
+}
+"""Topics with each key once, of which retention is to let half go: that is the cleaner's task in Kafka."""
 
 Found = list[tuple[int, bytes | None, bytes | None]]
 
@@ -85,13 +91,21 @@ class Both(NamedTuple):
     ours: Cleaned
     of_ours_kafka_shows: dict[str, Found]
     of_kafkas_we_show: dict[str, Found]
+    trimmed: dict[str, dict[str, list[str]]]
+    """Whose folder, which topic, and its segments after retention."""
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
     assert wait_until(condition, timeout_s=WAIT_S), f"never came true: {what}"
 
 
-def produce(bootstrap: str, topic: str, pairs: list[tuple[str, str | None]], codec: str = "none") -> None:
+def produce(
+    bootstrap: str,
+    topic: str,
+    pairs: list[tuple[str, str | None]],
+    codec: str = "none",
+    first_timestamp: int = 1_700_000_000_000,
+) -> None:
     """In batches of ten, whatever the machine is busy with: no client that waits for more makes them."""
     host, _, port = bootstrap.partition(":")
 
@@ -100,9 +114,7 @@ def produce(bootstrap: str, topic: str, pairs: list[tuple[str, str | None]], cod
         try:
             for start in range(0, len(pairs), 10):
                 records = [
-                    Record(
-                        at, 1_700_000_000_000 + at, key.encode(), None if value is None else value.encode()
-                    )
+                    Record(at, first_timestamp + at, key.encode(), None if value is None else value.encode())
                     for at, (key, value) in enumerate(pairs[start : start + 10], start)
                 ]
                 batch = build_batch(records, codec=CODEC_BY_NAME[codec])
@@ -206,6 +218,46 @@ def wait_until_clean(data: Path) -> None:
     until(is_clean, "the topics are clean")
 
 
+def fill_trimmed(bootstrap: str) -> None:
+    """Five segments of old records and five of some that will not be old for as long as this runs."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = [NewTopic(topic, 1, 1, config=SMALL) for topic in TRIMMED]
+    for created in admin.create_topics(new).values():
+        created.result(WAIT_S)
+    later = (int(time.time()) + 10_000) * 1000
+    for topic in TRIMMED:
+        for name, timestamp in (("old", 1_700_000_000_000), ("new", later)):
+            pairs: list[tuple[str, str | None]] = [(f"{name} {at}", "x" * 330) for at in range(50)]
+            produce(bootstrap, topic, pairs, first_timestamp=timestamp)
+
+
+def trim(bootstrap: str, data: Path) -> dict[str, list[str]]:
+    """Set the topics' policies; their segments once those are what is left."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    resources = [
+        ConfigResource(
+            "topic",
+            topic,
+            incremental_configs=[
+                ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                for name, value in {"cleanup.policy": "compact,delete", **config}.items()
+            ],
+        )
+        for topic, config in TRIMMED.items()
+    ]
+    for altered in admin.incremental_alter_configs(resources).values():
+        altered.result(WAIT_S)
+    deleted = admin.delete_records([TopicPartition("by-start", 0, 55)])
+    assert [each.result(WAIT_S).low_watermark for each in deleted.values()] == [55]
+
+    def segments(topic: str) -> list[str]:
+        return sorted(path.name for path in (data / f"{topic}-0").glob("*.log"))
+
+    for topic in TRIMMED:
+        until(lambda topic=topic: len(segments(topic)) <= 5, f"half of {topic} has gone")  # type: ignore[misc]
+    return {topic: segments(topic) for topic in TRIMMED}
+
+
 def clean_again(bootstrap: str, data: Path) -> None:
     """Twice more, so that what was due to go after its time has gone."""
     for turn in ("second", "third"):
@@ -254,6 +306,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
         transactions_by_java(bootstrap, *transactional)
         for topic in TOPICS:
             produce(bootstrap, topic, [(f"last {at}", "z" * 300) for at in range(20)])
+        fill_trimmed(bootstrap)
         written = shown(bootstrap, "read_uncommitted")
         # Checkpoints are written beside their place, and renamed.
         shutil.copytree(kafkas / "data", ours / "data", ignore=shutil.ignore_patterns("*.tmp"))
@@ -270,8 +323,11 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
             stop()
             return Cleaned(path / "data", *found)
 
+        trimmed = {"Kafka": trim(bootstrap, kafkas / "data")}
         by_kafka = cleaned(bootstrap, kafkas)
-        by_us = cleaned(led(start_ours(ours)), ours)
+        bootstrap = led(start_ours(ours))
+        trimmed["ours"] = trim(bootstrap, ours / "data")
+        by_us = cleaned(bootstrap, ours)
         shutil.copytree(kafkas / "data", root / "dump" / "kafka")
         shutil.copytree(ours / "data", root / "dump" / "ours")
         of_ours_kafka_shows = shown(led(start_kafka(ours)), "read_committed")
@@ -288,6 +344,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
         by_us._replace(data=root / "dump" / "ours"),
         of_ours_kafka_shows,
         of_kafkas_we_show,
+        trimmed,
     )
 
 
@@ -355,6 +412,16 @@ def test_the_same_batches_are_left_in_the_files(both: Both) -> None:
     brief = [batch for batch in ours["brief-transactions"] if batch.is_control and batch.records]
     assert len(kept) > len(brief) > 0
     assert {batch.codec for batch in ours["kept"]} == {"none", "gzip", "snappy", "lz4", "zstd"}
+
+
+def test_retention_leaves_the_same_segments_of_compacted_logs(both: Both) -> None:
+    """Long before log.retention.check.interval.ms, which is not for these."""
+    assert both.trimmed["ours"] == both.trimmed["Kafka"]
+    assert {topic: len(left) for topic, left in both.trimmed["ours"].items()} == {
+        "by-time": 5,
+        "by-size": 3,
+        "by-start": 5,
+    }
 
 
 def test_our_indexes_agree_with_our_files(both: Both) -> None:

@@ -166,12 +166,41 @@ def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_rest_goes_on(place: 
     run(place, story)
 
 
+def test_retention_of_compacted_logs_is_the_cleaners(place: Path) -> None:
+    """As Kafka's LogCleaner: at each of its turns, and not by log.retention.check.interval.ms."""
+
+    async def story(running: Running) -> None:
+        both = {"cleanup.policy": "compact,delete"}
+        small = await running.topic("small", **both, **{"retention.bytes": "3000", "retention.ms": "-1"})
+        old = await running.topic("old", **both, **{"retention.ms": "1000"})
+        cut = await running.topic("cut", **{"min.cleanable.dirty.ratio": "1"})
+        for log in (small, old, cut):
+            for number in range(300):  # each key once: compaction lets none go
+                put(log, (f"key-{number}", f"{number}"), now_ms=running.broker._clock(), timestamp=1)
+        put(old, ("young", "x"), now_ms=running.broker._clock(), timestamp=running.broker._clock() + 10**9)
+        cut.maybe_increment_log_start_offset(150)
+        partitions = [running.broker.replicas.partition(name, 0) for name in ("small", "old", "cut")]
+        for partition in partitions:
+            partition.high_watermark = partition.log.log_end_offset
+        await running.until(lambda: small.size < 3000 + 2000)
+        await running.until(lambda: old.segment_count == 1)
+        await running.until(lambda: cut.segments[1].base_offset > 150)
+        assert (small.size >= 3000, small.log_start_offset > 0) == (True, True)
+        assert records(old)[-1][1] == b"young"
+        assert cut.log_start_offset == 150
+        assert cut.segments[0].base_offset <= 150
+        told = [partition._log_start_told for partition in partitions]
+        assert told == [partition.log.log_start_offset for partition in partitions]
+
+    run(place, story)
+
+
 def test_a_topic_may_be_deleted_while_it_is_cleaned(place: Path) -> None:
     async def story(running: Running) -> None:
         await running.topic("gone")
         running.fill("gone", 2000)
         cleaner = running.broker.cleaner
-        await running.until(lambda: ("gone", 0) in cleaner._in_progress)
+        await running.until(lambda: ("gone", 0) in cleaner._logs._claimed)
         await running.admin.delete_topic("gone")
         await running.until(lambda: running.broker.replicas.find("gone", 0) is None)
         await running.topic("gone")
@@ -192,7 +221,7 @@ def test_a_stop_gives_up_what_is_under_way(place: Path) -> None:
     async def first(running: Running) -> None:
         await running.topic("slow")
         running.fill("slow", 3000)
-        await running.until(lambda: ("slow", 0) in running.broker.cleaner._in_progress)
+        await running.until(lambda: ("slow", 0) in running.broker.cleaner._logs._claimed)
 
     async def second(running: Running) -> None:
         await running.until(lambda: running.broker.replicas.find("slow", 0) is not None)
@@ -218,7 +247,7 @@ def test_a_worker_that_dies_costs_its_job_alone(place: Path) -> None:
         running.fill("unlucky", 3000)
         cleaner = running.broker.cleaner
         process = cleaner._threads[0].process
-        await running.until(lambda: ("unlucky", 0) in cleaner._in_progress and process.pid is not None)
+        await running.until(lambda: ("unlucky", 0) in cleaner._logs._claimed and process.pid is not None)
         victim = process.pid
         assert victim is not None
         os.kill(victim, signal.SIGKILL)
@@ -244,5 +273,8 @@ def test_a_cleaner_that_is_off_cleans_nothing(place: Path) -> None:
         assert running.log("kept").has_sealed_dirt
         assert not running.broker.cleaner._threads
         assert records(running.log("kept")) == written
+        # Nor has what lies below the start: that would be the cleaner's as well.
+        running.log("kept").maybe_increment_log_start_offset(200)
+        assert running.broker.cleaner._logs.cleanup(running.broker._clock(), {("kept", 0): 300}) == 0
 
     run(place, story, log_cleaner_enable="false")

@@ -204,6 +204,24 @@ def test_upkeep_applies_retention_where_the_high_watermark_is_known(tmp_path: Pa
     assert len(second.producers) == 0
 
 
+def test_upkeep_leaves_compacted_logs_and_those_that_are_being_cleaned_to_the_cleaner(tmp_path: Path) -> None:
+    logs = manager(tmp_path, retention_ms="10")
+    for name, policy in (("plain", "delete"), ("both", "compact,delete"), ("changed", "delete")):
+        config = logs.config_for({"cleanup.policy": policy})
+        append(logs.get_or_create(name, 0, config), "a", timestamp=NOW_MS)
+    assert logs.claim(("changed", 0))
+    assert not logs.claim(("changed", 0))
+    known = {(name, 0): 1 for name in ("plain", "both", "changed")}
+    assert logs.cleanup(NOW_MS + 11, known) == 1
+    assert {name: log.log_start_offset for (name, _), log in logs.logs().items()} == {
+        "plain": 1,
+        "both": 0,
+        "changed": 0,
+    }
+    logs.release(("changed", 0))
+    assert logs.cleanup(NOW_MS + 11, known) == 1
+
+
 def test_flush_ms_is_kept(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     log = logs.get_or_create("events", 0, LogConfig(flush_ms=1000))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla.metadata.cache import MetadataCache
@@ -103,7 +103,7 @@ class ReplicaManager:
         # Made once, for a bound method costs 64 bytes, and each partition has these.
         self._propose = self._propose_isr
         self._eligible = self._is_eligible
-        self._upkeep = Upkeep(self.partitions, config, logs, self._log_start_moved)
+        self._upkeep = Upkeep(self.partitions, config, logs, self.log_starts_checked)
         self._alive = cache.alive()
         cache.on_update.append(self._look_who_left)
 
@@ -393,10 +393,13 @@ class ReplicaManager:
         if fetcher is not None:
             fetcher.remove(partition.key)
 
-    def _log_start_moved(self, partition: Partition) -> None:
-        fetcher = self._fetchers.get(partition.leader_id)
-        if fetcher is not None:
-            fetcher.log_start_moved(partition.key)
+    def log_starts_checked(self, partitions: Iterable[Partition]) -> None:
+        """Retention may have moved these logs' starts: tell who waits for that, and their leaders."""
+        for partition in partitions:
+            if partition.log_start_checked():
+                fetcher = self._fetchers.get(partition.leader_id)
+                if fetcher is not None:
+                    fetcher.log_start_moved(partition.key)
 
     def _close_idle_fetchers(self) -> None:
         for leader_id in [leader for leader, fetcher in self._fetchers.items() if not len(fetcher)]:

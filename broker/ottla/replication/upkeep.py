@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from ottla.metadata.config import BrokerConfig
@@ -47,10 +47,10 @@ class Upkeep:
         partitions: Callable[[], Iterator[Partition]],
         config: BrokerConfig,
         logs: LogManager,
-        log_start_moved: Callable[[Partition], None],
+        log_starts_checked: Callable[[Iterable[Partition]], None],
     ) -> None:
         self._partitions = partitions
-        self._log_start_moved = log_start_moved
+        self._log_starts_checked = log_starts_checked
         self._logs = logs
         self._checkpointed: dict[PartitionKey, int] = {}
         """Of partitions that the controller has not spoken of."""
@@ -137,9 +137,7 @@ class Upkeep:
         self._working = None
         if self._retained:
             self._retained = False
-            for partition in self._partitions():
-                if partition.log_start_checked():
-                    self._log_start_moved(partition)
+            self._log_starts_checked(self._partitions())
 
 
 def _run(jobs: list[Callable[[], object]]) -> None:

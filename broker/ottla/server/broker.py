@@ -218,7 +218,7 @@ class Broker:
         watch = LogDirWatch(loop, logs, replicas, store, self.broker_id, self._failed.set)
         undo.push_async_callback(watch.stop)
         replicas.start()
-        self.cleaner = cleaner = LogCleaner(config, logs, replicas.partitions, clock)
+        self.cleaner = cleaner = LogCleaner(config, logs, replicas, clock)
         undo.push_async_callback(cleaner.stop)
         cleaner.start()
 

@@ -5,8 +5,12 @@ as log.cleaner.threads run at once, each only while there is something to clean.
 loop is to ask the partitions what is stable, and to pass messages on; measuring and swapping block, and are
 done in threads. A log whose cleaning fails is left alone from then on, and the rest goes on.
 
-Invariants: one worker works on a log at a time; a log that is closed, or truncated below the end of what is
-being cleaned, gets no segment in place of another; nothing is cleaned while it is moved between directories.
+As in Kafka, retention of compacted logs is the cleaner's too: after each turn a thread deletes what
+`delete` in their cleanup.policy, or their start, lets go.
+
+Invariants: nobody else works on a log meanwhile (`LogManager.claim`); a log that is closed, or cut below
+the end of what is being cleaned, gets no segment in place of another; nothing is cleaned while it is moved
+between directories.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import KafkaError
+from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.cleaner_metrics import gauges
 from ottla.server.cleaner_process import CleanerProcess, ProcessDied
@@ -106,13 +111,13 @@ class LogCleaner:
         self,
         config: BrokerConfig,
         logs: LogManager,
-        partitions: Callable[[], Iterator[Partition]],
+        replicas: ReplicaManager,
         clock: Callable[[], int],
     ) -> None:
         """`clock` gives milliseconds. The logs are loaded already."""
         self._config = config
         self._logs = logs
-        self._partitions = partitions
+        self._replicas = replicas
         self._clock = clock
         self._dirty_ratio_max = 0.0
         self._compaction_delay_ms_max = 0
@@ -121,7 +126,6 @@ class LogCleaner:
         """Logs whose cleaning has failed."""
         self._resting: dict[Key, int] = {}
         """Until when, in ms."""
-        self._in_progress: set[Key] = set()
         self._choosing = asyncio.Lock()
         self._threads: list[CleanerThread] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -174,7 +178,9 @@ class LogCleaner:
     async def _run(self, thread: CleanerThread) -> None:
         try:
             while not thread.ended.is_set():
-                if not await self._clean_filthiest(thread):
+                more = await self._clean_filthiest(thread)
+                await self._apply_retention(thread)
+                if not more:
                     await thread.call(thread.process.stop)
                     with suppress(TimeoutError):
                         await asyncio.wait_for(thread.ended.wait(), self._pause_s)
@@ -224,13 +230,12 @@ class LogCleaner:
         async with self._choosing:
             now_ms = self._clock()
             chosen = await thread.call(partial(self._choose, self._candidates(now_ms), now_ms))
-            if chosen is None:
+            if chosen is None or not self._logs.claim(chosen.key):
                 return False
-            self._in_progress.add(chosen.key)
         try:
             outcome = await thread.call(partial(self._clean, thread, chosen, now_ms))
         finally:
-            self._in_progress.discard(chosen.key)
+            self._logs.release(chosen.key)
         if isinstance(outcome, Done):
             thread.last = outcome
             _report(chosen, outcome)
@@ -246,24 +251,27 @@ class LogCleaner:
         }
         self._resting = {key: until for key, until in self._resting.items() if now_ms < until}
         candidates = []
-        for partition in self._partitions():
-            candidate = partition.log
-            # Cheap tests first: of 10,000 logs most are not compacted, or clean.
-            if "compact" not in candidate.config.cleanup_policy or not candidate.has_sealed_dirt:
-                continue
-            key = partition.key
-            if (
-                key in self._in_progress
-                or key in self._resting
-                or self.uncleanable.get(key) is candidate
-                or candidate.closed
-                or self._logs.future(*key) is not None
-            ):
+        for partition in self._free():
+            key, candidate = partition.key, partition.log
+            if key in self._resting or not candidate.has_sealed_dirt:
                 continue
             candidate.truncated_to = INT64_MAX
             stable = candidate.last_stable_offset(partition.high_watermark)
             candidates.append(Candidate(key, candidate, stable))
         return candidates
+
+    def _free(self) -> Iterator[Partition]:
+        """Partitions with a compacted log that is well, and that nobody works on."""
+        for partition in self._replicas.partitions():
+            key, each = partition.key, partition.log
+            # The cheap test first: of 10,000 logs most are not compacted.
+            if "compact" in each.config.cleanup_policy and not (
+                self._logs.is_claimed(key)
+                or self.uncleanable.get(key) is each
+                or each.closed
+                or self._logs.future(*key) is not None
+            ):
+                yield partition
 
     def _choose(self, candidates: list[Candidate], now_ms: int) -> Task | None:
         """In a thread, one at a time: write down what changed, and find the filthiest log that is due."""
@@ -286,6 +294,29 @@ class LogCleaner:
             return None
         self._compaction_delay_ms_max = delay_ms_max
         return max(tasks, key=lambda task: task.dirt.ratio)
+
+    # --- retention ----------------------------------------------------------------------------------
+
+    async def _apply_retention(self, thread: CleanerThread) -> None:
+        """Delete what compacted logs let go."""
+        partitions = list(self._free())
+        logs = [(each.key, each.log, each.high_watermark) for each in partitions]
+        await thread.call(partial(self._delete_old_segments, logs, self._clock()))
+        self._replicas.log_starts_checked(partitions)
+
+    def _delete_old_segments(self, logs: list[tuple[Key, Log, int]], now_ms: int) -> None:
+        """In a thread. A log where that fails is uncleanable, as in Kafka."""
+        for key, each, high_watermark in logs:
+            if not self._logs.claim(key):
+                continue
+            try:
+                each.delete_old_segments(now_ms=now_ms, high_watermark=high_watermark)
+            except Exception:
+                if not each.closed:
+                    log.exception("retention of %s-%d failed, and it is left alone", *key)
+                    self.uncleanable[key] = each
+            finally:
+                self._logs.release(key)
 
     # --- cleaning -----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,22 @@ class LogUpkeep(LogRegistry):
         super().__init__(log_dirs, defaults)
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._chores = Chores()
+        self._claimed: set[TopicPartition] = set()
+        self._claiming = threading.Lock()
+
+    def claim(self, key: TopicPartition) -> bool:
+        """Whether the partition's log is the caller's, to clean it or to delete segments, until `release`."""
+        with self._claiming:
+            free = key not in self._claimed
+            self._claimed.add(key)
+            return free
+
+    def release(self, key: TopicPartition) -> None:
+        with self._claiming:
+            self._claimed.discard(key)
+
+    def is_claimed(self, key: TopicPartition) -> bool:
+        return key in self._claimed
 
     def write_checkpoints(self) -> None:
         """Flush sealed segments, and checkpoint recovery points. Blocking."""
@@ -46,14 +63,16 @@ class LogUpkeep(LogRegistry):
     def cleanup(self, now_ms: int, high_watermarks: Mapping[TopicPartition, int]) -> int:
         """Apply retention and forget silent producers; how many segments were deleted. Blocking.
 
-        A partition without a known high watermark is left alone.
+        A partition without a known high watermark is left alone. Retention of compacted logs is the log
+        cleaner's, as in Kafka, and never goes on while a log is being cleaned.
         """
         deleted = 0
         for key, log in self.logs().items():
             _attempt(partial(log.expire_producers, now_ms, self.producer_id_expiration_ms))
-            if key in high_watermarks:
+            if key in high_watermarks and not log.config.compacts and self.claim(key):
                 retain = partial(log.delete_old_segments, now_ms=now_ms, high_watermark=high_watermarks[key])
                 deleted += _attempt(retain) or 0
+                self.release(key)
         return deleted
 
     def flush_due(self, now_ms: int) -> None:

@@ -30,8 +30,8 @@ def deletable_segments(
 ) -> int:
     """How many of the oldest segments go, the active one included when it is to be rolled first.
 
-    Time first, then size of what is left, then what lies below the log start offset, each from the
-    oldest on until one stays.
+    What lies below the log start offset first, then size, then time, each from the oldest on that is left
+    until one stays.
     """
     allowed = 0
     for at, segment in enumerate(segments):
@@ -41,14 +41,14 @@ def deletable_segments(
         allowed += 1
 
     gone = 0
-    if config.deletes and config.retention_ms >= 0:
-        while gone < allowed and now_ms - segments[gone].largest_timestamp > config.retention_ms:
-            gone += 1
+    while gone < allowed and gone + 1 < len(segments) and segments[gone + 1].base_offset <= log_start_offset:
+        gone += 1
     if config.deletes and config.retention_bytes >= 0:
         excess = sum(segment.size for segment in segments[gone:]) - config.retention_bytes
         while gone < allowed and excess - segments[gone].size >= 0:
             excess -= segments[gone].size
             gone += 1
-    while gone < allowed and gone + 1 < len(segments) and segments[gone + 1].base_offset <= log_start_offset:
-        gone += 1
+    if config.deletes and config.retention_ms >= 0:
+        while gone < allowed and now_ms - segments[gone].largest_timestamp > config.retention_ms:
+            gone += 1
     return gone

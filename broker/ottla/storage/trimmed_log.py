@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ottla.protocol.records import NO_TIMESTAMP
 from ottla.storage.loading import new_segment
 from ottla.storage.readable_log import ReadableLog
 from ottla.storage.retention import SegmentFacts, deletable_segments
@@ -121,10 +122,14 @@ class TrimmedLog(ReadableLog):
 
     def _deletable(self, now_ms: int, high_watermark: int) -> int:
         """How many of the first segments retention lets go."""
-        if self.closed:
+        if self.closed or (len(self._segments) == 1 and not self._active.size):
             return 0
+        timed = self._config.deletes and self._config.retention_ms >= 0
         return deletable_segments(
-            [SegmentFacts(s.base_offset, s.size, s.largest_timestamp()) for s in self._segments],
+            [
+                SegmentFacts(s.base_offset, s.size, s.largest_timestamp() if timed else NO_TIMESTAMP)
+                for s in self._segments
+            ],
             self._config,
             now_ms=now_ms,
             high_watermark=high_watermark,
