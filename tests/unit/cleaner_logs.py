@@ -102,7 +102,7 @@ def job_for(
     end = log.segments[-1].base_offset if upper_bound is None else upper_bound
     first = log.segments[0].base_offset
     dirty = first if log.first_dirty_offset is None else log.first_dirty_offset
-    limits = Limits(24 * map_entries, load_factor=0.9, buffer_bytes=1024, bytes_per_s=float("inf"))
+    limits = Limits(24 * map_entries, load_factor=0.9, buffer_bytes=1024)
     return prepare(log, Dirt(dirty if dirty < end else first, end, 0, 0, 0), limits, now_ms)
 
 

@@ -7,7 +7,9 @@ import resource
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,10 @@ from ottla.storage.cleaner.job import (
     Done,
     Failed,
     Job,
-    Rate,
     decode,
     encode,
 )
+from ottla.storage.cleaner.throttle import Throttle
 from ottla.storage.loading import open_cleaned
 from ottla.storage.log import Log
 from ottla.storage.segment import Segment
@@ -43,8 +45,15 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def process() -> Iterator[CleanerProcess]:
-    made = CleanerProcess()
+def throttle() -> Iterator[Throttle]:
+    made = Throttle.make(float("inf"), time.monotonic())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def process(throttle: Throttle) -> Iterator[CleanerProcess]:
+    made = CleanerProcess(throttle)
     yield made
     made.stop()
 
@@ -85,10 +94,9 @@ def do(process: CleanerProcess, log: Log) -> Done:
 @pytest.mark.parametrize(
     "message",
     [
-        Job("d", [(1, 2, 3, 4)], 1, 2, 3, 4, 5, 6, 7, 8, 0.9, 10, 1e9, [(1, 2, 3, 4)], [(5, 6, 7)]),
+        Job("d", [(1, 2, 3, 4)], 1, 2, 3, 4, 5, 6, 7, 8, 0.9, 10, [(1, 2, 3, 4)], [(5, 6, 7)]),
         Continue(),
         Abort(),
-        Rate(float("inf")),
         Cleaned([1, 2], 3),
         Done(7, Counts(1, 2, 3, 4, 5), 6, 0.5, 7, 8),
         Failed("why", 28),
@@ -140,16 +148,36 @@ def test_a_job_that_is_given_up_is_followed_by_another(place: Path, process: Cle
     assert records(log) == survivors(written, 60)
 
 
-def test_a_slow_job_hears_that_it_is_given_up_or_may_go_faster(place: Path, process: CleanerProcess) -> None:
+def test_a_slow_job_hears_that_it_is_given_up_or_may_go_faster(
+    place: Path, process: CleanerProcess, throttle: Throttle
+) -> None:
     log, _ = filled(place)
     job, _ = job_for(log)
-    job.bytes_per_s = 1.0  # an hour and more
+    throttle.bytes_per_s = 1.0  # an hour and more
     process.send(job)
     process.send(Abort())
     assert isinstance(answer(process), Aborted)
     process.send(job)
-    process.send(Rate(1e12))
+    throttle.bytes_per_s = 1e12
     assert isinstance(answer(process), Cleaned)
+
+
+def test_processes_that_clean_at_once_share_one_rate(
+    place: Path, process: CleanerProcess, throttle: Throttle
+) -> None:
+    """As in Kafka, what is read to learn the keys counts, what is read to be written anew, what is kept."""
+    logs = [filled(place / name)[0] for name in ("one", "other")]
+    throttle.bytes_per_s = sum(2 * log.size for log in logs) / 1.5
+    second = CleanerProcess(throttle)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            began = time.monotonic()
+            done = list(pool.map(do, (process, second), logs))
+            elapsed_s = time.monotonic() - began
+    finally:
+        second.stop()
+    assert [each.end_offset for each in done] == [60, 60]
+    assert elapsed_s > 1.0
 
 
 def test_files_that_are_gone_are_no_failure_and_damaged_ones_are(
@@ -234,8 +262,10 @@ def test_it_goes_with_the_broker_however_that_ends() -> None:
     with read_end() as (reading, writing):
         script = (
             "import os, subprocess, sys, time\n"
-            "command = [sys.executable, '-m', 'ottla.storage.cleaner.worker', str(os.getpid())]\n"
-            "worker = subprocess.Popen(command, stdin=subprocess.PIPE,"
+            "from ottla.storage.cleaner.throttle import Throttle\n"
+            "fd = Throttle.make(1.0, 0.0).fd\n"
+            "command = [sys.executable, '-m', 'ottla.storage.cleaner.worker', str(os.getpid()), str(fd)]\n"
+            "worker = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[fd],"
             f" stdout={writing}, stderr=subprocess.DEVNULL)\n"
             "print('up', flush=True)\n"
             "time.sleep(600)\n"

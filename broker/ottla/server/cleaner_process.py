@@ -15,6 +15,7 @@ import threading
 from contextlib import suppress
 
 from ottla.storage.cleaner.job import Answer, Order, decode, encode
+from ottla.storage.cleaner.throttle import Throttle
 
 
 class ProcessDied(Exception):
@@ -24,7 +25,8 @@ class ProcessDied(Exception):
 class CleanerProcess:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self._mutex = threading.Lock()
@@ -85,8 +87,10 @@ class CleanerProcess:
             if self._ended:
                 raise ProcessDied("it was ended")
             if self._process is None:
+                fd = self._throttle.fd
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "ottla.storage.cleaner.worker", str(os.getpid())],
+                    [sys.executable, "-m", "ottla.storage.cleaner.worker", str(os.getpid()), str(fd)],
+                    pass_fds=[fd],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                 )

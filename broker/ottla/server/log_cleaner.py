@@ -8,9 +8,8 @@ done in threads. A log whose cleaning fails is left alone from then on, and the 
 As in Kafka, retention of compacted logs is the cleaner's too: after each turn a thread deletes what
 `delete` in their cleanup.policy, or their start, lets go.
 
-Invariants: nobody else works on a log meanwhile (`LogManager.claim`); a log that is closed, or cut below
-the end of what is being cleaned, gets no segment in place of another; nothing is cleaned while it is moved
-between directories.
+Invariants: nobody else works on a log meanwhile (`LogManager.claim`); nothing is cleaned while it is moved
+between directories; all threads together read and write no more than log.cleaner.io.max.bytes.per.second.
 """
 
 from __future__ import annotations
@@ -18,35 +17,28 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from ottla.metadata.config import BrokerConfig
-from ottla.protocol.errors import KafkaError
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.cleaner_metrics import gauges
-from ottla.server.cleaner_process import CleanerProcess, ProcessDied
-from ottla.storage.cleaner.job import Abort, Aborted, Cleaned, Continue, Done, Failed, Job, Rate
-from ottla.storage.cleaner.policy import Dirt
-from ottla.storage.cleaner.preparation import CHECKPOINT_FILE, Limits, dirt_of, prepare
-from ottla.storage.cleaner.rewrite import remove_cleaned
-from ottla.storage.indexes import CorruptIndex
-from ottla.storage.loading import open_cleaned
+from ottla.server.cleaner_thread import CleanerThread, Task
+from ottla.storage.cleaner.job import Aborted, Done, Failed
+from ottla.storage.cleaner.preparation import CHECKPOINT_FILE, Limits, dirt_of
+from ottla.storage.cleaner.throttle import Throttle
 from ottla.storage.log import Log
 from ottla.storage.log_config import INT64_MAX
 from ottla.storage.log_dirs import LogDir
 from ottla.storage.manager import LogManager
-from ottla.storage.segment import Segment
 
 log = logging.getLogger("ottla.log_cleaner")
 
 Key = tuple[str, int]
-Result = TypeVar("Result")
 
 SETTINGS: Final = frozenset(
     f"log.cleaner.{name}"
@@ -61,8 +53,6 @@ SETTINGS: Final = frozenset(
 )
 """Those that `settings_changed` is to be told of."""
 
-_LOOK_EVERY_S: Final = 1.0
-"""How often it is asked whether a job that is under way is still wanted."""
 _PAUSE_S_MIN: Final = 0.01
 _REST_MS: Final = 5 * 60 * 1000
 """For so long a log is left alone whose cleaning failed for want of space or memory."""
@@ -74,34 +64,6 @@ class Candidate(NamedTuple):
     key: Key
     log: Log
     last_stable_offset: int
-
-
-class Task(NamedTuple):
-    """One log's cleaning."""
-
-    key: Key
-    log: Log
-    dirt: Dirt
-
-
-class CleanerThread:
-    """What Kafka calls a cleaner thread: a thread that waits for a worker process."""
-
-    def __init__(self) -> None:
-        self.process = CleanerProcess()
-        self.executor = ThreadPoolExecutor(1, thread_name_prefix="log-cleaner")
-        self.ended = asyncio.Event()
-        self.is_dead = False
-        """It failed for a reason that lies in no log."""
-        self.last: Done | None = None
-        """What it cleaned last."""
-
-    async def call(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
-
-    def end(self) -> None:
-        self.ended.set()
-        self.process.end()
 
 
 class LogCleaner:
@@ -127,6 +89,7 @@ class LogCleaner:
         self._resting: dict[Key, int] = {}
         """Until when, in ms."""
         self._choosing = asyncio.Lock()
+        self._throttle = Throttle.make(self._bytes_per_s, time.monotonic())
         self._threads: list[CleanerThread] = []
         self._running: set[asyncio.Task[None]] = set()
         self._written: dict[LogDir, dict[Key, int]] = {}
@@ -149,6 +112,7 @@ class LogCleaner:
 
     def settings_changed(self) -> None:
         """One of `SETTINGS` has another value now. Jobs under way take over the rate, later ones all."""
+        self._throttle.bytes_per_s = self._bytes_per_s
         if self._threads:
             self._resize()
 
@@ -158,6 +122,7 @@ class LogCleaner:
             thread.end()
         self._threads.clear()
         await asyncio.gather(*self._running)
+        self._throttle.close()
         await asyncio.to_thread(self._write_checkpoints)
 
     def _resize(self) -> None:
@@ -168,7 +133,7 @@ class LogCleaner:
             thread.end()
         del threads[wanted:]
         while len(threads) < wanted:
-            thread = CleanerThread()
+            thread = CleanerThread(self._throttle, self._is_moving)
             threads.append(thread)
             task = asyncio.get_running_loop().create_task(self._run(thread))
             self._running.add(task)
@@ -188,8 +153,7 @@ class LogCleaner:
             log.exception("a log cleaner died")
             thread.is_dead = True
         finally:
-            await thread.call(thread.process.stop)
-            thread.executor.shutdown(wait=False)
+            await thread.close()
 
     def metrics(self) -> dict[str, int]:
         """Kafka's, by name. Looks at the logs that cannot be cleaned."""
@@ -212,6 +176,10 @@ class LogCleaner:
         return max(_PAUSE_S_MIN, self._config.get_int("log.cleaner.backoff.ms") / 1000)
 
     @property
+    def _bytes_per_s(self) -> float:
+        return self._config.get_float("log.cleaner.io.max.bytes.per.second")
+
+    @property
     def limits(self) -> Limits:
         """What one worker may take: its share of what all may."""
         config = self._config
@@ -220,7 +188,6 @@ class LogCleaner:
             map_bytes=min(config.get_int("log.cleaner.dedupe.buffer.size") // threads, _INT_MAX),
             load_factor=config.get_float("log.cleaner.io.buffer.load.factor"),
             buffer_bytes=config.get_int("log.cleaner.io.buffer.size") // threads,
-            bytes_per_s=config.get_float("log.cleaner.io.max.bytes.per.second") / threads,
         )
 
     # --- choosing -----------------------------------------------------------------------------------
@@ -233,7 +200,7 @@ class LogCleaner:
             if chosen is None or not self._logs.claim(chosen.key):
                 return False
         try:
-            outcome = await thread.call(partial(self._clean, thread, chosen, now_ms))
+            outcome = await thread.call(partial(thread.clean, chosen, self.limits, now_ms))
         finally:
             self._logs.release(chosen.key)
         if isinstance(outcome, Done):
@@ -269,7 +236,7 @@ class LogCleaner:
                 self._logs.is_claimed(key)
                 or self.uncleanable.get(key) is each
                 or each.closed
-                or self._logs.future(*key) is not None
+                or self._is_moving(key)
             ):
                 yield partition
 
@@ -294,6 +261,9 @@ class LogCleaner:
             return None
         self._compaction_delay_ms_max = delay_ms_max
         return max(tasks, key=lambda task: task.dirt.ratio)
+
+    def _is_moving(self, key: Key) -> bool:
+        return self._logs.future(*key) is not None
 
     # --- retention ----------------------------------------------------------------------------------
 
@@ -320,53 +290,6 @@ class LogCleaner:
 
     # --- cleaning -----------------------------------------------------------------------------------
 
-    def _clean(self, thread: CleanerThread, task: Task, now_ms: int) -> Done | Failed | Aborted:
-        """In a thread: clean one log, whatever comes of it."""
-        outcome: Done | Failed | Aborted
-        try:
-            job, segments = prepare(task.log, task.dirt, self.limits, now_ms)
-        except Exception as problem:
-            return _failure(problem)
-        if not segments or not _is_wanted(task):
-            return Aborted()
-        try:
-            outcome = self._converse(thread.process, task, job, segments)
-        except ProcessDied as problem:
-            if thread.ended.is_set():
-                outcome = Aborted()
-            else:
-                outcome = Failed(f"the worker process died: {problem}", errno.ENOMEM)
-        except Exception as problem:
-            thread.process.stop()
-            outcome = _failure(problem)
-        if isinstance(outcome, Done):
-            task.log.was_cleaned(outcome.end_offset)
-        else:
-            _remove_leftovers(job)
-        return outcome
-
-    def _converse(
-        self, process: CleanerProcess, task: Task, job: Job, segments: list[Segment]
-    ) -> Done | Failed | Aborted:
-        """Have the job done, and each segment that it makes put in place. Raises ProcessDied."""
-        process.send(job)
-        rate = job.bytes_per_s
-        given_up = False
-        while True:
-            answer = process.answer(_LOOK_EVERY_S)
-            if isinstance(answer, Done | Failed | Aborted):
-                return answer
-            if isinstance(answer, Cleaned) and not given_up:
-                is_moving = self._logs.future(*task.key) is not None
-                given_up = is_moving or not _swap(task, job.directory, segments, answer)
-                process.send(Abort() if given_up else Continue())
-            elif not given_up and not _is_wanted(task):
-                given_up = True
-                process.send(Abort())
-            if rate != self.limits.bytes_per_s:
-                rate = self.limits.bytes_per_s
-                process.send(Rate(rate))
-
     def _failed(self, task: Task, outcome: Failed) -> None:
         key = task.key
         if outcome.errno in _WANTS:
@@ -392,39 +315,6 @@ class LogCleaner:
             if self._written.get(log_dir, {}) != offsets:
                 log_dir.write_offsets(CHECKPOINT_FILE, offsets)
                 self._written[log_dir] = offsets
-
-
-def _failure(problem: Exception) -> Failed:
-    return Failed(str(problem) or repr(problem), problem.errno if isinstance(problem, OSError) else None)
-
-
-def _is_wanted(task: Task) -> bool:
-    return not task.log.closed and task.log.truncated_to >= task.dirt.first_uncleanable
-
-
-def _swap(task: Task, directory: str, segments: list[Segment], cleaned: Cleaned) -> bool:
-    """In a thread: put a `.cleaned` segment in place; False if the log is another by now."""
-    if not _is_wanted(task) or str(task.log.directory) != directory:
-        return False
-    old = [segment for segment in segments if segment.base_offset in set(cleaned.bases)]
-    try:
-        new = open_cleaned(Path(directory), cleaned.bases[0], task.log.config)
-        if new.size != cleaned.size:
-            raise CorruptIndex(f"{new.file.path}: {new.size} bytes, and {cleaned.size} were written")
-        return task.log.replace_segments(old, new, task.dirt.first_uncleanable)
-    except (OSError, KafkaError):
-        if task.log.closed:
-            return False
-        raise
-
-
-def _remove_leftovers(job: Job) -> None:
-    """In a thread."""
-    directory = Path(job.directory)
-    if directory.exists():
-        for base_offset, *_ in job.sources:
-            with suppress(OSError):
-                remove_cleaned(directory, base_offset)
 
 
 def _report(task: Task, done: Done) -> None:

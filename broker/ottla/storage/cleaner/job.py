@@ -2,7 +2,7 @@
 
 Spoken by `server.log_cleaner` and `worker`. The broker sends a Job; for each group of segments the worker
 writes one `.cleaned` segment, answers Cleaned, and waits until the broker has put it in place (Continue). A
-job ends with Done, Failed, or, after an Abort, with Aborted. A Rate may come at any time.
+job ends with Done, Failed, or, after an Abort, with Aborted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class Job:
     load_factor: float
     buffer_bytes: int
     """log.cleaner.io.buffer.size, of one worker"""
-    bytes_per_s: float
     aborted: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Aborted transactions that reach into the log below `upper_bound`, as `txn_index.AbortedTransaction`."""
     producers: list[tuple[int, int, int]] = field(default_factory=list)
@@ -48,13 +47,6 @@ class Continue:
 @dataclass(slots=True)
 class Abort:
     """Give the job up; the log has changed."""
-
-
-@dataclass(slots=True)
-class Rate:
-    """log.cleaner.io.max.bytes.per.second has changed."""
-
-    bytes_per_s: float
 
 
 @dataclass(slots=True)
@@ -90,11 +82,11 @@ class Aborted:
     """The job was given up as told, or the files it needs are gone."""
 
 
-Order = Job | Continue | Abort | Rate
+Order = Job | Continue | Abort
 Answer = Cleaned | Done | Failed | Aborted
 
 _KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Job, Continue, Abort, Rate, Cleaned, Done, Failed, Aborted)
+    kind.__name__: kind for kind in (Job, Continue, Abort, Cleaned, Done, Failed, Aborted)
 }
 
 

@@ -24,7 +24,6 @@ class Limits:
     map_bytes: int
     load_factor: float
     buffer_bytes: int
-    bytes_per_s: float
 
 
 def dirt_of(log: CleanableLog, last_stable_offset: int, now_ms: int) -> policy.Dirt:
@@ -86,7 +85,6 @@ def prepare(log: CleanableLog, dirt: policy.Dirt, limits: Limits, now_ms: int) -
         map_bytes=limits.map_bytes,
         load_factor=limits.load_factor,
         buffer_bytes=limits.buffer_bytes,
-        bytes_per_s=limits.bytes_per_s,
         aborted=[
             (each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
             for each in log.collect_aborted_transactions(first, dirt.first_uncleanable)

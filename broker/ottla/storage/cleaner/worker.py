@@ -1,8 +1,8 @@
-"""The process that cleans logs: `python -m ottla.storage.cleaner.worker`, started by `server.log_cleaner`.
+"""The process that cleans logs, started by `server.cleaner_process`.
 
 It takes one job after another from its standard input and answers on its standard output (`job`). It holds no
-state between jobs, and changes nothing but `.cleaned` files: it may be killed at any time. It ends with its
-input, and with the broker, however that ends.
+state between jobs, and changes nothing but `.cleaned` files and the counts of the throttle that all workers
+share: it may be killed at any time. It ends with its input, and with the broker, however that ends.
 
 It is nicer to others than the broker is: where both share a core, the broker goes first.
 """
@@ -31,7 +31,6 @@ from ottla.storage.cleaner.job import (
     Failed,
     Job,
     Order,
-    Rate,
     decode,
     encode,
 )
@@ -40,6 +39,8 @@ from ottla.storage.cleaner.throttle import Throttle
 
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
+_PAUSE_S_MAX = 1.0
+"""After so long a pause it is asked again whether it is over: the rate may be another."""
 
 
 class _Ended(Exception):
@@ -79,10 +80,10 @@ class Orders:
 class Worker:
     """Does jobs; `answer` sends what there is to tell."""
 
-    def __init__(self, orders: Orders, answer: Callable[[Answer], None]) -> None:
+    def __init__(self, orders: Orders, answer: Callable[[Answer], None], throttle: Throttle) -> None:
         self._orders = orders
         self._answer = answer
-        self._throttle = Throttle(0.0, time.monotonic())
+        self._throttle = throttle
 
     def run(self) -> None:
         """Until the input ends."""
@@ -106,7 +107,6 @@ class Worker:
 
     def _do(self, job: Job) -> Done:
         began = time.monotonic()
-        self._throttle = Throttle(job.bytes_per_s, began)
         offsets = OffsetMap(map_bytes(job))
         indexed = rewrite.build_map(job, offsets, self._moved)
         mapped = time.monotonic()
@@ -130,7 +130,7 @@ class Worker:
         self._heed(0.0)
         delay_s = self._throttle.delay_s(size, time.monotonic())
         while delay_s > 0:
-            self._heed(delay_s)
+            self._heed(min(delay_s, _PAUSE_S_MAX))
             delay_s = self._throttle.delay_s(0, time.monotonic())
 
     def _heed(self, timeout_s: float | None) -> Order | None:
@@ -138,8 +138,6 @@ class Worker:
         order = self._orders.next(timeout_s)
         if isinstance(order, Abort):
             raise _GivenUp
-        if isinstance(order, Rate):
-            self._throttle.bytes_per_s = order.bytes_per_s
         return order
 
 
@@ -174,7 +172,7 @@ def main() -> None:
             data = data[os.write(output, data) :]
 
     with contextlib.suppress(BrokenPipeError):
-        Worker(Orders(sys.stdin.fileno()), answer).run()
+        Worker(Orders(sys.stdin.fileno()), answer, Throttle(int(sys.argv[2]))).run()
 
 
 if __name__ == "__main__":
