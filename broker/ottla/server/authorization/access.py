@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
@@ -118,12 +119,9 @@ class Access:
         quiet: bool = False,
     ) -> set[str]:
         """Those of the resources that it may do this to."""
-        counts: dict[str, int] = {}
-        for name in names:
-            counts[name] = counts.get(name, 0) + 1
         return {
             name
-            for name, count in counts.items()
+            for name, count in Counter(names).items()
             if self.allows(operation, resource_type, name, quiet=quiet, references=count)
         }
 

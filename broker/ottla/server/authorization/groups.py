@@ -5,6 +5,7 @@ Called through `ottla.server.authorization.table`.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -24,7 +25,7 @@ from ottla.protocol.messages import (
 )
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.access import REFUSALS, WORDS, Access
-from ottla.server.authorization.guarding import Amend, Verdict, each, itself, take_out
+from ottla.server.authorization.guarding import Amend, Verdict, each, in_order, itself, take_out
 
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 DESCRIBE, READ = Operation.DESCRIBE, Operation.READ
@@ -159,7 +160,7 @@ def _offset_fetch_of_many(access: Access, message: OffsetFetchRequest) -> Verdic
         response.groups.extend(
             _Group(group_id=name, error_code=REFUSALS[GROUP]) for name in order if name not in allowed
         )
-        response.groups.sort(key=lambda group: order.index(group.group_id))
+        in_order(response.groups, order, attrgetter("group_id"))
 
     return amend
 
@@ -168,7 +169,6 @@ def describe_groups(access: Access, message: DescribeGroupsRequest) -> Amend:
     """DESCRIBE on each group."""
     wants_operations = message.include_authorized_operations
     answers = each(DESCRIBE, GROUP, "groups", "groups", name=itself)(access, message)
-    assert answers is None or callable(answers)
 
     def amend(response: DescribeGroupsResponse) -> None:
         if wants_operations:
@@ -225,6 +225,6 @@ def find_coordinator(access: Access, message: FindCoordinatorRequest) -> Verdict
         for found in response.coordinators:
             if found.key not in allowed:
                 found.error_message = ""
-        response.coordinators.sort(key=lambda each: order.index(each.key))
+        in_order(response.coordinators, order, attrgetter("key"))
 
     return amend

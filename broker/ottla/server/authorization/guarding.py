@@ -8,7 +8,7 @@ to be done to the handler's answer (`Amend`), or None.
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, cast
 
@@ -69,13 +69,12 @@ def cluster(operation: Operation, words: str | None = None) -> Guard:
     return guard
 
 
-def resource(operation: Operation, resource_type: ResourceType, field: str) -> Guard:
+def resource(operation: Operation, resource_type: ResourceType, field: str) -> Callable[[Access, Any], None]:
     """The whole request needs this on the resource that the field names."""
     name_of = attrgetter(field)
 
-    def guard(access: Access, message: Message) -> Verdict:
+    def guard(access: Access, message: Message) -> None:
         access.require(operation, resource_type, name_of(message))
-        return None
 
     return guard
 
@@ -88,10 +87,10 @@ def each(
     *,
     name: Callable[[Any], str] = NAME,
     detail: str | None = None,
-) -> Guard:
+) -> Callable[[Access, Any], Amend | None]:
     """Each item of the list `asked` needs this on the resource that it names."""
 
-    def guard(access: Access, message: Message) -> Verdict:
+    def guard(access: Access, message: Message) -> Amend | None:
         items = getattr(message, asked)
         allowed = access.among(operation, resource_type, map(name, items))
         return take_out(
@@ -147,12 +146,19 @@ def refusals(
     return found
 
 
-def then(first: Guard, second: Guard) -> Guard:
-    """Both, in this order; the first has nothing to say to the answer."""
+def in_order(rows: list[Any], asked: Iterable[str], name: Callable[[Any], str] = NAME) -> None:
+    """Sort an answer's rows by where the request has their names first."""
+    places: dict[str, int] = {}
+    for place, wanted in enumerate(asked):
+        places.setdefault(wanted, place)
+    rows.sort(key=lambda row: places[name(row)])
+
+
+def then(first: Callable[[Access, Any], None], second: Guard) -> Guard:
+    """Both, in this order; the first only refuses."""
 
     def guard(access: Access, message: Message) -> Verdict:
-        verdict = first(access, message)
-        assert verdict is None
+        first(access, message)
         return second(access, message)
 
     return guard

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from struct import Struct
 from typing import Any, Final
 
@@ -16,7 +17,6 @@ from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -33,7 +33,16 @@ from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONA
 from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.access import WORDS, Access
-from ottla.server.authorization.guarding import NAME, Amend, Guard, Verdict, each, refusals, take_out
+from ottla.server.authorization.guarding import (
+    NAME,
+    Amend,
+    Guard,
+    Verdict,
+    each,
+    in_order,
+    refusals,
+    take_out,
+)
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS, is_legal_topic_name
 
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
@@ -154,7 +163,7 @@ def create_topics(is_controller: Callable[[], bool]) -> Guard:
                     result.topic_config_error_code = TOPIC_DENIED
                     result.num_partitions = result.replication_factor = -1
                     result.configs = []
-            response.topics.sort(key=lambda result: order.index(result.name))
+            in_order(response.topics, order)
 
         return amend
 
@@ -190,7 +199,8 @@ def delete_topics(cache: MetadataCache, is_controller: Callable[[], bool], *, en
         unknown = [t for t in message.topics if t.topic_id != ZERO_UUID and t.name is None and not name_of(t)]
         if not denied and not unknown:
             return None
-        message.topics = [topic for topic in message.topics if topic not in denied and topic not in unknown]
+        refused = set(map(id, chain(denied, unknown)))
+        message.topics = [topic for topic in message.topics if id(topic) not in refused]
         shown = [
             state(
                 name=name_of(topic) if topic.topic_id == ZERO_UUID or name_of(topic) in describable else None,
@@ -218,16 +228,8 @@ def create_partitions(is_controller: Callable[[], bool]) -> Guard:
         single = [topic for topic in message.topics if times[topic.name] == 1]
         allowed = access.among(Operation.ALTER, TOPIC, map(NAME, single))
         denied = [topic for topic in single if topic.name not in allowed]
-        if not denied:
-            return None
         detail = "The topic authorization is failed."
-        errors = refusals(access, message, "topics", "results", denied, TOPIC_DENIED, detail)
-        message.topics = [topic for topic in message.topics if topic not in denied]
-
-        def amend(response: CreatePartitionsResponse) -> None:
-            response.results.extend(errors)
-
-        return amend
+        return take_out(access, message, "topics", "results", denied, TOPIC_DENIED, detail)
 
     return guard
 
@@ -243,16 +245,15 @@ def offset_for_leader_epoch(access: Access, message: OffsetForLeaderEpochRequest
 def describe_producers(access: Access, message: DescribeProducersRequest) -> Amend | None:
     """READ on the topic, in the request's order; what is no name of a topic is the handler's to refuse."""
     order = [topic.name for topic in message.topics]
-    legal = [name for name in order if is_legal_topic_name(name)]
-    allowed = access.among(Operation.READ, TOPIC, legal)
-    denied = [t for t in message.topics if t.name in legal and t.name not in allowed]
+    allowed = access.among(Operation.READ, TOPIC, filter(is_legal_topic_name, order))
+    denied = [t for t in message.topics if t.name not in allowed and is_legal_topic_name(t.name)]
     answers = take_out(access, message, "topics", "topics", denied, TOPIC_DENIED, WORDS[TOPIC_DENIED])
     if answers is None:
         return None
 
     def amend(response: DescribeProducersResponse) -> None:
         answers(response)
-        response.topics.sort(key=lambda topic: order.index(topic.name))
+        in_order(response.topics, order)
 
     return amend
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 from ottla.metadata.cache import MetadataCache
@@ -19,7 +19,7 @@ from ottla.protocol.messages import (
 )
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.access import REFUSALS, Access
-from ottla.server.authorization.guarding import Amend, Guard, Verdict, each, itself
+from ottla.server.authorization.guarding import Amend, Guard, Verdict, each, in_order, itself
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 
 TRANSACTION, TOPIC, GROUP = ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC, ResourceType.GROUP
@@ -80,10 +80,9 @@ def offset_commit(access: Access, message: TxnOffsetCommitRequest) -> Verdict:
 def describe(access: Access, message: DescribeTransactionsRequest) -> Amend:
     """DESCRIBE on each transactional id; of its topics, those that may be described."""
     order = list(message.transactional_ids)
-    by_id = each(Operation.DESCRIBE, TRANSACTION, "transactional_ids", "transaction_states", name=itself)(
+    answers = each(Operation.DESCRIBE, TRANSACTION, "transactional_ids", "transaction_states", name=itself)(
         access, message
     )
-    answers: Callable[[DescribeTransactionsResponse], None] | None = by_id if callable(by_id) else None
 
     def amend(response: DescribeTransactionsResponse) -> None:
         for state in response.transaction_states:
@@ -91,7 +90,7 @@ def describe(access: Access, message: DescribeTransactionsRequest) -> Amend:
             state.topics = [topic for topic in state.topics if topic.topic in visible]
         if answers is not None:
             answers(response)
-            response.transaction_states.sort(key=lambda state: order.index(state.transactional_id))
+            in_order(response.transaction_states, order, attrgetter("transactional_id"))
 
     return amend
 
