@@ -10,6 +10,7 @@ and matches nothing.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Final, NamedTuple, Self
 
 WILDCARD: Final = "*"
@@ -100,6 +101,13 @@ SUPPORTED: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (_O.DESCRIBE,),
     ResourceType.USER: (_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
 }  # fmt: skip
+
+
+def bits(operations: Iterable[Operation]) -> int:
+    """As `authorized_operations` has them (KIP-430)."""
+    return sum(1 << operation for operation in operations)
+
+
 """What can be done to a resource: the `authorized_operations` of answers (KIP-430)."""
 
 IMPLYING: Final[dict[Operation, tuple[Operation, ...]]] = {

@@ -14,7 +14,7 @@ Invariant: a decision that is remembered was made with the ACLs as they are now 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from ottla.security.acls import (
     ANYBODY,
@@ -30,6 +30,7 @@ from ottla.security.acls import (
     Permission,
     ResourcePattern,
     ResourceType,
+    bits,
 )
 from ottla.security.principals import Principal
 
@@ -42,25 +43,6 @@ SETTINGS: Final = (SUPER_USERS, ALLOW_IF_NO_ACL)
 """The authorizer's own, which are none of the broker's in Kafka's tables."""
 CLASSES: Final = ("kafka.security.authorizer.AclAuthorizer", "kafka.security.auth.SimpleAclAuthorizer")
 """Values of authorizer.class.name that stand for this; the second is its name before Kafka 2.4."""
-
-
-class Authorizer(Protocol):
-    """What the server asks."""
-
-    def allows(
-        self,
-        principal: Principal,
-        host: str,
-        operation: Operation,
-        resource_type: ResourceType,
-        name: str = CLUSTER_NAME,
-    ) -> bool:
-        """May `principal`, from the address `host`, do this to the resource?"""
-
-    def allows_some(
-        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
-    ) -> bool:
-        """Is there any resource of the type that it may do this to (KIP-679)?"""
 
 
 class AclAuthorizer:
@@ -111,6 +93,7 @@ class AclAuthorizer:
         resource_type: ResourceType,
         name: str = CLUSTER_NAME,
     ) -> bool:
+        """May `principal`, from the address `host`, do this to the resource?"""
         key = (principal, host, operation, resource_type, name)
         decision = self._decisions.get(key)
         if decision is None:
@@ -149,9 +132,9 @@ class AclAuthorizer:
         return found
 
     def operations(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
-        """Bits of all that it may do to the resource, by the operations' codes (KIP-430)."""
-        return sum(
-            1 << operation
+        """The bits of all that it may do to the resource."""
+        return bits(
+            operation
             for operation in SUPPORTED[resource_type]
             if self.allows(principal, host, operation, resource_type, name)
         )
@@ -159,6 +142,7 @@ class AclAuthorizer:
     def allows_some(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
+        """Is there any resource of the type that it may do this to (KIP-679)?"""
         if principal in self._super_users:
             return True
 

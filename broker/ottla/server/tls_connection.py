@@ -37,15 +37,11 @@ RECORD_BYTES = 16 * 1024
 class TlsStream:
     """A TLS socket with a plain one's manners: it raises BlockingIOError where OpenSSL wants to wait."""
 
-    __slots__ = ("_sock", "close", "fileno", "getsockname", "pending", "shut_down")
+    __slots__ = ("_sock", "close")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
-        self.fileno = sock.fileno
         self.close = sock.close
-        self.getsockname = sock.getsockname
-        self.pending = sock.pending
-        self.shut_down = sock.unwrap
 
     def recv_into(self, space: memoryview) -> int:
         try:

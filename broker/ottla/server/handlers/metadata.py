@@ -26,13 +26,13 @@ from ottla.protocol.messages import (
     MetadataResponse,
 )
 from ottla.protocol.types import ZERO_UUID
+from ottla.security.acls import SUPPORTED, ResourceType, bits
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS, TopicCreator, is_legal_topic_name
 from ottla.server.handlers.first_view import FirstView
 
-# Bits are Kafka's AclOperation codes.
-TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+TOPIC_OPERATIONS = bits(SUPPORTED[ResourceType.TOPIC])
+CLUSTER_OPERATIONS = bits(SUPPORTED[ResourceType.CLUSTER])
 BROKERS_ENDPOINT = 1
 NO_LEADER = -1
 LISTENER_NOT_FOUND_FROM = 6
