@@ -10,7 +10,7 @@ Errors end here and nowhere else: a KafkaError becomes the API's own error respo
 Kafka, a malformed request, an unknown API or an unsupported version closes the connection; only ApiVersions
 of an unknown version is answered, with a version 0 body, error 35 and the range served (KIP-511).
 
-Called by ottla.server.connection with frames; routes come from ottla.server.handlers.
+Called by connections with frames; routes come from ottla.server.handlers.
 """
 
 from __future__ import annotations

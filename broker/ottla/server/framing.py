@@ -14,8 +14,7 @@ the log, so the buffer's bytes may not move while a request is being worked on. 
 - With a bound on all requests (`RequestMemory`) a frame is let in once its size is known; `starved` says
   that it was not, and that the connection has to wait.
 
-Called by ottla.server.connection; the shape (`space`, `received`) is also that of
-`asyncio.BufferedProtocol`, for the TLS transport to come. No I/O here.
+Called by ottla.server.plaintext_connection. No I/O here.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from ottla.server.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPool, RequestMemory
 from ottla.server.cold_reads import ColdReads
-from ottla.server.connection import FrameHandler, PlaintextConnection
+from ottla.server.connection import FrameHandler
 from ottla.server.connection_limits import ConnectionLimits
 from ottla.server.idle_watch import IdleWatch
+from ottla.server.plaintext_connection import PlaintextConnection
 from ottla.server.secure_listeners import SecureListener
 
 log = logging.getLogger(__name__)

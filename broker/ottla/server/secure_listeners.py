@@ -33,8 +33,9 @@ from ottla.security.scram import Lookup, ScramCredential, ScramServer
 from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, server_context
 from ottla.server.authenticator import Authenticator, Mechanism, SaslRules
-from ottla.server.connection import Connection, FrameHandler, PlaintextConnection
+from ottla.server.connection import Connection, FrameHandler
 from ottla.server.key_sets import KeySet
+from ottla.server.plaintext_connection import PlaintextConnection
 from ottla.server.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, cast
 
-from ottla.server.connection import PlaintextConnection
+from ottla.server.plaintext_connection import PlaintextConnection
 from ottla.storage.segment import FileSlice
 
 log = logging.getLogger(__name__)
