@@ -184,8 +184,9 @@ def test_a_cold_log_is_served_and_the_loop_never_waits_for_the_disk(
                 assert first.base_offset <= number < first.next_offset
         client.close()
         await broker.stop()
-        print(f"\n{waits.calls} reads and sends, {broker.cold_reads.loads} by threads, {waits.waits} waits")
-        return broker.cold_reads.loads, waits.waits
+        loads = broker.parts.cold_reads.loads
+        print(f"\n{waits.calls} reads and sends, {loads} by threads, {waits.waits} waits")
+        return loads, waits.waits
 
     run.run(write())
     with monkeypatch.context() as patch:
@@ -224,12 +225,12 @@ def test_offsets_of_many_cold_partitions_are_looked_up_together(
             await produce(client, 20, partition)
         waits = Waits(monkeypatch)
         for _ in range(5):
-            waits.waits, before = 0, broker.cold_reads.loads
+            waits.waits, before = 0, broker.parts.cold_reads.loads
             for partition in range(partitions):
                 evict(tmp_path / f"{TOPIC}-{partition}")
             assert await offsets_at(client, 1_000_700, partitions) == [700] * partitions
-            print(f"\n{waits.calls} reads, {broker.cold_reads.loads} by threads, {waits.waits} waits")
-            assert broker.cold_reads.loads > before
+            print(f"\n{waits.calls} reads, {broker.parts.cold_reads.loads} by threads, {waits.waits} waits")
+            assert broker.parts.cold_reads.loads > before
             if waits.waits <= 2:
                 break
         assert waits.waits <= 2

@@ -7,39 +7,29 @@ from itertools import chain
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-from ottla.server.dispatch import Dispatcher
-from ottla.server.listener import SocketServer
-from ottla.server.log_cleaner import LogCleaner
 from ottla.server.loop_usage import LoopUsage
 from ottla.server.metrics import broker, cluster
 from ottla.server.metrics.exposition import write
-from ottla.server.metrics.groups import Connect, GroupMetrics
-from ottla.server.routes import Rooms
+from ottla.server.metrics.groups import GroupMetrics
+from ottla.server.parts import Parts
 
 
 def broker_metrics(
-    rooms: Rooms,
-    server: SocketServer,
-    dispatcher: Dispatcher,
-    cleaner: LogCleaner,
-    usage: LoopUsage,
-    *,
-    phase: Callable[[], str],
-    connect: Connect,
+    parts: Parts, usage: LoopUsage, *, phase: Callable[[], str]
 ) -> Callable[[], Awaitable[bytes]]:
-    """What writes the text. `connect` reaches other brokers, for the ends of partitions that they lead."""
+    """What writes the text."""
     sources = broker.Sources(
         phase=phase,
-        replicas=rooms.replicas,
-        logs=rooms.logs,
-        server=server,
-        dispatcher=dispatcher,
-        purgatory=rooms.purgatory,
-        cleaner=cleaner,
+        replicas=parts.replicas,
+        logs=parts.logs,
+        server=parts.server,
+        dispatcher=parts.dispatcher,
+        purgatory=parts.purgatory,
+        cleaner=parts.cleaner,
         usage=usage,
-        topics=rooms.counters,
+        topics=parts.rooms.counters,
     )
-    groups = GroupMetrics(rooms.coordinator, rooms.replicas, rooms.cache, connect)
+    groups = GroupMetrics(parts.coordinator, parts.replicas, parts.cache, parts.connect)
     process = CollectorRegistry()
     ProcessCollector(registry=process)
 
@@ -47,7 +37,7 @@ def broker_metrics(
         await groups.prepare()
         families = chain(
             broker.families(sources),
-            cluster.families(rooms.controller, rooms.cache, rooms.replicas),
+            cluster.families(parts.controller, parts.cache, parts.replicas),
             groups.families(),
         )
         return await write(families) + generate_latest(process)
