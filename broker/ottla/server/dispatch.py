@@ -105,6 +105,11 @@ class Route:
         self.keeps_frame = self.api_key == ApiKey.PRODUCE
         """What is decoded refers to the frame's bytes: only records do."""
 
+    def handled_by(self, handle: SyncHandler | AsyncHandler) -> Route:
+        """The same API, before somebody else's handler."""
+        versions = (self.min_version, self.max_version)
+        return Route(self.request_class, handle, self.on_error, versions=versions)
+
 
 class Request:
     """A request on its way through a handler. Answer it once."""

@@ -22,6 +22,7 @@ from ottla.metadata.delegation_tokens import DelegationTokens
 from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.store import MetadataStore
+from ottla.protocol.api import ApiKey
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.replica_selector import SELECTORS
@@ -137,7 +138,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             counters=rooms.counters,
         ),
         OffsetsHandler(replicas, clock, rooms.cold_reads),
-        MetadataHandler(cache, creator, config, rooms.first_view),
+        MetadataHandler(cache, creator, config),
         FindCoordinatorHandler(
             cache, creator, rooms.coordinator.partition_for, transactions.coordinator.partition_for
         ),
@@ -183,5 +184,7 @@ def register(rooms: Rooms, dispatcher: Dispatcher) -> None:
     routes = [route for handler in handlers(rooms, dispatcher) for route in handler.routes()]
     if rooms.acls is not None:
         guard_of = guards(rooms.config, rooms.cache, lambda: rooms.controller.is_active)
-        routes = guard_all(routes, rooms.acls.authorizer, guard_of, rooms.first_view)
-    dispatcher.register(routes)
+        routes = guard_all(routes, rooms.acls.authorizer, guard_of)
+    # Before the cluster is known there are no brokers to name, and every topic would be one to create.
+    held = (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER)
+    dispatcher.register(rooms.first_view.hold(route) if route.api_key in held else route for route in routes)

@@ -54,9 +54,7 @@ def guarded(route: Route, guard: Guard, authorizer: AclAuthorizer) -> Route:
     async def handle_async(request: Request) -> Message:
         return judge(request) or await cast(Awaitable[Message], inner(request))
 
-    versions = (route.min_version, route.max_version)
-    new_handle = handle_async if route.is_async else handle
-    return Route(route.request_class, new_handle, route.on_error, versions=versions)
+    return route.handled_by(handle_async if route.is_async else handle)
 
 
 def cluster(operation: Operation, words: str | None = None) -> Guard:

@@ -26,8 +26,7 @@ from ottla.server.authorization.guarding import (
     resource,
     then,
 )
-from ottla.server.dispatch import Request, Route
-from ottla.server.handlers.first_view import FirstView
+from ottla.server.dispatch import Route
 
 TOPIC, GROUP, TRANSACTION = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 READ, WRITE, DELETE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DELETE, Operation.DESCRIBE
@@ -121,32 +120,9 @@ def guard_all(
     routes: Iterable[Route],
     authorizer: AclAuthorizer,
     guard_of: dict[ApiKey, Guard],
-    first_view: FirstView,
 ) -> list[Route]:
     """The routes with their guards. Raises KeyError for an API that nobody has thought about."""
-    behind = []
-    for route in routes:
-        if route.api_key in OPEN:
-            behind.append(route)
-            continue
-        route = guarded(route, guard_of[route.api_key], authorizer)
-        if route.api_key == ApiKey.METADATA:
-            # Before the cluster is known, every topic would be one to create.
-            route = _once_known(route, first_view)
-        behind.append(route)
-    return behind
-
-
-def _once_known(route: Route, first_view: FirstView) -> Route:
-    then_handle = route.handle
-
-    def handle(request: Request) -> None:
-        if not first_view.wait(request, lambda waited: _nothing(then_handle(waited))):
-            then_handle(request)
-
-    versions = (route.min_version, route.max_version)
-    return Route(route.request_class, handle, route.on_error, versions=versions)
-
-
-def _nothing(_: object) -> None:
-    return None
+    return [
+        route if route.api_key in OPEN else guarded(route, guard_of[route.api_key], authorizer)
+        for route in routes
+    ]

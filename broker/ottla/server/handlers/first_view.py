@@ -1,16 +1,18 @@
 """The moment between a broker's start and the controller's first UpdateMetadata: who asks meanwhile, waits.
 
-Called by the metadata handlers and the broker's start. Nobody waits longer than FIRST_VIEW_TIMEOUT_S: with no
-controller to be had, an answer that names no broker is the truth.
+Called with the routes that tell of the cluster, and by the broker's start. Kafka answers with no brokers
+then, which some clients take badly. Nobody waits longer than FIRST_VIEW_TIMEOUT_S: with no controller to be
+had, an answer that names no broker is the truth.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from ottla.metadata.cache import MetadataCache
-from ottla.server.dispatch import Request
+from ottla.server.dispatch import Request, Route, SyncHandler
 
 FIRST_VIEW_TIMEOUT_S = 3.0
 
@@ -23,6 +25,16 @@ class FirstView:
         self.reached = asyncio.Event()
         """Set once the cluster is known, or it was waited for long enough."""
         cache.on_update.append(self.release)
+
+    def hold(self, route: Route) -> Route:
+        """The route, for those who may have come too early."""
+        handle = cast(SyncHandler, route.handle)
+
+        def once_known(request: Request) -> None:
+            if not self.wait(request, handle):
+                handle(request)
+
+        return route.handled_by(once_known)
 
     def wait(self, request: Request, then: Callable[[Request], None]) -> bool:
         """Keep `request` for later, if it is too early to answer it."""

@@ -7,8 +7,8 @@ unknown topic is created when auto.create.topics.enable and the request allow it
 until then; an unknown topic id (version 12) is UNKNOWN_TOPIC_ID. Without an authorizer every operation is
 authorized, and said so where asked for.
 
-A broker that has just started knows no cluster until the controller's first UpdateMetadata, a moment later.
-Kafka answers with no brokers then, which some clients take badly; these requests wait for that moment here.
+A broker that has just started knows no cluster until the controller's first UpdateMetadata, a moment later:
+these requests wait for it (ottla.server.handlers.first_view).
 
 Left out on purpose: DescribeCluster for controllers (endpoint type 2 is KRaft's:
 UNSUPPORTED_ENDPOINT_TYPE).
@@ -29,7 +29,6 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import SUPPORTED, ResourceType, bits
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS, TopicCreator, is_legal_topic_name
-from ottla.server.handlers.first_view import FirstView
 
 TOPIC_OPERATIONS = bits(SUPPORTED[ResourceType.TOPIC])
 CLUSTER_OPERATIONS = bits(SUPPORTED[ResourceType.CLUSTER])
@@ -39,11 +38,8 @@ LISTENER_NOT_FOUND_FROM = 6
 
 
 class MetadataHandler:
-    def __init__(
-        self, cache: MetadataCache, creator: TopicCreator, config: BrokerConfig, first_view: FirstView
-    ) -> None:
+    def __init__(self, cache: MetadataCache, creator: TopicCreator, config: BrokerConfig) -> None:
         self._cache = cache
-        self._first_view = first_view
         self._creator = creator
         self._auto_create = config.get_bool("auto.create.topics.enable")
 
@@ -54,11 +50,6 @@ class MetadataHandler:
         ]
 
     def metadata(self, request: Request) -> None:
-        if self._first_view.wait(request, self._metadata):
-            return
-        self._metadata(request)
-
-    def _metadata(self, request: Request) -> None:
         message = request.decode(MetadataRequest)
         cache = self._cache
         version = request.version
@@ -158,11 +149,6 @@ class MetadataHandler:
         return result
 
     def describe_cluster(self, request: Request) -> None:
-        if self._first_view.wait(request, self._describe_cluster):
-            return
-        self._describe_cluster(request)
-
-    def _describe_cluster(self, request: Request) -> None:
         message = request.decode(DescribeClusterRequest)
         if message.endpoint_type != BROKERS_ENDPOINT:
             request.respond(
