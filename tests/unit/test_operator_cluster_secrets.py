@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ottla_operator.planning.certificates import Pair, certificates_in, renewal_reason
-from ottla_operator.planning.cluster_secrets import Data, Secrets, plan_secrets
+from ottla_operator.planning.cluster_secrets import Data, SecretsPlan, plan_secrets
 from ottla_operator.planning.listener_security import broker_subject, lifetime_of
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
@@ -31,7 +31,7 @@ CLUSTER = a_cluster()
 FIRST = plan_secrets(CLUSTER, NAMES, {}, NOW_MS)
 
 
-def again(found: dict[str, Data], now_ms: int = NOW_MS, names: Any = None, **spec: Any) -> Secrets:
+def again(found: dict[str, Data], now_ms: int = NOW_MS, names: Any = None, **spec: Any) -> SecretsPlan:
     return plan_secrets(a_cluster(**spec), NAMES if names is None else names, found, now_ms)
 
 

@@ -61,7 +61,7 @@ def secret_names(cluster: str) -> list[str]:
 
 
 @dataclass(slots=True)
-class Secrets:
+class SecretsPlan:
     """All of a cluster's Secrets as they should be, in the order in which they are needed."""
 
     data: dict[str, Data] = field(default_factory=dict)
@@ -71,11 +71,11 @@ class Secrets:
 
 def plan_secrets(
     cluster: BrokerCluster, brokers: Mapping[str, Sequence[str]], found: Mapping[str, Data], now_ms: int
-) -> Secrets:
+) -> SecretsPlan:
     """`brokers`: by the name of its file, under which names and addresses a broker is reached. `found`: the
     Secrets that are there."""
     name = cluster.metadata.name
-    planned = Secrets()
+    planned = SecretsPlan()
     clients = lifetime_of(cluster.spec.clients_ca)
     _authority(planned, clients_ca(name), clients, found, now_ms)
     lifetime = lifetime_of(cluster.spec.cluster_ca)
@@ -90,7 +90,7 @@ def plan_secrets(
 
 
 def _authority(
-    planned: Secrets, name: str, lifetime: Lifetime, found: Mapping[str, Data], now_ms: int
+    planned: SecretsPlan, name: str, lifetime: Lifetime, found: Mapping[str, Data], now_ms: int
 ) -> Pair:
     public = found.get(of_certificate(name), {})
     key, bundle = found.get(name, {}).get(CA_KEY), public.get(CA_CERTIFICATE)
@@ -115,7 +115,7 @@ def _authority(
 
 
 def _issued(
-    planned: Secrets,
+    planned: SecretsPlan,
     secret: str,
     authority: Pair,
     subjects: Mapping[str, Subject],
