@@ -30,6 +30,7 @@ from ottla.protocol import codec, frames
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, MalformedMessage
 from ottla.protocol.messages import (
+    ApiVersionsRequest,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 SETUP_S: Final = 30.0
 """As for TLS' handshake."""
 REAUTHENTICATION_MIN_S: Final = 1.0
-_API_VERSIONS_MAX: Final = 4
 
 
 class State(enum.Enum):
@@ -148,7 +148,7 @@ class Authenticator:
     def _take_request(self, connection: Connection, frame: memoryview) -> None:
         header = frames.parse_request_header(frame)
         if header.api_key == ApiKey.API_VERSIONS and self._state is State.VERSIONS:
-            if header.api_version <= _API_VERSIONS_MAX:
+            if header.api_version <= ApiVersionsRequest.max_version:
                 self._state = State.HANDSHAKE
             self._pass_on(connection, frame)
         elif header.api_key == ApiKey.SASL_HANDSHAKE and header.api_version <= 1:

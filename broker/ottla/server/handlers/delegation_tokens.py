@@ -112,11 +112,7 @@ class DelegationTokensHandler:
 
     async def describe(self, request: Request) -> DescribeDelegationTokenResponse:
         message = request.decode(DescribeDelegationTokenRequest)
-        error = self._refusal(request)
-        if error is ErrorCode.NONE and not self._tokens.enabled:
-            error = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
-        if error is not ErrorCode.NONE:
-            return DescribeDelegationTokenResponse(error_code=error)
+        self._require_tokens(request)
         owners = message.owners
         wanted = None if owners is None else [Principal(o.principal_type, o.principal_name) for o in owners]
         found = [t for t in self._tokens.all() if wanted is None or any(map(t.concerns, wanted))]
@@ -136,13 +132,17 @@ class DelegationTokensHandler:
             return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         return ErrorCode.NONE
 
-    def _of_request(self, request: Request, code: bytes) -> Token:
-        """The token that is to be changed. Raises KafkaError."""
+    def _require_tokens(self, request: Request) -> None:
+        """Raises KafkaError where there are none, or none to be told of."""
         error = self._refusal(request)
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
         if not self._tokens.enabled:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+
+    def _of_request(self, request: Request, code: bytes) -> Token:
+        """The token that is to be changed. Raises KafkaError."""
+        self._require_tokens(request)
         token = self._tokens.by_hmac(code)
         if token is None:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
