@@ -89,6 +89,9 @@ def test_joins_that_are_refused(ports: dict[str, int]) -> None:
         await talk.ask("no protocols", "anna", join("r", protocols=()), 9)
         await talk.ask("no protocol type", "anna", join("r", kind=""), 9)
         await talk.ask("what is left", "anna", DescribeGroupsRequest(groups=["r", ""]), 5)
+        for version in (3, 4, 5):
+            described = DescribeGroupsRequest(groups=["r", ""], include_authorized_operations=True)
+            await talk.ask(f"what may be done to it, v{version}", "anna", described, version)
         first = await talk.ask("an id first, v5", "anna", join("r"), 5)
         await talk.ask("an id first, v9", "bert", join("r"), 9)
         await talk.ask("a pending member", "carl", DescribeGroupsRequest(groups=["r"]), 5)

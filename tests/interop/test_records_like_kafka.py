@@ -21,6 +21,7 @@ from ottla.protocol.messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    DescribeClusterRequest,
     FetchRequest,
     ListOffsetsRequest,
     MetadataRequest,
@@ -293,6 +294,29 @@ def test_metadata_of_topics_that_are_not(ports: dict[str, int]) -> None:
         await ask(talk, "the same twice", MetadataRequest(topics=[row(name="known"), row(name="known")]), 9)
         may = MetadataRequest(topics=[row(name="made by nobody")], allow_auto_topic_creation=True)
         await ask(talk, "creation not allowed by the broker", may, 9)
+
+    same(ports, story)
+
+
+def test_what_may_be_done_where_nobody_is_asked(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        await make_topic(talk, "for-all")
+        row = MetadataRequest.MetadataRequestTopic
+        for version in (8, 9, 10, 11, 12):
+            topics = [row(name="for-all"), row(name="unknown")]
+            request = MetadataRequest(
+                topics=topics,
+                include_topic_authorized_operations=True,
+                include_cluster_authorized_operations=version < 11,
+            )
+            await ask(talk, "topics, cluster", request, version)
+        unknown = MetadataRequest(
+            topics=[row(name=None, topic_id=uuid.UUID(int=99))], include_topic_authorized_operations=True
+        )
+        await ask(talk, "an unknown id", unknown, 12)
+        for version in (0, 1):
+            described = DescribeClusterRequest(include_cluster_authorized_operations=True)
+            await ask(talk, "cluster", described, version)
 
     same(ports, story)
 

@@ -101,14 +101,13 @@ SUPPORTED: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (_O.DESCRIBE,),
     ResourceType.USER: (_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
 }  # fmt: skip
+"""What can be done to a resource."""
 
 
 def bits(operations: Iterable[Operation]) -> int:
-    """As `authorized_operations` has them (KIP-430)."""
+    """As the `authorized_operations` of answers have them (KIP-430)."""
     return sum(1 << operation for operation in operations)
 
-
-"""What can be done to a resource: the `authorized_operations` of answers (KIP-430)."""
 
 IMPLYING: Final[dict[Operation, tuple[Operation, ...]]] = {
     _O.DESCRIBE: (_O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER),

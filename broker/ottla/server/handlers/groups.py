@@ -3,7 +3,8 @@ SyncGroup 0-5, DescribeGroups 0-5, ListGroups 0-5, DeleteGroups 0-2, OffsetDelet
 
 Behaviour: all of it is ottla.coordinators'; this file gives it the request, its version and who asks, and
 says how each API reports an error. OffsetCommit 0 and OffsetFetch 0 are for offsets in ZooKeeper
-(`zookeeper_offsets`).
+(`zookeeper_offsets`). Without an authorizer every operation on a group is authorized, and DescribeGroups says
+so where it is asked.
 
 Left out on purpose: the new group protocol (KIP-848: ConsumerGroupHeartbeat) is not advertised.
 """
@@ -35,9 +36,11 @@ from ottla.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from ottla.security.acls import SUPPORTED, ResourceType, bits
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers.zookeeper_offsets import ZooKeeperOffsets
 
+GROUP_OPERATIONS = bits(SUPPORTED[ResourceType.GROUP])
 IN_ZOOKEEPER = 0
 """The version whose offsets are not in the group's log."""
 
@@ -96,7 +99,12 @@ class GroupsHandler:
 
     async def describe_groups(self, request: Request) -> DescribeGroupsResponse:
         message = request.decode(DescribeGroupsRequest)
-        return await self._coordinator.describe_groups(message, request.version, _context(request))
+        response = await self._coordinator.describe_groups(message, request.version, _context(request))
+        if message.include_authorized_operations:
+            for group in response.groups:
+                if not group.error_code:
+                    group.authorized_operations = GROUP_OPERATIONS
+        return response
 
     async def list_groups(self, request: Request) -> ListGroupsResponse:
         message = request.decode(ListGroupsRequest)

@@ -63,7 +63,8 @@ class MetadataHandler:
             topics = [self._asked_topic(topic, request, may_create) for topic in distinct]
         if message.include_topic_authorized_operations:
             for topic in topics:
-                topic.topic_authorized_operations = TOPIC_OPERATIONS
+                if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
+                    topic.topic_authorized_operations = TOPIC_OPERATIONS
         response = MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(node_id=b.id, host=b.host, port=b.port, rack=b.rack)
