@@ -59,9 +59,11 @@ class Transactions:
         self._partitions: int | None = None
         timeout_ms = config.get_int("request.timeout.ms")
         self._producer_ids = ProducerIds(self._ask_for_ids)
-        self._peers = Peers(cache, connect, timeout_s=timeout_ms / 1000)
+        # A marker may wait for replicas: on one connection what is verified would wait behind it.
+        for_markers, for_verification = (Peers(cache, connect, timeout_s=timeout_ms / 1000) for _ in range(2))
+        self._peers = (for_markers, for_verification)
         self.writer = MarkerWriter(replicas, purgatory, clock, timeout_ms=timeout_ms)
-        self._queues = MarkerQueues(config.broker_id, cache, self._peers, self.writer)
+        self.markers = MarkerQueues(config.broker_id, cache, for_markers, self.writer)
         self.coordinator = TransactionCoordinator(
             config=TransactionConfig.read(config.get_int),
             log=ReplicatedLog(
@@ -74,11 +76,11 @@ class Transactions:
                 load_buffer_bytes=config.get_int("transaction.state.log.load.buffer.size"),
             ),
             partition_count=self._partition_count,
-            markers=self._queues,
+            markers=self.markers,
             new_producer_id=self.new_producer_id,
             clock=clock,
         )
-        self.verifier = Verifier(config.broker_id, cache, self._peers, self.coordinator, replicas, clock)
+        self.verifier = Verifier(config.broker_id, cache, for_verification, self.coordinator, replicas, clock)
         purgatory.on_leader.append(self._leads)
         purgatory.on_not_leader.append(self._leads_no_more)
 
@@ -92,10 +94,11 @@ class Transactions:
         self.coordinator.start()
 
     async def stop(self) -> None:
-        await self._queues.stop()
+        await self.markers.stop()
         await self.verifier.stop()
         await self.coordinator.stop()
-        self._peers.close()
+        for peers in self._peers:
+            peers.close()
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         if VERIFICATION in names:
