@@ -1,0 +1,267 @@
+"""A client's requests in flight against a list of them: whatever is sent at once, waits, is throttled or not
+read meanwhile, all are handed out in order, none is held back for ever, and answers come in that order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Literal
+
+from connection_harness import Harness, framed
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ottla.server.connection import Connection, Slot
+from ottla.server.plaintext_connection import PARKED_MAX
+
+EXAMPLES = 100 if "OTTLA_EXPLORE" not in os.environ else 3000
+PRODUCE, FETCH = 0, 1
+BYTES_MAX = 300_000
+"""Of an answer; two fill the buffers of a socket."""
+SIZES = st.sampled_from((0, 0, 5000, BYTES_MAX))
+Fate = Literal["answered", "parked", "unanswered", "left"]
+RUNS = st.lists(
+    st.tuples(
+        st.sampled_from((PRODUCE, PRODUCE, FETCH)),
+        st.sampled_from((1, 2, PARKED_MAX + 1)),
+        st.sampled_from(("answered", "parked", "unanswered", "left")),
+    ),
+    min_size=1,
+    max_size=4,
+)
+"""Of requests of one kind, and what becomes of them at once."""
+
+
+class StoppedClock(asyncio.SelectorEventLoop):
+    """Its time is what the story says."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class Server(Harness):
+    """Does with a request, at once, what it is told to; the rest of them are left for later."""
+
+    def __init__(self, queued_max_bytes: int) -> None:
+        super().__init__(queued_max_bytes=queued_max_bytes)
+        self.fates: list[Fate] = []
+        """What becomes at once of each request that is sent."""
+        self.answers: list[bytes | None] = []
+        """Of each request that was handed out; b"" is yet to come, None never does."""
+        self.current: int | None = None
+        self.slots: dict[int, Slot] = {}
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        assert self.current is None, "one at a time"
+        self.current = len(self.requests)
+        self.requests.append(bytes(frame))
+        self.answers.append(b"")
+        may_park = self.is_produce(self.current)
+        assert may_park or not self.slots, "nothing but a Produce passes one that waits"
+        assert self.held <= PARKED_MAX  # with this one
+        match self.fates[self.current]:
+            case "answered":
+                self.answer(10)
+            case "parked" if may_park:
+                self.park()
+            case "unanswered":
+                self.answer_nothing()
+
+    @property
+    def held(self) -> int:
+        """Requests that wait, and those behind them that are answered already."""
+        first = min(self.slots, default=len(self.answers))
+        return sum(answer is not None for answer in self.answers[first:])
+
+    def is_produce(self, number: int) -> bool:
+        return self.requests[number][1] == PRODUCE
+
+    def answer(self, size: int) -> None:
+        number, self.current = self.current, None
+        assert number is not None
+        self.connection.respond((self._answer(number, size),))
+
+    def answer_nothing(self) -> None:
+        assert self.current is not None
+        self.answers[self.current], self.current = None, None
+        self.connection.skip_response()
+
+    def park(self) -> None:
+        number, self.current = self.current, None
+        assert number is not None
+        slot = self.connection.park()
+        assert slot is not None
+        self.slots[number] = slot
+
+    def answer_parked(self, number: int, size: int) -> None:
+        self.connection.respond_parked(self.slots.pop(number), (self._answer(number, size),))
+
+    def _answer(self, number: int, size: int) -> bytes:
+        self.answers[number] = answer = framed(number.to_bytes(4, "big") + bytes(size))
+        return answer
+
+
+class Pipelining(RuleBasedStateMachine):
+    @initialize(queued_max_bytes=st.sampled_from((-1, 5000)))
+    def connect(self, queued_max_bytes: int) -> None:
+        self.runner = asyncio.Runner(loop_factory=StoppedClock)
+
+        async def made() -> Server:
+            return Server(queued_max_bytes)
+
+        self.server = self.runner.run(made())
+        self.sent: list[bytes] = []
+        self.unsent = bytearray()
+        """What the client has yet to put into its socket, which may begin amid a frame."""
+        self.received = bytearray()
+        self.muted_until = 0.0
+        self.reads = True
+
+    def teardown(self) -> None:
+        if not hasattr(self, "runner"):
+            return
+        server = self.server
+        try:
+            while len(server.requests) < len(self.sent) or server.slots or server.current is not None:
+                before = len(server.requests), len(server.slots), server.current
+                self.send(10**9)
+                self.time_passes(10**6)
+                if server.current is not None:
+                    server.answer(10)
+                for number in list(server.slots):
+                    server.answer_parked(number, 10)
+                self.read(0)
+                assert before != (len(server.requests), len(server.slots), server.current), "none goes on"
+            self.read(0)
+            assert server.requests == self.sent
+            assert bytes(self.received) == b"".join(answer for answer in server.answers if answer)
+        finally:
+            server.connection.close()
+            server.client.close()
+            self.runner.close()
+
+    def settle(self) -> None:
+        """All do what they can do now."""
+        self.runner.run(self.server.turns(12))
+        while self.reads and self.receive(1 << 20):
+            self.runner.run(self.server.turns(12))
+
+    def receive(self, most: int) -> bool:
+        """Whether there was anything."""
+        try:
+            data = self.server.client.recv(most)
+        except BlockingIOError:
+            return False
+        assert data, "the broker closed the connection"
+        self.received += data
+        return True
+
+    # -- the client ----------------------------------------------------------------------------------
+
+    @rule(runs=RUNS, size=st.sampled_from((0, 50, 3000)), part=st.sampled_from((10**9, 10**9, 7, 1000)))
+    def ask(self, runs: list[tuple[int, int, Fate]], size: int, part: int) -> None:
+        for kind, count, fate in runs:
+            for _ in range(count):
+                request = kind.to_bytes(2, "big") + len(self.sent).to_bytes(4, "big") + bytes(size)
+                self.sent.append(request)
+                self.server.fates.append(fate)
+                self.unsent += framed(request)
+        self.send(part)
+
+    @rule(most=st.sampled_from((1, 100, 10**9)))
+    def send(self, most: int) -> None:
+        if self.unsent:
+            try:
+                count = self.server.client.send(self.unsent[:most])
+            except BlockingIOError:
+                return
+            del self.unsent[:count]
+            self.settle()
+
+    @rule(most=st.sampled_from((0, 0, 0, 3, 100_000)))
+    def read(self, most: int) -> None:
+        """All that comes from now on (0), or that much and then nothing."""
+        self.reads = not most
+        if most:
+            self.receive(most)
+        self.settle()
+
+    # -- the broker ----------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.server.current is not None)
+    @rule(how=st.sampled_from(("answer", "answer", "park", "park", "nothing")), size=SIZES)
+    def go_on(self, how: str, size: int) -> None:
+        """With the request that was left."""
+        server = self.server
+        assert server.current is not None
+        if how == "park" and server.is_produce(server.current):
+            server.park()
+        elif how == "nothing":
+            server.answer_nothing()
+        else:
+            server.answer(size)
+        self.settle()
+
+    @precondition(lambda self: self.server.slots)
+    @rule(
+        chosen=st.lists(st.integers(0, PARKED_MAX), min_size=1, max_size=PARKED_MAX),
+        size=SIZES,
+        together=st.booleans(),
+    )
+    def replicate(self, chosen: list[int], size: int, together: bool) -> None:
+        """Replicas have fetched what some that wait have brought."""
+        for choice in chosen:
+            if self.server.slots:
+                waiting = list(self.server.slots)
+                self.server.answer_parked(waiting[choice % len(waiting)], size)
+                if not together:
+                    self.settle()
+        self.settle()
+
+    @rule(duration_ms=st.sampled_from((0, 1, 100)))
+    def mute(self, duration_ms: int) -> None:
+        now = self.server.loop.time()
+        if duration_ms:
+            self.muted_until = max(self.muted_until, now + duration_ms / 1000)
+        self.server.connection.mute(duration_ms)
+
+    @rule(duration_ms=st.sampled_from((1, 1000, 1000)))
+    def time_passes(self, duration_ms: int) -> None:
+        loop = self.server.loop
+        assert isinstance(loop, StoppedClock)
+        loop.now += duration_ms / 1000
+        self.settle()
+
+    # -- what has to be ------------------------------------------------------------------------------
+
+    @invariant()
+    def requests_and_answers_keep_their_order(self) -> None:
+        server = self.server
+        assert server.requests == self.sent[: len(server.requests)]
+        expected = bytearray()
+        for answer in server.answers:
+            if answer == b"":
+                break
+            expected += answer or b""
+        assert expected.startswith(self.received)
+        if self.reads:
+            assert len(self.received) == len(expected), "an answer that is due does not come"
+
+    @invariant()
+    def nothing_is_held_back_without_a_reason(self) -> None:
+        server = self.server
+        arrived = sum(len(request) + 4 for request in self.sent) - len(self.unsent)
+        handed_out = len(server.requests)
+        if handed_out == len(self.sent) or arrived < sum(len(r) + 4 for r in self.sent[: handed_out + 1]):
+            return
+        passes = not server.slots or self.sent[handed_out][1] == PRODUCE
+        due = server.current is None and server.held < PARKED_MAX and passes
+        if due and self.reads and server.loop.time() >= self.muted_until:
+            raise AssertionError(f"request {handed_out} is never handed out")
+
+
+Pipelining.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=40)
+TestPipelining = Pipelining.TestCase
