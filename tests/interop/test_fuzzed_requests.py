@@ -3,27 +3,33 @@
 Each example is a request of an API and version that the broker serves, whole or damaged, about things that
 are there and things that are not. What may come of it is an answer, nothing (it waits), or a closed
 connection. With OTTLA_EXPLORE set other examples are drawn each time, and more of them.
+
+The same where there is an authorizer and the requests are a stranger's: nothing is told or changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_samples import RandomChoices, build
-from test_hostile_clients import HELLO, MIB, Subject, broker, correlation_id, framed, receive
+from strangers import ABROAD, EVERYTHING, HOME, Stranger, at_home, comparable, sample, served
+from test_hostile_clients import HELLO, MIB, Subject, broker, correlation_id, framed
 
-from ottla.protocol import codec, frames, messages
+from ottla.local.ports import wait_until
+from ottla.protocol import frames
+from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, CreateTopicsRequest
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
+from ottla.security.authorizer import CLASSES
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -37,11 +43,6 @@ FROM_BROKERS = {
 }
 """What brokers take each other's word for without an authorizer: only what is damaged is sent of these."""
 
-REQUESTS: dict[int, type[Message]] = {
-    cls.api_key: cls
-    for cls in (getattr(messages, name) for name in messages.__all__)
-    if cls.__name__.endswith("Request")
-}
 NAMES = (
     "t",
     "t",
@@ -88,31 +89,35 @@ class LikelyChoices(RandomChoices):
         return super().blob()
 
 
+SETTINGS = {"auto_create_topics_enable": "false", "socket_request_max_bytes": str(MIB)}
+
+
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
-    settings = {"auto_create_topics_enable": "false", "socket_request_max_bytes": str(MIB)}
-    with broker(tmp_path_factory.mktemp("fuzzed"), **settings) as it:
-        with it.connect() as sock:
-            topics = [
-                CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
-                for name in ("t", "compacted")
-            ]
-            sock.sendall(framed(CreateTopicsRequest(topics=topics, timeout_ms=60_000), 5))
-            receive(sock, int.from_bytes(receive(sock, 4), "big"))
+    with broker(tmp_path_factory.mktemp("fuzzed"), **SETTINGS) as it:
+        make_topics(it)
         yield it
 
 
-@pytest.fixture(scope="module")
-def served(subject: Subject) -> list[tuple[int, int]]:
+def make_topics(subject: Subject) -> None:
+    with Stranger(subject.port, HOME) as home:
+        topics = [
+            m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
+            for name in ("t", "compacted")
+        ]
+        home.ask(m.CreateTopicsRequest(topics=topics, timeout_ms=60_000), 5)
+
+
+def all_served(subject: Subject) -> list[tuple[int, int]]:
     """(API, version), all that the broker says it serves."""
-    with subject.connect() as sock:
-        sock.sendall(framed(ApiVersionsRequest(), 0))
-        frame = memoryview(receive(sock, int.from_bytes(receive(sock, 4), "big")))
-    answer = codec.decode(ApiVersionsResponse, 0, frame, 4)
-    assert answer.error_code == ErrorCode.NONE
-    found = [(k.api_key, v) for k in answer.api_keys for v in range(k.min_version, k.max_version + 1)]
+    found = [(int(key), version) for key, versions in served(subject.port).items() for version in versions]
     assert len(found) > 200
     return found
+
+
+@pytest.fixture(scope="module")
+def served_here(subject: Subject) -> list[tuple[int, int]]:
+    return all_served(subject)
 
 
 def damaged(request: bytes, rng: random.Random) -> bytes:
@@ -133,15 +138,19 @@ def damaged(request: bytes, rng: random.Random) -> bytes:
     return size.to_bytes(4, "big", signed=True) + bytes(data)
 
 
-def send(subject: Subject, data: bytes) -> None:
-    """And look whether anything comes; it need not."""
-    with subject.connect() as sock:
+def send(subject: Subject, data: bytes, host: str = HOME) -> bytes:
+    """What is answered at once, if anything."""
+    answer = bytearray()
+    with socket.create_connection(("127.0.0.1", subject.port), timeout=90, source_address=(host, 0)) as sock:
         sock.sendall(data)
         sock.settimeout(0.01)
-        try:
-            sock.recv(MIB)
-        except (TimeoutError, ConnectionResetError):
-            return
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
+            while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
+                chunk = sock.recv(MIB)
+                if not chunk:
+                    break
+                answer += chunk
+    return bytes(answer)
 
 
 def is_served(sock: socket.socket) -> None:
@@ -149,20 +158,142 @@ def is_served(sock: socket.socket) -> None:
     assert correlation_id(sock) == 1
 
 
-@settings(max_examples=EXAMPLES)
-@given(data=st.data())
-def test_no_request_harms_the_broker(
-    subject: Subject, served: list[tuple[int, int]], data: st.DataObject
-) -> None:
+def drawn(data: st.DataObject, served: list[tuple[int, int]], damaged_only: Collection[int] = ()) -> bytes:
     api_key, version = data.draw(st.sampled_from(served))
     seed = data.draw(st.integers(0, 2**32))
     rng = random.Random(seed)
-    message = build(REQUESTS[api_key], version, LikelyChoices(seed))
+    message = build(frames.REQUESTS[api_key], version, LikelyChoices(seed))
     request = frames.encode_request(message, version, 7, rng.choice(("fuzzer", "", "t")))
-    if api_key in FROM_BROKERS or rng.random() < 0.4:
-        request = damaged(request, rng)
+    return damaged(request, rng) if api_key in damaged_only or rng.random() < 0.4 else request
+
+
+@settings(max_examples=EXAMPLES)
+@given(data=st.data())
+def test_no_request_harms_the_broker(
+    subject: Subject, served_here: list[tuple[int, int]], data: st.DataObject
+) -> None:
     before = subject.memory()
-    send(subject, request)
+    send(subject, drawn(data, served_here, FROM_BROKERS))
     with subject.connect() as honest:
         is_served(honest)
     assert subject.memory() - before < 64 * MIB
+
+
+# --- from a stranger ----------------------------------------------------------------------------------
+
+SECRET = b"not for strangers"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    """Who comes from 127.0.0.1 may do everything; everybody else, nothing."""
+    lenient = {"authorizer_class_name": CLASSES[0], "allow_everyone_if_no_acl_found": "true"}
+    with broker(tmp_path_factory.mktemp("guarded"), **SETTINGS, **lenient) as it:
+        make_topics(it)
+        assert wait_until(lambda: SECRET in send(it, produced_and_fetched(it)), timeout_s=60)
+        with Stranger(it.port, HOME) as home:
+            entries = [(pattern, at_home(pattern)) for pattern in EVERYTHING]
+            rows = [
+                m.CreateAclsRequest.AclCreation(
+                    resource_type=pattern.resource_type,
+                    resource_name=pattern.name,
+                    resource_pattern_type=pattern.pattern_type,
+                    principal=entry.principal,
+                    host=entry.host,
+                    operation=entry.operation,
+                    permission_type=entry.permission,
+                )
+                for pattern, entry in entries
+            ]
+            home.ask(m.CreateAclsRequest(creations=rows), 3)
+        assert wait_until(lambda: knows_no_stranger(it), timeout_s=60)
+        yield it
+
+
+def produced_and_fetched(subject: Subject) -> bytes:
+    """Write what nobody else may read, and ask for it."""
+    secret = m.ProduceRequest.PartitionProduceData(
+        index=0, records=build_batch([Record(0, 1_700_000_000_000, None, SECRET)])
+    )
+    row = m.ProduceRequest.TopicProduceData(name="t", partition_data=[secret])
+    with Stranger(subject.port, HOME) as home:
+        home.ask(m.ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[row]), 9)
+    return framed(FETCH, 11)
+
+
+FETCH = m.FetchRequest(
+    max_bytes=MIB,
+    topics=[
+        m.FetchRequest.FetchTopic(
+            topic="t",
+            partitions=[m.FetchRequest.FetchPartition(partition=0, partition_max_bytes=MIB)],
+        )
+    ],
+)
+
+
+def knows_no_stranger(subject: Subject) -> bool:
+    """Whether the ACLs are in force: what is theirs is told at home, and abroad it is not."""
+    with Stranger(subject.port) as stranger:
+        groups = stranger.ask(m.DescribeAclsRequest(resource_type_filter=1), 1)
+    return SECRET not in send(subject, framed(FETCH, 11), ABROAD) and getattr(groups, "error_code", 0) == 31
+
+
+LOOKS: tuple[tuple[Message, int], ...] = (
+    (m.MetadataRequest(topics=None), 9),
+    (
+        m.ListOffsetsRequest(
+            topics=[
+                m.ListOffsetsRequest.ListOffsetsTopic(
+                    name=name,
+                    partitions=[
+                        m.ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
+                        for index in range(2)
+                    ],
+                )
+                for name in ("t", "compacted")
+            ]
+        ),
+        5,
+    ),
+    (
+        m.DescribeConfigsRequest(
+            resources=[
+                m.DescribeConfigsRequest.DescribeConfigsResource(resource_type=kind, resource_name=name)
+                for kind, name in ((2, "t"), (2, "compacted"), (4, "0"), (4, ""))
+            ]
+        ),
+        4,
+    ),
+    (m.DescribeAclsRequest(resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1), 3),
+    (m.ListGroupsRequest(), 4),
+    (m.ListTransactionsRequest(), 0),
+    (m.DescribeClientQuotasRequest(), 1),
+    (m.DescribeUserScramCredentialsRequest(users=None), 0),
+    (m.DescribeDelegationTokenRequest(owners=None), 3),
+)
+
+
+def looked_at(subject: Subject) -> list[Any]:
+    """All there is, as who may do everything sees it."""
+    with Stranger(subject.port, HOME) as home:
+        return [comparable(home.ask(request, version)) for request, version in LOOKS]
+
+
+def test_no_request_of_a_strangers_is_granted(guarded: Subject) -> None:
+    served_here, before, memory = all_served(guarded), looked_at(guarded), guarded.memory()
+    assert SECRET in send(guarded, framed(FETCH, 11))
+
+    @settings(max_examples=EXAMPLES)
+    @given(data=st.data())
+    def harmless(data: st.DataObject) -> None:
+        assert SECRET not in send(guarded, drawn(data, served_here), ABROAD)
+        with guarded.connect() as honest:
+            is_served(honest)
+        assert guarded.memory() - memory < 64 * MIB
+
+    for api_key, version in served_here:
+        whole = sample(frames.REQUESTS[ApiKey(api_key)], version, "t")
+        assert SECRET not in send(guarded, framed(whole, version), ABROAD)
+    harmless()
+    assert looked_at(guarded) == before
