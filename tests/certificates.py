@@ -119,8 +119,3 @@ def _builder(
         .not_valid_before(now - _DAY)
         .not_valid_after(now + 30 * _DAY)
     )
-
-
-def one_line(pem: str) -> str:
-    """As the value of a setting in a properties file."""
-    return pem.replace("\n", "\\n")

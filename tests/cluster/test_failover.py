@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from faults import leader_of, present_leader
 from judges import needs_kafka_jars
-from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+from verify import VerifiableProducer, check_all_kept
 
 from ottla.local.cluster import LocalCluster
 
@@ -45,13 +45,6 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str
     cluster.wait_until(lambda: cluster.fully_replicated(name), f"{name} to be whole again")
 
 
-def check(cluster: LocalCluster, topic: str, producer: VerifiableProducer) -> None:
-    producer.stop()
-    assert producer.errors == []
-    stored = read_topic(cluster.bootstrap, topic, PARTITIONS, expected=producer.acknowledged)
-    assert_nothing_lost_or_doubled(producer.acknowledged, stored)
-
-
 def test_a_leader_killed_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     with VerifiableProducer(cluster.bootstrap, topic, tmp_path) as producer:
         producer.wait_for(500)
@@ -62,7 +55,7 @@ def test_a_leader_killed_under_load(cluster: LocalCluster, topic: str, tmp_path:
         cluster.brokers[victim].start()
         cluster.wait_until(lambda: cluster.fully_replicated(topic), "the killed broker to be in sync again")
         producer.wait_for_more(500)
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)
 
 
 def test_the_controller_killed_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
@@ -74,7 +67,7 @@ def test_the_controller_killed_under_load(cluster: LocalCluster, topic: str, tmp
         producer.wait_for_more(1000)
         cluster.brokers[victim].start()
         cluster.wait_until(lambda: cluster.fully_replicated(topic), "the killed broker to be in sync again")
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)
 
 
 def test_a_leader_started_again_at_once_gives_way_to_others(
@@ -98,7 +91,7 @@ def test_a_leader_started_again_at_once_gives_way_to_others(
         cluster.wait_until(lambda: all(epochs()[p] > before[p] for p in led), "a new leader epoch")
         cluster.wait_until(lambda: cluster.fully_replicated(topic), "the killed broker to be in sync again")
         producer.wait_for_more(500)
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)
 
 
 def test_each_broker_shut_down_in_order_under_load(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
@@ -112,7 +105,7 @@ def test_each_broker_shut_down_in_order_under_load(cluster: LocalCluster, topic:
             producer.wait_for_more(200)
             broker.start()
             cluster.wait_until(lambda: cluster.fully_replicated(topic), "the broker to be in sync again")
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)
 
 
 def test_all_brokers_killed_at_once(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
@@ -124,7 +117,7 @@ def test_all_brokers_killed_at_once(cluster: LocalCluster, topic: str, tmp_path:
             broker.start()
         cluster.wait_until(lambda: cluster.fully_replicated(topic), "everything to come back")
         producer.wait_for_more(500)
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)
 
 
 def test_a_follower_that_was_away_leaves_the_isr_and_comes_back(
@@ -147,4 +140,4 @@ def test_a_follower_that_was_away_leaves_the_isr_and_comes_back(
         producer.wait_for_more(1000)
         cluster.brokers[away].start()
         cluster.wait_until(in_sync, "the follower to be back in the ISR")
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)

@@ -21,7 +21,7 @@ from judges import needs_kafka_jars
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from mixed import Kind, Seat
-from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+from verify import VerifiableProducer, check_all_kept
 
 from ottla.local.ports import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
@@ -151,10 +151,7 @@ def test_a_running_kafka_cluster_moves_to_ottla_broker_by_broker_and_back(
                 controllers.append((controller, runs[controller]))
                 producer.wait_for_more(200, timeout_s=120)
                 await_more_read(member)
-        producer.stop()
-        assert producer.errors == []
-        stored = read_topic(journey.bootstrap, TOPIC, PARTITIONS, expected=producer.acknowledged)
-        assert_nothing_lost_or_doubled(producer.acknowledged, stored)
+        stored = check_all_kept(producer, PARTITIONS)
         assert wait_until(lambda: member.seen >= set(stored), timeout_s=120)
         assert member.failures == []
         ends = {partition: max(o for p, o in stored if p == partition) + 1 for partition, _ in stored}

@@ -13,7 +13,7 @@ import pytest
 from faults import SETTINGS, make_the_first_lead
 from judges import needs_kafka_jars
 from network import Network, NetworkCluster, needs_namespaces
-from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+from verify import VerifiableProducer, check_all_kept
 
 from ottla.client.admin_types import PartitionDescription
 from ottla.local.cluster import run_admin
@@ -74,10 +74,7 @@ def heal_and_check(cluster: NetworkCluster, topic: str, producer: VerifiableProd
     cluster.network.heal()
     await_whole(cluster, topic)
     producer.wait_for_more(200, timeout_s=WAIT_S)
-    producer.stop()
-    assert producer.errors == []
-    stored = read_topic(cluster.bootstrap, topic, PARTITIONS, expected=producer.acknowledged)
-    assert_nothing_lost_or_doubled(producer.acknowledged, stored)
+    check_all_kept(producer, PARTITIONS)
 
 
 def test_a_controller_that_leads_is_cut_off(

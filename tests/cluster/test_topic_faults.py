@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Producer
 from faults import bring_back, cluster_for_faults, partition_of
 from judges import needs_kafka_jars
 from stubborn import send_to
-from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+from verify import VerifiableProducer, check_all_kept, read_topic
 
 from ottla.client.admin_types import Reassignment, TopicPartition
 from ottla.local.brokers import BrokerProcess
@@ -196,13 +196,6 @@ class Move:
         )
 
 
-def check(cluster: LocalCluster, topic: str, producer: VerifiableProducer) -> None:
-    producer.stop()
-    assert producer.errors == []
-    stored = read_topic(cluster.bootstrap, topic, 1, expected=producer.acknowledged)
-    assert_nothing_lost_or_doubled(producer.acknowledged, stored)
-
-
 def test_a_move_goes_on_when_its_target_died_and_is_back(cluster: LocalCluster, tmp_path: Path) -> None:
     move = Move(cluster, "to-a-dead-target")
     with VerifiableProducer(cluster.bootstrap, move.topic, tmp_path) as producer:
@@ -215,7 +208,7 @@ def test_a_move_goes_on_when_its_target_died_and_is_back(cluster: LocalCluster, 
         move.target_broker.start()
         move.wait_for_end(move.after)
         producer.wait_for_more(200)
-    check(cluster, move.topic, producer)
+    check_all_kept(producer, 1)
 
 
 def test_a_cancelled_move_leaves_nothing_behind(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -229,7 +222,7 @@ def test_a_cancelled_move_leaves_nothing_behind(cluster: LocalCluster, tmp_path:
             cluster.wait_until(lambda: move.replicas() == before, "all to know it")
         move.wait_for_end(before)
         producer.wait_for_more(200)
-    check(cluster, move.topic, producer)
+    check_all_kept(producer, 1)
 
 
 def test_a_move_outlives_its_controller(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -246,4 +239,4 @@ def test_a_move_outlives_its_controller(cluster: LocalCluster, tmp_path: Path) -
         cluster.brokers[move.controller].start()
         # It was told to delete its copy while it was away, and nobody tells it again: as in Kafka.
         move.wait_for_end(move.after, left_behind=(move.controller,))
-    check(cluster, move.topic, producer)
+    check_all_kept(producer, 1)

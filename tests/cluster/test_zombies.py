@@ -23,7 +23,7 @@ from faults import (
 )
 from judges import needs_kafka_jars
 from stubborn import batch_request, send_to, send_to_zombie
-from verify import VerifiableProducer, assert_nothing_lost_or_doubled, read_topic
+from verify import VerifiableProducer, check_all_kept, read_topic
 
 from ottla.client.admin_types import TopicPartition
 from ottla.local.brokers import BrokerProcess
@@ -88,13 +88,6 @@ class View:
         return {node.id for node in described.brokers}
 
 
-def check(cluster: LocalCluster, topic: str, producer: VerifiableProducer) -> None:
-    producer.stop()
-    assert producer.errors == []
-    stored = read_topic(cluster.bootstrap, topic, PARTITIONS, expected=producer.acknowledged)
-    assert_nothing_lost_or_doubled(producer.acknowledged, stored)
-
-
 def test_a_leader_that_was_stopped_loses_nothing_that_it_acknowledged(
     cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -126,7 +119,7 @@ def test_a_leader_that_was_stopped_loses_nothing_that_it_acknowledged(
     )
     for place in promised:
         assert stored.get(place, "").startswith("stubborn-"), f"acknowledged by a zombie, and lost: {place}"
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)
 
     # Its own copy is the same: let it lead, and read again.
     everything = [TopicPartition(topic, p) for p in range(PARTITIONS)]
@@ -163,7 +156,7 @@ def test_a_controller_that_was_stopped_decides_nothing(
         assert cluster.topic("by-a-zombie") is None
         cluster.create_topic("by-its-successor", partitions=3, replicas=3)
         producer.wait_for_more(300)
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)
 
 
 def test_a_follower_that_was_stopped_leaves_the_isr_for_its_lag_and_comes_back(
@@ -188,7 +181,7 @@ def test_a_follower_that_was_stopped_leaves_the_isr_for_its_lag_and_comes_back(
                 break
         assert had_a_session, "it left for the end of its session, and not for its lag"
         producer.wait_for_more(300)
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)
 
 
 def test_zookeeper_killed_under_load_and_started_on_the_same_data(
@@ -208,7 +201,7 @@ def test_zookeeper_killed_under_load_and_started_on_the_same_data(
         cluster.wait_until(lambda: leader_of(cluster, topic) not in (victim, -1), "a new leader")
         producer.wait_for_more(300)
         bring_back(cluster)
-    check(cluster, topic, producer)
+    check_all_kept(producer, PARTITIONS)
 
 
 def test_with_too_few_replicas_in_sync_acks_all_is_refused(cluster: LocalCluster, topic: str) -> None:

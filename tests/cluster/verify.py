@@ -45,6 +45,7 @@ class VerifiableProducer:
             *("--bootstrap-server", bootstrap, "--topic", topic, "--acks", "-1"),
             *("--throughput", str(per_second), "--producer.config", str(config)),
         )
+        self.bootstrap, self.topic = bootstrap, topic
         self.acknowledged: dict[tuple[int, int], str] = {}
         """(partition, offset) -> value."""
         self.errors: list[str] = []
@@ -151,6 +152,16 @@ def read_topic(
         return found
     finally:
         consumer.close()
+
+
+def check_all_kept(producer: VerifiableProducer, partitions: int) -> dict[tuple[int, int], str]:
+    """Stop the producer: it met no error, and its topic has what was acknowledged, once and in order. Returns
+    all that it has."""
+    producer.stop()
+    assert producer.errors == []
+    stored = read_topic(producer.bootstrap, producer.topic, partitions, expected=producer.acknowledged)
+    assert_nothing_lost_or_doubled(producer.acknowledged, stored)
+    return stored
 
 
 def _take(message: Message, found: dict[tuple[int, int], str], ended: set[int]) -> None:

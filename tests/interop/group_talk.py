@@ -166,16 +166,30 @@ def side_by_side(ports: Mapping[str, int], story: Story, timeout_s: float = 300)
     return dict(zip(ports, asyncio.run(tell_all()), strict=True))
 
 
-def same(ports: Mapping[str, int], story: Story) -> None:
-    """Tell the story to Apache Kafka and to Ottla: every answer has to be the same."""
-    told = side_by_side(ports, story)
+def same(ports: Mapping[str, int], story: Story) -> dict[str, Any]:
+    """Tell the story to Apache Kafka and to Ottla: every answer has to be the same. Returns them."""
+    return compare(side_by_side(ports, story))
+
+
+def compare(told: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Apache Kafka's answers by label, and Ottla's, which have to be the same. Returns them."""
     kafka, ours = told["Apache Kafka"], told["Ottla"]
     assert kafka, "nothing was asked"
-    differing = [label for label in kafka if ours.get(label) != kafka[label]]
-    assert not differing, "\n".join(
-        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
-    )
     assert ours.keys() == kafka.keys()
+    differing = [label for label in kafka if ours[label] != kafka[label]]
+    assert not differing, "\n".join(_difference(label, kafka[label], ours[label]) for label in differing)
+    return kafka
+
+
+def _difference(label: str, kafka: object, ours: object) -> str:
+    """The two answers, if they are long from shortly before where they part."""
+    texts = str(kafka), str(ours)
+    at = next((n for n, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+    start = max(0, at - 500)
+    return f"{label}, {len(texts[0])} and {len(texts[1])} characters, from {start}:\n" + "".join(
+        f"  {name}: {text[start : at + 500]}\n"
+        for name, text in zip(("Apache Kafka", "Ottla       "), texts, strict=True)
+    )
 
 
 # --- requests, in few words ----------------------------------------------------------------------------

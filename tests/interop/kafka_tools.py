@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import base64
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.apache_kafka import LEAN_JVM, java, kafka_classpath
+from bench.apache_kafka import run_tool
 
 _SOURCE = Path(__file__).with_name("java") / "Tools.java"
 _OUR_OWN = ("Tools$Ended: ended", "ended", "Tools$Ended")
@@ -40,23 +39,7 @@ def run_all(commands: Sequence[Command], directory: Path, timeout_s: float = 360
     asked = directory / "commands"
     rows = [(command.main_class, *command.arguments, command.stdin, command.awaited) for command in commands]
     asked.write_text("".join("\t".join(map(_base64, row)) + "\n" for row in rows))
-    classpath = kafka_classpath()
-    logging = Path(classpath).parent / "log4j.properties"
-    ran = subprocess.run(
-        [
-            java(),
-            *LEAN_JVM,
-            f"-Dlog4j.configuration=file:{logging}",
-            "-cp",
-            classpath,
-            str(_SOURCE),
-            str(asked),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    ran = run_tool(str(_SOURCE), [str(asked)], timeout_s=timeout_s)
     printed = [_printed(line) for line in ran.stdout.splitlines()]
     assert len(printed) == len(commands), f"ended after {len(printed)} of {len(commands)}: {ran.stderr}"
     for command, shown in zip(commands, printed, strict=True):

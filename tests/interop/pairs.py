@@ -5,7 +5,7 @@ Called by the tests of mixed clusters, which start them as their stories ask.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kazoo.client import KazooClient
@@ -13,12 +13,17 @@ from kazoo.exceptions import NoNodeError
 
 from bench.apache_kafka import KafkaBroker
 from ottla.local.brokers import BrokerProcess
-from ottla.local.ports import free_port
+from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 from ottla.metadata.znodes import PartitionState
 
 OURS, JAVA = 1, 2
+WAIT_S = 90.0
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    assert wait_until(lambda: bool(condition()), timeout_s=WAIT_S), f"never came true: {what}"
 
 
 class Pair:

@@ -5,7 +5,6 @@ anna administers (a super user), alice writes flights, bob reads them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from one_broker import one_broker
 
 from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import ChildProcess
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Message
@@ -56,13 +55,6 @@ def of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientSettings]:
         "auto.create.topics.enable": "false",
         "delegation.token.secret.key": "the key of keys",
     }
-    script = Path(__file__).with_name("single_broker.py")
-    ready, log = directory / "ready", directory / "broker.log"
-    arguments = [f"{name}={text}" for name, text in settings.items()]
-    broker = ChildProcess(
-        "broker", [sys.executable, str(script), str(directory / "data"), str(ready), *arguments], log=log
-    )
-    broker.start()
 
     def of_user(user: str) -> dict[str, str]:
         return {
@@ -74,9 +66,7 @@ def of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientSettings]:
             "log_level": "2",
         }
 
-    try:
-        assert wait_until(lambda: ready.exists() or not broker.running, timeout_s=120)
-        assert ready.exists(), log.read_text()
+    with one_broker(directory, settings):
         anna = AdminClient(of_user("anna"))
         topics = [NewTopic(name, 1, 1) for name in ("flights", "private")]
         for made in anna.create_topics(topics, request_timeout=60).values():
@@ -89,9 +79,6 @@ def of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientSettings]:
         for made in anna.create_acls(granted, request_timeout=60).values():
             made.result(timeout=120)
         yield of_user
-        assert "Traceback" not in log.read_text(), log.read_text()
-    finally:
-        broker.kill()
 
 
 def acl(

@@ -13,13 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.exceptions import NoNodeError
-from pairs import JAVA, OURS, Pair
+from pairs import JAVA, OURS, WAIT_S, Pair, until
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client.admin import AdminClient as OurAdmin
@@ -41,7 +40,6 @@ from tests.judges import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)
 
-WAIT_S = 90.0
 SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "controlled.shutdown.retry.backoff.ms": "200",
@@ -78,13 +76,6 @@ class Mixed(Pair):
         new = NewTopic(topic, num_partitions=len(assignment), replica_assignment=assignment)
         admin = self.admin()
         admin.create_topics([new])[topic].result(90)
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")

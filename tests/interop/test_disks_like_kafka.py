@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from group_talk import Talk, ready, side_by_side, until
+from group_talk import Talk, compare, ready, side_by_side, until
 from judges import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
@@ -209,14 +209,7 @@ def fill(port: int) -> None:
 
 
 def same(pair: Pair, story: Callable[[LogDirTalk], Coroutine[Any, Any, None]]) -> None:
-    told = side_by_side(pair.ports, lambda talk: story(LogDirTalk(talk, pair)), timeout_s=300)
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
-    assert kafka, "nothing was asked"
-    differing = [label for label in kafka if ours.get(label) != kafka[label]]
-    assert not differing, "\n".join(
-        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
-    )
-    assert ours.keys() == kafka.keys()
+    compare(side_by_side(pair.ports, lambda talk: story(LogDirTalk(talk, pair))))
 
 
 def test_what_cannot_be(pair: Pair) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from group_talk import kafka_and_ottla
+from group_talk import compare, kafka_and_ottla
 from judges import needs_kafka_jars
 
 from ottla.client.connection import BrokerConnection
@@ -216,13 +216,7 @@ def same(ports: dict[str, int], tell: Callable[[Story], Coroutine[Any, Any, None
     async def both() -> list[dict[str, object]]:
         return list(await asyncio.gather(*[told(port) for port in ports.values()]))
 
-    kafka, ours = asyncio.run(both())
-    assert kafka, "nothing was asked"
-    differing = [label for label in kafka if ours[label] != kafka[label]]
-    assert not differing, "\n".join(
-        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours[label]}" for label in differing
-    )
-    return kafka
+    return compare(dict(zip(ports, asyncio.run(both()), strict=True)))
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 13, 15, 17])

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import pytest
 from crc32c import crc32c
-from group_talk import Talk, kafka_and_ottla, side_by_side
+from group_talk import Talk, kafka_and_ottla, same
 from judges import needs_kafka_jars
 from test_records_like_kafka import SETTINGS, make_topic, produce
 
@@ -41,26 +41,6 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     directory: Path = tmp_path_factory.mktemp("formats")
     with kafka_and_ottla(directory, SETTINGS) as by_name:
         yield by_name
-
-
-def same(ports: dict[str, int], story: Story) -> None:
-    told = side_by_side(ports, story)
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
-    assert kafka, "nothing was asked"
-    assert ours.keys() == kafka.keys()
-    differing = [label for label in kafka if ours[label] != kafka[label]]
-    assert not differing, "\n".join(_difference(label, kafka[label], ours[label]) for label in differing)
-
-
-def _difference(label: str, kafka: object, ours: object) -> str:
-    """The two answers from shortly before where they part."""
-    texts = str(kafka), str(ours)
-    at = next((n for n, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
-    start = max(0, at - 100)
-    return f"{label}, {len(texts[0])} and {len(texts[1])} characters, from {start}:\n" + "".join(
-        f"  {name}: {text[start : at + 200]}\n"
-        for name, text in zip(("Apache Kafka", "Ottla       "), texts, strict=True)
-    )
 
 
 async def write(talk: Talk, label: str, topic: str, data: bytes, version: int = 9) -> None:

@@ -18,10 +18,12 @@ from confluent_kafka import Producer
 from group_talk import (
     Talk,
     commit,
+    compare,
     fetch_offsets,
     join,
     kafka_and_ottla,
     leave,
+    same,
     side_by_side,
     sync,
     until,
@@ -81,15 +83,6 @@ def make_topics(port: int) -> None:
     assert producer.flush(90) == 0
 
 
-def same(told: dict[str, dict[str, object]]) -> None:
-    kafka, ours = told["Apache Kafka"], told["Ottla"]
-    assert kafka, "nothing was asked"
-    differing = [label for label in kafka if ours.get(label) != kafka[label]]
-    assert not differing, "\n".join(
-        f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}" for label in differing
-    )
-
-
 async def expired(talk: Talk, group: str, topic: str) -> None:
     async def gone() -> bool:
         answer = await talk.send("watcher", fetch_offsets(group, {topic: [0]}), 7)
@@ -141,7 +134,7 @@ def test_offsets_expire_and_leave_tombstones(sides: Sides) -> None:
     for name, answers in told.items():
         for group in ("reads-t", "stays", "goes"):
             answers[f"written about {group}"] = written(sides.directory / DATA[name], group)
-    same(told)
+    compare(told)
     assert told["Ottla"]["written about goes"][0][0] == "GZIP"
     assert len(told["Ottla"]["written about goes"]) == 2
 
@@ -194,7 +187,7 @@ def test_kafka_consumer_groups_says_the_same(sides: Sides) -> None:
             request = commit("idle", -1, "", offset, topic=topic, partition=partition)
             await talk.ask(f"idle: {topic}-{partition}", "anna", request, 7)
 
-    same(side_by_side(sides.ports, story))
+    same(sides.ports, story)
     commands = []
     for port in sides.ports.values():
         for line in COMMANDS:

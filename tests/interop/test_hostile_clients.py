@@ -9,7 +9,6 @@ import contextlib
 import resource
 import select
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from one_broker import one_broker
 
 from ottla.local.ports import wait_until
-from ottla.local.processes import ChildProcess
 from ottla.protocol import frames
 from ottla.protocol.messages import (
     ApiVersionsRequest,
@@ -59,21 +58,10 @@ class Subject:
 
 @contextmanager
 def broker(directory: Path, **settings: str) -> Iterator[Subject]:
-    ready, log = directory / "ready", directory / "broker.log"
-    script = Path(__file__).with_name("single_broker.py")
-    given = [f"{name.replace('_', '.')}={text}" for name, text in settings.items()]
-    command = [sys.executable, str(script), str(directory / "data"), str(ready), *given]
-    process = ChildProcess("broker", command, log=log)
-    process.start()
-    try:
-        assert wait_until(lambda: ready.exists() or not process.running, timeout_s=120)
-        assert ready.exists(), log.read_text()
-        assert process.pid is not None
-        yield Subject(process.pid, int(ready.read_text()))
-        assert "Traceback" not in log.read_text(), log.read_text()
-        assert process.stop(timeout_s=60), "it must go on SIGTERM by itself"
-    finally:
-        process.kill()
+    """`_` in the names of settings is `.`."""
+    given = {name.replace("_", "."): text for name, text in settings.items()}
+    with one_broker(directory, given) as running:
+        yield Subject(running.pid, running.port)
 
 
 @pytest.fixture(scope="module")

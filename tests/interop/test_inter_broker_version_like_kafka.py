@@ -6,24 +6,22 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import java, needs_kafka_jars
-from pairs import JAVA, OURS, Pair
+from pairs import JAVA, OURS, WAIT_S, Pair, until
 
 from bench.apache_kafka import kafka_classpath
-from ottla.local.ports import wait_until
 from ottla.metadata import znodes
 from ottla.metadata.inter_broker import VERSIONS, InterBrokerVersion
 from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
 
 pytestmark = pytest.mark.timeout(420)
 
-WAIT_S = 90.0
 TEXTS = ("2.8", "2.8.1", "3.0", "3.5", "3.6.2", "3.7-IV2", "3.9", "3.9.1")
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
@@ -118,10 +116,6 @@ class Versions(Pair):
         finally:
             consumer.close()
         return values
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    assert wait_until(lambda: bool(condition()), timeout_s=WAIT_S), f"never came true: {what}"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import needs_kafka_jars
 from kazoo.exceptions import NoNodeError
-from pairs import JAVA, OURS, Pair
+from pairs import JAVA, OURS, WAIT_S, Pair, until
 
 from bench.apache_kafka import run_tool
 from ottla.client.connection import BrokerConnection
@@ -29,7 +29,6 @@ from ottla.protocol.messages import DescribeLogDirsRequest, MetadataRequest, Met
 
 pytestmark = pytest.mark.timeout(420)
 
-WAIT_S = 90.0
 SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "auto.create.topics.enable": "false",
@@ -95,13 +94,6 @@ class Mixed(Pair):
             lambda: all(metadata(port).controller_id == broker for port in self.ports.values()),
             "all know the controller",
         )
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.1)
 
 
 def metadata(port: int, topic: str | None = None) -> MetadataResponse:

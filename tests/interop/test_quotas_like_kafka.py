@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from group_talk import KAFKA_KEEPS, KEEP, Talk, ready, side_by_side, until
+from group_talk import Talk, kafka_and_ottla, same, until
 from judges import needs_kafka_jars
 from kazoo.client import KazooClient
 
-from bench.apache_kafka import KafkaBroker, run_tool
+from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
 from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
 from ottla.local.ports import free_port
-from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import messages as m
 from ottla.protocol.messages import (
     AlterClientQuotasRequest,
@@ -60,16 +59,7 @@ class Brokers(NamedTuple):
 
     def same(self, story: Story) -> dict[str, Any]:
         """Hold both conversations; every answer must be the same. Returns them."""
-        told = side_by_side({"Apache Kafka": self.kafka, "Ottla": self.ottla}, story)
-        kafka, ours = told["Apache Kafka"], told["Ottla"]
-        assert kafka, "nothing was asked"
-        differing = [label for label in kafka if ours.get(label) != kafka[label]]
-        assert not differing, "\n".join(
-            f"{label}:\n  Apache Kafka: {kafka[label]}\n  Ottla:        {ours.get(label)}"
-            for label in differing
-        )
-        assert ours.keys() == kafka.keys()
-        return kafka
+        return same({"Apache Kafka": self.kafka, "Ottla": self.ottla}, story)
 
     def quotas(self, root: str) -> dict[str, Any]:
         """All nodes of quotas under a root, with what they hold."""
@@ -97,26 +87,16 @@ class Brokers(NamedTuple):
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     needs_kafka_jars()
     directory = tmp_path_factory.mktemp("quotas")
-    with ExitStack() as running:
-        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-        running.callback(zookeeper.stop)
-        zookeeper.start()
-        kept = {**KAFKA_KEEPS, **SETTINGS}
-        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=kept)
-        ours = BrokerProcess(0, directory / "ottla", free_port())
-        running.callback(java.stop)
-        running.callback(ours.stop)
-        ours.write_properties(f"{zookeeper.connect}/ottla", {**KEEP, **SETTINGS})
-        ours.start_and_wait()
-        java.start()
-        tree = KazooClient(zookeeper.connect)
+    connects: list[str] = []
+    with kafka_and_ottla(directory, SETTINGS, prepare=connects.append) as ports, ExitStack() as running:
+        zookeeper = connects[0].partition("/")[0]
+        tree = KazooClient(zookeeper)
         running.callback(tree.close)
         running.callback(tree.stop)
         tree.start()
-        side_by_side({"Apache Kafka": java.port, "Ottla": ours.port}, ready)
-        for port in (java.port, ours.port):
+        for port in ports.values():
             run_admin([("127.0.0.1", port)], make_topic)
-        yield Brokers(zookeeper.connect, java.port, ours.port, tree, directory)
+        yield Brokers(zookeeper, *ports.values(), tree, directory)
 
 
 async def make_topic(client: AdminClient) -> None:

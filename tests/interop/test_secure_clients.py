@@ -9,7 +9,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +31,10 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
+from one_broker import one_broker
 
 from bench.apache_kafka import run_tool
 from ottla.local.ports import free_port, wait_until
-from ottla.local.processes import ChildProcess
 from ottla.protocol.messages import MetadataRequest
 from tests.interop.secured import OAUTH_MODULE, Place, SaslTalk, write_properties
 from tests.judges import needs_kafka_jars
@@ -86,8 +85,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory: Path = tmp_path_factory.mktemp("secure-clients")
     place = Place(directory / "keys")
     ports = {listener: free_port() for listener in LISTENERS}
-    ready, log = directory / "ready", directory / "broker.log"
-    script = Path(__file__).with_name("single_broker.py")
     key_set = write_key_set(directory / "keys.json", KEY)
     settings = place.settings(ports) | {
         "num.partitions": "1",
@@ -100,19 +97,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "listener.name.tokens.sasl.oauthbearer.expected.audience": "kafka,other",
         "listener.name.tokens.sasl.oauthbearer.expected.issuer": "the test",
     }
-    arguments = [f"{name}={text}" for name, text in settings.items()]
-    broker = ChildProcess(
-        "broker", [sys.executable, str(script), str(directory / "data"), str(ready), *arguments], log=log
-    )
-    broker.start()
-    try:
-        assert wait_until(lambda: ready.exists() or not broker.running, timeout_s=120)
-        assert ready.exists(), log.read_text()
-        yield Served(place, ports, log)
-        assert "Traceback" not in log.read_text(), log.read_text()
-        assert broker.stop(timeout_s=60)
-    finally:
-        broker.kill()
+    with one_broker(directory, settings) as broker:
+        yield Served(place, ports, broker.log)
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.timeout(420)
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with one_broker(tmp_path_factory.mktemp("broker")) as address:
-        yield address
+    with one_broker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.bootstrap
 
 
 @pytest.fixture

@@ -82,13 +82,13 @@ class Broker:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("broker")
-    settings = (
-        "transaction.state.log.replication.factor=1",
-        "transaction.state.log.min.isr=1",
-        "transaction.state.log.num.partitions=3",
-    )
-    with one_broker(directory, *settings) as bootstrap:
-        yield Broker(bootstrap, directory / "data")
+    settings = {
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "3",
+    }
+    with one_broker(directory, settings) as running:
+        yield Broker(running.bootstrap, directory / "data")
 
 
 def test_kafkas_own_producers_overlap(broker: Broker) -> None:
