@@ -72,13 +72,7 @@ def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = LEAN_JVM
     classpath = kafka_classpath()
     logging = Path(classpath).parent / "log4j.properties"
     options = [*jvm, f"-Dlog4j.configuration=file:{logging}"]
-    return [java(), *options, "-cp", classpath, main_class, *arguments]
-
-
-@lru_cache
-def java() -> str:
-    """Asking a Java for its version takes a tenth of a second: once is enough."""
-    return str(find_java())
+    return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
 
 
 def run_tool(

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from bench.apache_kafka import java
 from bench.maven import Artifact, fetch_jars
 from bench.paper.systems import BATCH, CLIENT_TIMEOUT_S, MESSAGE_BYTES, System
 from bench.sides import on_core
 from bench.tools import BROKER_CORE, run_client
+from ottla.local.java import find_java
 from ottla.local.ports import free_port, port_in_use, wait_until
 from ottla.local.processes import ChildProcess, StartFailed
 
@@ -60,7 +60,7 @@ class ActiveMq(System):
             self._broker.stop(timeout_s=30)
 
     def _java(self, heap: str) -> list[str]:
-        return [java(), f"-Xmx{heap}", "-cp", self._classpath, str(_LAUNCHER)]
+        return [str(find_java()), f"-Xmx{heap}", "-cp", self._classpath, str(_LAUNCHER)]
 
     @property
     def pids(self) -> list[int]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from bench.apache_kafka import java
 from bench.maven import Artifact, fetch_jars
 from bench.paper.systems import BATCH, CLIENT_TIMEOUT_S, MESSAGE_BYTES, System, Unavailable
 from bench.sides import on_core
 from bench.tools import BROKER_CORE, ToolFailed, run_client
+from ottla.local.java import find_java
 from ottla.local.ports import free_port, port_in_use, wait_until
 from ottla.local.processes import ChildProcess, StartFailed
 
@@ -121,7 +121,7 @@ class RabbitMq(System):
     def _run(self, queue: str, which: str, *arguments: str) -> float:
         uri = f"amqp://127.0.0.1:{self._port}"
         names = ("--queue", queue, "--routing-key", queue, "--auto-delete", "false", "--flag", "persistent")
-        command = [java(), "-Xmx512m", "-cp", self._classpath, "com.rabbitmq.perf.PerfTest"]
+        command = [str(find_java()), "-Xmx512m", "-cp", self._classpath, "com.rabbitmq.perf.PerfTest"]
         output = run_client([*command, "--uri", uri, *names, *arguments], CLIENT_TIMEOUT_S)
         return average_rate(output, which)
 

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -27,15 +28,21 @@ def find_java() -> Path:
     if found is None:
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on PATH"
         raise JavaUnusable(f"Java is missing: {where}. Install Java {JAVA_MIN} or 21, or set JAVA_HOME.")
-    ran = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=120, check=False)
+    _check_version(found)
+    return Path(found)
+
+
+@cache
+def _check_version(java: str) -> None:
+    """Once: it takes a tenth of a second. Raises JavaUnusable."""
+    ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=120, check=False)
     version = parse_java_version(ran.stderr + ran.stdout)
     if ran.returncode or version is None:
-        raise JavaUnusable(f"{found} -version failed: {(ran.stderr or ran.stdout).strip()[:200]}")
+        raise JavaUnusable(f"{java} -version failed: {(ran.stderr or ran.stdout).strip()[:200]}")
     if version < JAVA_MIN:
         raise JavaUnusable(
-            f"{found} is Java {version}; Java {JAVA_MIN} or 21 is needed. Set JAVA_HOME to one."
+            f"{java} is Java {version}; Java {JAVA_MIN} or 21 is needed. Set JAVA_HOME to one."
         )
-    return Path(found)
 
 
 def parse_java_version(text: str) -> int | None:
