@@ -16,8 +16,6 @@ from ottla.local.ports import free_port
 
 Kind = Literal["kafka", "ottla"]
 
-_SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC")
-
 
 class Seat:
     """An id, an address and a folder. `prefix`: where its brokers run (`network.Host`)."""
@@ -43,7 +41,6 @@ class Seat:
             host=host,
             port=self.port,
             settings=settings,
-            jvm=_SMALL_JVM,
         )
         self._ottla = BrokerProcess(broker, directory, self.port, host=host, prefix=prefix)
         self._ottla.write_properties(zookeeper, settings)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bench.apache_kafka import run_tool
 
-_SOURCE = Path(__file__).with_name("java") / "Tools.java"
+_PROGRAMS = Path(__file__).with_name("java")
 _OUR_OWN = ("Tools$Ended: ended", "ended", "Tools$Ended")
 """What the runner's own exception leaves in what a tool prints."""
 
@@ -34,12 +34,24 @@ class Printed(NamedTuple):
     err: str
 
 
+def program(name: str) -> str:
+    """One of this folder's own, over Kafka's classes: to be run as a tool."""
+    return str(_PROGRAMS / f"{name}.java")
+
+
+def run_program(name: str, *arguments: str, timeout_s: float = 250) -> str:
+    """What it printed; it must have ended well."""
+    done = run_tool(program(name), arguments, timeout_s=timeout_s)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def run_all(commands: Sequence[Command], directory: Path, timeout_s: float = 360) -> list[Printed]:
     """Run them one after the other; what each printed. `directory` gets the list of them."""
     asked = directory / "commands"
     rows = [(command.main_class, *command.arguments, command.stdin, command.awaited) for command in commands]
     asked.write_text("".join("\t".join(map(_base64, row)) + "\n" for row in rows))
-    ran = run_tool(str(_SOURCE), [str(asked)], timeout_s=timeout_s)
+    ran = run_tool(program("Tools"), [str(asked)], timeout_s=timeout_s)
     printed = [_printed(line) for line in ran.stdout.splitlines()]
     assert len(printed) == len(commands), f"ended after {len(printed)} of {len(commands)}: {ran.stderr}"
     for command, shown in zip(commands, printed, strict=True):

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
-from judges import java, needs_kafka_jars
+from judges import needs_kafka_jars
+from kafka_tools import run_program
 
-from bench.apache_kafka import KafkaBroker, kafka_classpath, run_tool
+from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
@@ -143,19 +144,12 @@ def some(name: str, count: int = 60) -> list[tuple[str, str | None]]:
 
 def transactions_by_java(bootstrap: str, *topics: str) -> None:
     """Half of them aborted, by overlapping producers."""
-    source = Path(__file__).with_name("java") / "Transactions.java"
-    command = [java(), "-cp", kafka_classpath(), str(source), bootstrap]
-    running = [
-        subprocess.Popen([*command, topic, topic, "8", "decided"], stderr=subprocess.PIPE, text=True)
-        for topic in topics
-    ]
-    try:
-        for each in running:
-            _, errors = each.communicate(timeout=WAIT_S)
-            assert each.returncode == 0, errors
-    finally:
-        for each in running:
-            each.kill()
+    with ThreadPoolExecutor() as pool:
+        list(
+            pool.map(
+                lambda topic: run_program("Transactions", bootstrap, topic, topic, "8", "decided"), topics
+            )
+        )
 
 
 def shown(bootstrap: str, isolation: str) -> dict[str, Found]:

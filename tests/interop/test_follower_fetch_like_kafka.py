@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -18,9 +17,10 @@ from typing import Any, TypeAlias, TypeVar
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import java, needs_kafka_jars
+from judges import needs_kafka_jars
+from kafka_tools import run_program
 
-from bench.apache_kafka import KafkaBroker, kafka_classpath
+from bench.apache_kafka import KafkaBroker
 from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
@@ -305,12 +305,9 @@ def test_what_the_leader_deletes_goes_from_followers_of_both_kinds(racks: Racks)
 
 def test_kafkas_consumer_reads_in_its_rack(racks: Racks) -> None:
     topic = "ours"
-    source = Path(__file__).with_name("java") / "NearestReplica.java"
-    command = [java(), "-cp", kafka_classpath(), str(source), racks.bootstrap, topic, "b", str(RECORDS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    said = dict(line.split() for line in done.stdout.splitlines())
-    assert int(said["records"]) == RECORDS, done.stdout + done.stderr
+    printed = run_program("NearestReplica", racks.bootstrap, topic, "b", str(RECORDS))
+    said = dict(line.split() for line in printed.splitlines())
+    assert int(said["records"]) == RECORDS, printed
     in_bytes = {n: int(said.get(f"node-{n}", 0)) for n in RACKS}
     assert in_bytes[NEAR] > RECORDS * EACH_BYTES
     assert in_bytes[TOPICS[topic][0]] < RECORDS * EACH_BYTES / 2, "the leader only told where to read"

@@ -4,7 +4,6 @@ kinds of broker work with the oldest one, with both kinds of controller, through
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import java, needs_kafka_jars
+from judges import needs_kafka_jars
+from kafka_tools import run_program
 from pairs import JAVA, OURS, WAIT_S, Pair, until
 
-from bench.apache_kafka import kafka_classpath
 from ottla.metadata import znodes
 from ottla.metadata.inter_broker import VERSIONS, InterBrokerVersion
 from ottla.protocol.messages import FetchRequest, ListOffsetsRequest
@@ -34,11 +33,7 @@ SETTINGS = {
 
 def test_the_versions_are_those_of_kafkas_table() -> None:
     needs_kafka_jars()
-    source = Path(__file__).with_name("java") / "ProtocolVersions.java"
-    command = [java(), "-cp", kafka_classpath(), str(source), *TEXTS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in run_program("ProtocolVersions", *TEXTS).splitlines()]
     ours = [InterBrokerVersion(name) for name in VERSIONS]
     assert lines[: len(VERSIONS)] == [
         [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
-from judges import java, needs_kafka_jars
+from judges import needs_kafka_jars
+from kafka_tools import run_program
 
-from bench.apache_kafka import kafka_classpath
 from ottla.protocol.compression import Codec
 from ottla.protocol.legacy_records import codec_of_message, decode_message_set, iter_messages
 from ottla.protocol.records import (
@@ -35,11 +34,7 @@ RECORDS = [
 
 def kafka(*arguments: str) -> str:
     needs_kafka_jars()
-    source = Path(__file__).with_name("java") / "RecordBatches.java"
-    command = [java(), "-cp", kafka_classpath(), str(source), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_program("RecordBatches", *arguments)
 
 
 @pytest.fixture(scope="module")

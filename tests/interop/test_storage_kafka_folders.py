@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +19,11 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import java, needs_kafka_jars
+from judges import needs_kafka_jars
+from kafka_tools import run_program
 from kazoo.client import KazooClient
 
-from bench.apache_kafka import KafkaBroker, kafka_classpath, run_tool
+from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
@@ -163,19 +163,7 @@ class Folder:
 
     def transactions_by_java(self, prefix: str, count: int) -> None:
         """Kafka's own producer: overlapping transactions, half of them aborted, the last two left open."""
-        source = Path(__file__).with_name("java") / "Transactions.java"
-        command = [
-            java(),
-            "-cp",
-            kafka_classpath(),
-            str(source),
-            self.bootstrap,
-            "transactions",
-            prefix,
-            str(count),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-        assert done.returncode == 0, done.stderr
+        run_program("Transactions", self.bootstrap, "transactions", prefix, str(count))
 
     def transactions(self, name: str) -> None:
         """Three, committed, aborted and left open."""

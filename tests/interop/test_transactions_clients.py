@@ -6,7 +6,6 @@ What a reader of committed records sees is told by librdkafka; what was written 
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,10 +17,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AIOKafkaTopicPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from judges import java, needs_kafka_jars
+from judges import needs_kafka_jars
+from kafka_tools import run_program
 from one_broker import one_broker
 
-from bench.apache_kafka import kafka_classpath, run_tool
+from bench.apache_kafka import run_tool
 from ottla.local.ports import wait_until
 
 WAIT_S = 150
@@ -93,11 +93,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def test_kafkas_own_producers_overlap(broker: Broker) -> None:
     topic = broker.topic()
-    source = Path(__file__).with_name("java") / "Transactions.java"
     needs_kafka_jars()
-    command = [java(), "-cp", kafka_classpath(), str(source), broker.bootstrap, topic, "j", "6", "decided"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert done.returncode == 0, done.stderr
+    run_program("Transactions", broker.bootstrap, topic, "j", "6", "decided")
     written = [f"j {who} {number} {n}" for number in range(6) for who in range(2) for n in range(3)]
     committed = [f"j {number % 2} {number} {n}" for number in range(6) for n in range(3)]
     assert sorted(broker.values(topic, "read_uncommitted")) == sorted(written)
