@@ -7,6 +7,7 @@ it, no admin server, in about 130 MB of memory (design, decision 8).
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,16 @@ from ottla.local.java import find_java
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import ChildProcess, StartFailed
 
+_JARS: Final = (
+    "zookeeper-",
+    "slf4j-api-",
+    "log4j-",
+    "netty-",
+    "snappy-java-",
+    "commons-io-",
+    "metrics-core-",
+)
+"""Of Spark's, what the server needs: it is up in half the time that it takes with all of them."""
 _CONFIG: Final = """\
 tickTime=2000
 dataDir={data_dir}
@@ -103,7 +114,7 @@ class EmbeddedZooKeeper:
             f"-Dlogback.configurationFile={self.data_dir.resolve() / 'logback.xml'}",
             f"-Dlog4j2.configurationFile={self.data_dir.resolve() / 'log4j2.properties'}",
             "-cp",
-            f"{jars}/*",
+            os.pathsep.join(str(jar) for name in _JARS for jar in sorted(jars.glob(f"{name}*.jar"))),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(config),
         ]
