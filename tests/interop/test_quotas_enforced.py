@@ -1,6 +1,6 @@
 """Clients and replicas that would be faster than they may, on a cluster of ours: how fast they are.
 
-The clients are librdkafka and kafka-python, the moves those of Kafka's own reassignment tool.
+The clients are librdkafka, kafka-python and fifty by hand, the moves those of Kafka's own reassignment tool.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ottla.client.connection import BrokerConnection
 from ottla.local.cluster import LocalCluster
 from ottla.local.ports import wait_until
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
+from ottla.protocol.records import Record, build_batch
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -160,6 +161,39 @@ def kafka_python_produces(cluster: LocalCluster, name: str) -> float:
     return meter.rate()
 
 
+def fifty_produce(cluster: LocalCluster, name: str) -> float:
+    """Fifty connections under one name, whose limit they share, each with a request under way at a time."""
+    meter = Meter()
+    topic = cluster.topic("t")
+    assert topic is not None
+    leader = cluster.brokers[topic.partitions[0].leader]
+    row = ProduceRequest.PartitionProduceData(
+        index=0, records=build_batch([Record(0, 1_700_000_000_000, None, b"v" * 1000)])
+    )
+    asked = ProduceRequest(
+        acks=1,
+        timeout_ms=90_000,
+        topic_data=[ProduceRequest.TopicProduceData(name="t", partition_data=[row])],
+    )
+    until = time.monotonic() + RUN_S
+
+    async def produce() -> None:
+        connection = await BrokerConnection.open(leader.host, leader.port, client_id=name, timeout_s=60)
+        try:
+            while time.monotonic() < until:
+                answer: ProduceResponse = await connection.request(asked, version=9, timeout_s=90)
+                assert answer.responses[0].partition_responses[0].error_code == 0
+                meter.add(1120)
+        finally:
+            connection.close()
+
+    async def all_produce() -> None:
+        await asyncio.gather(*(produce() for _ in range(50)))
+
+    asyncio.run(all_produce())
+    return meter.rate()
+
+
 def librdkafka_consumes(cluster: LocalCluster, name: str) -> tuple[float, int]:
     meter, throttle = Meter(), Throttle()
     consumer = Consumer(
@@ -203,6 +237,7 @@ def test_clients_are_slowed_to_their_limits(cluster: LocalCluster) -> None:
         "acks1": lambda name: librdkafka_produces(cluster, name, 1),
         "all": lambda name: librdkafka_produces(cluster, name, -1),
         "python": lambda name: (kafka_python_produces(cluster, name), 0),
+        "fifty": lambda name: (fifty_produce(cluster, name), 0),
         "reader": lambda name: librdkafka_consumes(cluster, name),
     }
     told: list[dict[str, tuple[float, int]]] = []
