@@ -21,6 +21,7 @@ class ManualLoop:
         self.now_s = 1000.0
         self.soon: list[Callable[[], Any]] = []
         self.timers: list[tuple[float, Callable[[], Any], ManualTimer]] = []
+        self.timers_made = 0
 
     def time(self) -> float:
         return self.now_s
@@ -30,6 +31,7 @@ class ManualLoop:
 
     def call_at(self, when_s: float, callback: Callable[[], Any]) -> ManualTimer:
         timer = ManualTimer()
+        self.timers_made += 1
         self.timers.append((when_s, callback, timer))
         return timer
 
@@ -174,6 +176,21 @@ def test_a_shorter_deadline_that_comes_later_is_kept() -> None:
     loop.advance(500 + 2 * TICK_MS)
     assert (slow.expired, quick.expired) == (0, 1)
     assert loop.armed() == 1
+
+
+def test_the_timer_is_for_those_who_still_wait() -> None:
+    loop, purgatory = make()
+    for _ in range(300):  # a follower that polls for half a second at most, and is answered at once
+        poll = FakeFetch([KEY], follower=True)
+        purgatory.watch_fetch(poll, 500)
+        loop.advance(TICK_MS)
+        purgatory.unwatch_fetch(poll)
+    late = FakeFetch([KEY])
+    purgatory.watch_fetch(late, 500)
+    assert loop.timers_made <= 10
+    loop.advance(500 + TICK_MS)
+    assert late.expired == 1
+    assert loop.armed() == 0
 
 
 def test_followers_hear_of_appends_and_consumers_of_commits() -> None:

@@ -289,12 +289,13 @@ class Purgatory:
         bucket = int(self._loop.time() * 1000 + timeout_ms) // TICK_MS + 1
         delayed.bucket = bucket
         members = self._buckets.get(bucket)
-        if members is None:
-            members = self._buckets[bucket] = {}
-            heapq.heappush(self._bucket_heap, bucket)
-            if self._timer is None or bucket < self._timer_bucket:
-                self._arm()
-        members[delayed] = None
+        if members is not None:
+            members[delayed] = None
+            return
+        self._buckets[bucket] = {delayed: None}
+        heapq.heappush(self._bucket_heap, bucket)
+        if self._timer is None or bucket < self._timer_bucket:
+            self._arm()
 
     def forget(self, delayed: Delayed) -> None:
         members = self._buckets.get(delayed.bucket)
@@ -305,8 +306,12 @@ class Purgatory:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._bucket_heap:
-            self._timer_bucket = self._bucket_heap[0]
+        heap, buckets = self._bucket_heap, self._buckets
+        while heap and not buckets[heap[0]]:
+            # All in it were completed in time.
+            del buckets[heapq.heappop(heap)]
+        if heap:
+            self._timer_bucket = heap[0]
             self._timer = self._loop.call_at(self._timer_bucket * TICK_MS / 1000, self._expire)
 
     def _expire(self) -> None:
