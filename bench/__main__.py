@@ -76,11 +76,11 @@ def main(
     results: list[Result] = []
     ran_on, began = machine(), time.monotonic()
     try:
-        for brokers in sorted({load.brokers for load in loads}):
+        for brokers, tls in sorted({(load.brokers, load.tls) for load in loads}):
             with ExitStack() as stack:
-                sides = _start(stack, brokers, said)
+                sides = _start(stack, brokers, tls, said)
                 for load in loads:
-                    if load.brokers == brokers:
+                    if (load.brokers, load.tls) == (brokers, tls):
                         # One by one, so that an end in between leaves what was measured.
                         results += [Result(load, run_load(load, sides, plan, said.print))]
     except (ToolFailed, StartFailed, JarsUnavailable) as error:
@@ -99,12 +99,12 @@ def main(
                 console.print(f"took {took_s / 60:.1f} min; load average before: {ran_on['load_average']}")
 
 
-def _start(stack: ExitStack, brokers: int, said: Console) -> list[Side]:
-    said.print(f"starting {brokers} broker{'s' if brokers > 1 else ''} of each kind")
+def _start(stack: ExitStack, brokers: int, tls: bool, said: Console) -> list[Side]:
+    said.print(f"starting {brokers} broker{'s' if brokers > 1 else ''} of each kind{' with TLS' * tls}")
     sides: list[Side] = []
     for kind in (OttlaSide, KafkaSide):
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
-        sides.append(stack.enter_context(kind(directory, brokers)))
+        sides.append(stack.enter_context(kind(directory, brokers, tls=tls)))
     return sides
 
 

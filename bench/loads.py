@@ -16,9 +16,10 @@ RECORD_BYTES: Final = 200
 
 @dataclass(frozen=True)
 class Produce:
-    """ProducerPerformance, as fast as it goes."""
+    """ProducerPerformance, as fast as it goes; in transactions of so many ms, if they have any."""
 
     settings: tuple[str, ...]
+    transaction_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,15 @@ class Load:
     records: int
     """A run's, about three seconds' worth on the slower side."""
     work: Produce | Consume | ProducePaced
+    tls: bool = False
+    """Clients come over TLS; the brokers' own connections stay as they are."""
 
 
 _64_KIB = ("batch.size=65536", "linger.ms=5")
 _16_KIB = ("batch.size=16384", "linger.ms=0")
 _SINGLE = ("batch.size=1", "linger.ms=0")
 _PACED = ("acks=1", *_16_KIB)
+_TRANSACTIONAL = ("acks=all", *_16_KIB)
 
 LOADS: Final = (
     Load("produce-64k", "64 KiB batches, acks=1", 1, 1_000_000, Produce(("acks=1", *_64_KIB))),
@@ -63,9 +67,14 @@ LOADS: Final = (
     Load("consume-disk", "consume from disk", 1, 3_000_000, Consume(cold=True)),
     Load("paced-idle", "2,000 records/s, nobody else", 1, 24_000, ProducePaced(_PACED, 2_000)),
     Load("paced-backlog", "2,000 records/s, cold backlog read", 1, 24_000, ProducePaced(_PACED, 2_000, 1024)),
+    Load("tls-64k", "TLS: 64 KiB batches, acks=1", 1, 500_000, Produce(("acks=1", *_64_KIB)), tls=True),
+    Load("tls-16k", "TLS: 16 KiB batches, acks=1", 1, 300_000, Produce(("acks=1", *_16_KIB)), tls=True),
+    Load("tls-consume", "TLS: consume from memory", 1, 2_000_000, Consume(cold=False), tls=True),
+    Load("transactions", "transactions of 10 ms, acks=all", 1, 200_000, Produce(_TRANSACTIONAL, 10)),
     Load("rf3-64k", "RF 3: 64 KiB batches, acks=all", 3, 500_000, Produce(("acks=all", *_64_KIB))),
     Load("rf3-16k", "RF 3: 16 KiB batches, acks=all", 3, 200_000, Produce(("acks=all", *_16_KIB))),
     Load("rf3-single", "RF 3: one record a request, acks=all", 3, 10_000, Produce(("acks=all", *_SINGLE))),
+    Load("rf3-transactions", "RF 3: transactions of 50 ms", 3, 100_000, Produce(_TRANSACTIONAL, 50)),
 )
 
 

@@ -99,7 +99,7 @@ class _Trial:
                 self._drop(side, self._topic)
             return self._measured(side, self._consume)
         if isinstance(work, Produce):
-            return self._measured(side, lambda s: self._produce(s, work.settings, -1))
+            return self._measured(side, lambda s: self._produce(s, work.settings, -1, work.transaction_ms))
         if not work.backlog_mib:
             return self._measured(side, lambda s: self._produce(s, work.settings, work.rate))
         with _backlog_reader(side, self._backlog) as got:
@@ -119,21 +119,30 @@ class _Trial:
             "pss_mib": after.pss_mib,
         }
 
-    def _produce(self, side: Side, settings: Sequence[str], rate: int) -> dict[str, float]:
-        load = self._load
+    def _produce(
+        self, side: Side, settings: Sequence[str], rate: int, transaction_ms: int = 0
+    ) -> dict[str, float]:
+        load, keys = self._load, side.keys
         command = producer_command(
-            side.bootstrap,
+            side.bootstrap if keys is None else side.tls_bootstrap,
             self._topic,
             records=load.records,
             record_bytes=RECORD_BYTES,
-            settings=settings,
+            settings=settings if keys is None else (*settings, *keys.client_settings),
             rate=rate,
+            transaction_ms=transaction_ms,
         )
         return produced(run_client(command), load.records)
 
     def _consume(self, side: Side) -> dict[str, float]:
-        command = consumer_command(side.bootstrap, self._topic, records=self._load.records)
-        return consumed(run_client(command), self._load.records)
+        keys, records = side.keys, self._load.records
+        if keys is None:
+            command = consumer_command(side.bootstrap, self._topic, records=records)
+        else:
+            command = consumer_command(
+                side.tls_bootstrap, self._topic, records=records, config=keys.client_properties
+            )
+        return consumed(run_client(command), records)
 
     def _fill(self, side: Side, topic: str, records: int, record_bytes: int) -> None:
         command = producer_command(

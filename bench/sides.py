@@ -4,7 +4,7 @@ Called by the runner. Each side has a ZooKeeper and a folder of its own. Brokers
 their first instruction (so a JVM sizes itself for one core, as it would in a pod with one), ZooKeeper beside
 the client. Brokers have their default settings but for what one machine needs: replicas of internal topics as
 many as there are brokers, no wait for further members of a group, and files of deleted topics gone after a
-second instead of a minute, lest a load pays for its predecessor's.
+second instead of a minute, lest a load pays for its predecessor's. Clients may come over TLS (`keys`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from bench.apache_kafka import STOCK_BROKER_JVM, KafkaBroker
+from bench.keys import Keys
 from bench.tools import BROKER_CORE, CLIENT_CORE
 from ottla.client.admin import AdminClient
 from ottla.local.brokers import BrokerProcess
@@ -46,11 +47,19 @@ class Side(ABC):
 
     name: str
 
-    def __init__(self, directory: Path, brokers: int, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, brokers: int, settings: Mapping[str, str] | None = None, *, tls: bool = False
+    ) -> None:
+        """With `tls` the brokers have a second listener, and there are `keys`."""
         self.directory = directory
         self.size = brokers
+        self.keys = Keys(directory / "keys") if tls else None
+        self._ports = [free_port() for _ in range(brokers)]
+        self._tls_ports = [free_port() for _ in range(brokers)] if tls else []
         self.settings = {
             "offsets.topic.replication.factor": str(brokers),
+            "transaction.state.log.replication.factor": str(brokers),
+            "transaction.state.log.min.isr": str(min(2, brokers)),
             "group.initial.rebalance.delay.ms": "0",
             "log.segment.delete.delay.ms": "1000",
             **(settings or {}),
@@ -91,8 +100,8 @@ class Side(ABC):
         """Start brokers that were stopped, where they were."""
 
     @property
-    @abstractmethod
-    def ports(self) -> list[int]: ...
+    def ports(self) -> list[int]:
+        return self._ports
 
     @property
     @abstractmethod
@@ -117,7 +126,16 @@ class Side(ABC):
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return _addresses(self.ports)
+
+    @property
+    def tls_bootstrap(self) -> str:
+        return _addresses(self._tls_ports)
+
+    def _settings_of(self, broker: int) -> Mapping[str, str]:
+        if self.keys is None:
+            return self.settings
+        return {**self.settings, **self.keys.settings(self._ports[broker], self._tls_ports[broker])}
 
     def kill_broker(self, broker: int) -> None:
         """SIGKILL, as a crash would."""
@@ -182,9 +200,11 @@ class OttlaSide(Side):
     name = "Ottla"
 
     def _start(self, zookeeper_connect: str) -> None:
-        self._brokers = [BrokerProcess(i, self.directory / str(i), free_port()) for i in range(self.size)]
+        self._brokers = [
+            BrokerProcess(i, self.directory / str(i), port) for i, port in enumerate(self._ports)
+        ]
         for broker in self._brokers:
-            broker.write_properties(zookeeper_connect, self.settings)
+            broker.write_properties(zookeeper_connect, self._settings_of(broker.broker_id))
             broker.start_and_wait()
 
     def _start_again(self) -> None:
@@ -207,10 +227,6 @@ class OttlaSide(Side):
             broker.stop()
 
     @property
-    def ports(self) -> list[int]:
-        return [broker.port for broker in self._brokers]
-
-    @property
     def pids(self) -> list[int]:
         return [broker.pid for broker in self._brokers if broker.pid is not None]
 
@@ -229,10 +245,11 @@ class KafkaSide(Side):
                 self.directory / str(i),
                 zookeeper_connect,
                 broker_id=i,
-                settings=self.settings,
+                port=port,
+                settings=self._settings_of(i),
                 jvm=STOCK_BROKER_JVM,
             )
-            for i in range(self.size)
+            for i, port in enumerate(self._ports)
         ]
         for broker in self._brokers:
             broker.start()
@@ -254,10 +271,6 @@ class KafkaSide(Side):
             broker.stop()
 
     @property
-    def ports(self) -> list[int]:
-        return [broker.port for broker in self._brokers]
-
-    @property
     def pids(self) -> list[int]:
         return [broker.pid for broker in self._brokers if broker.pid is not None]
 
@@ -265,3 +278,7 @@ class KafkaSide(Side):
         pid = self._brokers[broker].pid
         assert pid is not None, f"broker {broker} does not run"
         return pid
+
+
+def _addresses(ports: Sequence[int]) -> str:
+    return ",".join(f"127.0.0.1:{port}" for port in ports)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from bench.apache_kafka import java_command
@@ -27,22 +28,31 @@ class ToolFailed(Exception):
 
 
 def producer_command(
-    bootstrap: str, topic: str, *, records: int, record_bytes: int, settings: Sequence[str], rate: int = -1
+    bootstrap: str,
+    topic: str,
+    *,
+    records: int,
+    record_bytes: int,
+    settings: Sequence[str],
+    rate: int = -1,
+    transaction_ms: int = 0,
 ) -> list[str]:
-    """ProducerPerformance; `rate` is in records a second, -1: as fast as it goes."""
+    """ProducerPerformance; `rate` is in records a second, -1: as fast as it goes; 0 ms: no transactions."""
+    transactions = ("--transactional-id", topic, "--transaction-duration-ms", str(transaction_ms))
     return java_command(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)),
+        *(transactions if transaction_ms else ()),
         *("--throughput", str(rate), "--producer-props", f"bootstrap.servers={bootstrap}", *settings),
     )
 
 
-def consumer_command(bootstrap: str, topic: str, *, records: int) -> list[str]:
-    """ConsumerPerformance with a new group, from the start of the topic."""
+def consumer_command(bootstrap: str, topic: str, *, records: int, config: Path | None = None) -> list[str]:
+    """ConsumerPerformance with a new group, from the start of the topic; `config` has its properties."""
     return java_command(
         "org.apache.kafka.tools.ConsumerPerformance",
         *("--topic", topic, "--messages", str(records), "--bootstrap-server", bootstrap),
-        *("--timeout", "60000"),
+        *("--timeout", "60000", *(() if config is None else ("--consumer.config", str(config)))),
     )
 
 

@@ -79,7 +79,7 @@ def test_the_consumers_rate_leaves_out_the_groups_time() -> None:
 def test_every_load_has_a_key_of_its_own_and_can_be_chosen() -> None:
     assert len({load.key for load in LOADS}) == len(LOADS)
     assert chosen(()) == list(LOADS)
-    assert {load.key for load in chosen(("consume",))} == {"consume-memory", "consume-disk"}
+    assert {load.key for load in chosen(("consume",))} == {"consume-memory", "consume-disk", "tls-consume"}
     assert {load.brokers for load in chosen(("RF 3",))} == {3}
     for load in LOADS:
         assert not isinstance(load.work, Consume | ProducePaced) or load.brokers == 1
