@@ -32,6 +32,8 @@ SETUP_S = 30.0
 PIECE_BYTES = 64 * 1024
 """What is encrypted at once: four records of TLS."""
 RECORD_BYTES = 16 * 1024
+READ_TURN_BYTES = 256 * 1024
+"""What is decrypted of one connection before the others have their turn."""
 
 
 class TlsStream:
@@ -44,10 +46,18 @@ class TlsStream:
         self.close = sock.close
 
     def recv_into(self, space: memoryview) -> int:
+        """OpenSSL gives one record at a time: behind a full one there is mostly another."""
+        filled, most = 0, min(len(space), READ_TURN_BYTES)
         try:
-            return self._sock.recv_into(space)
+            while filled < most:
+                got = self._sock.recv_into(space[filled:most])
+                filled += got
+                if got < RECORD_BYTES:
+                    break
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
+            if not filled:
+                raise BlockingIOError from None
+        return filled
 
     def send(self, data: bytes | memoryview) -> int:
         try:

@@ -1,0 +1,73 @@
+"""What a TLS socket gives to a connection: as a plain one would, many records at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ottla.server.tls_connection import RECORD_BYTES, TlsStream
+from tests.certificates import Authority
+
+Pair = tuple[TlsStream, ssl.SSLSocket]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """The server's end, and the client's."""
+    authority = Authority()
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(authority.sign("broker").write_pem(tmp_path / "broker.pem"))
+    trusting = ssl.create_default_context(cadata=authority.pem)
+    ours, theirs = socket.socketpair()
+    with ThreadPoolExecutor(1) as thread:
+        shaken = thread.submit(trusting.wrap_socket, theirs, server_hostname="localhost")
+        server = serving.wrap_socket(ours, server_side=True)
+        client = shaken.result(60)
+    server.setblocking(False)
+    with server, client:
+        yield TlsStream(server), client
+
+
+def test_what_has_come_is_read_in_one_call(pair: Pair) -> None:
+    stream, client = pair
+    data = os.urandom(4 * RECORD_BYTES + 100)
+    client.sendall(data)
+    space = memoryview(bytearray(1 << 20))
+    assert stream.recv_into(space) == len(data)
+    assert space[: len(data)] == data
+    with pytest.raises(BlockingIOError):
+        stream.recv_into(space)
+
+
+def test_whole_records_with_nothing_behind_them_are_no_reason_to_wait(pair: Pair) -> None:
+    stream, client = pair
+    data = os.urandom(2 * RECORD_BYTES)
+    client.sendall(data)
+    space = memoryview(bytearray(1 << 20))
+    assert stream.recv_into(space) == len(data)
+
+
+def test_no_more_is_read_than_there_is_room_for(pair: Pair) -> None:
+    stream, client = pair
+    data = os.urandom(3 * RECORD_BYTES)
+    client.sendall(data)
+    space = memoryview(bytearray(RECORD_BYTES + 10))
+    assert stream.recv_into(space) == len(space)
+    assert space == data[: len(space)]
+    rest = memoryview(bytearray(1 << 20))
+    assert stream.recv_into(rest) == RECORD_BYTES - 10
+
+
+def test_the_end_comes_after_all_that_was_sent(pair: Pair) -> None:
+    stream, client = pair
+    client.sendall(bytes(RECORD_BYTES))
+    client.shutdown(socket.SHUT_RDWR)
+    space = memoryview(bytearray(1 << 20))
+    assert stream.recv_into(space) == RECORD_BYTES
+    assert stream.recv_into(space) == 0
