@@ -14,6 +14,8 @@ from ottla.protocol.errors import MalformedMessage
 from ottla.protocol.messages import (
     ApiVersionsResponse,
     DeleteGroupsRequest,
+    FetchRequest,
+    FetchResponse,
     MetadataRequest,
     MetadataResponse,
 )
@@ -70,6 +72,60 @@ def test_a_response_arrives_whole_however_it_is_cut(chunk: int) -> None:
         assert [len(broker.host) for broker in response.brokers] == [30_000] * 7
 
     asyncio.run(with_server(metadata, use, chunk))
+
+
+@pytest.mark.parametrize("chunk", [997, 65_536, 1 << 22])
+def test_a_fetchers_answers_stay_in_the_buffer_for_as_long_as_they_are_asked_for(chunk: int) -> None:
+    sizes = [10, 70_000, 300, 500_000, 1_000_000, 3_000_000, 70_000, 0]
+
+    def records(header: frames.RequestHeader) -> bytes:
+        number = header.correlation_id - 1
+        data = FetchResponse.PartitionData(
+            partition_index=number, records=bytes([number]) * sizes[number], high_watermark=-1
+        )
+        response = FetchResponse(
+            responses=[FetchResponse.FetchableTopicResponse(topic="t", partitions=[data])]
+        )
+        return frames.encode_response(response, header.api_version, header.correlation_id)
+
+    found: list[tuple[int, bytes]] = []
+
+    async def use(connection: BrokerConnection) -> None:
+        done = asyncio.Event()
+
+        def answered(response: FetchResponse) -> None:
+            (data,) = response.responses[0].partitions
+            found.append((data.partition_index, bytes(data.records or b"")))
+            if len(found) == len(sizes):
+                done.set()
+
+        for _ in sizes:
+            connection.send(FetchRequest(), 11, 60, answered)
+        kept = await connection.request(MetadataRequest())
+        await done.wait()
+        assert [len(broker.host) for broker in kept.brokers] == [30_000] * 7
+
+    def answer(header: frames.RequestHeader) -> bytes:
+        return records(header) if header.api_key == FetchRequest.api_key else metadata(header)
+
+    asyncio.run(with_server(answer, use, chunk))
+    assert found == [(number, bytes([number]) * size) for number, size in enumerate(sizes)]
+
+
+def test_what_was_requested_outlives_the_answers_behind_it() -> None:
+    def records(header: frames.RequestHeader) -> bytes:
+        data = FetchResponse.PartitionData(records=bytes([header.correlation_id]) * 1000, high_watermark=-1)
+        response = FetchResponse(
+            responses=[FetchResponse.FetchableTopicResponse(topic="t", partitions=[data])]
+        )
+        return frames.encode_response(response, header.api_version, header.correlation_id)
+
+    async def use(connection: BrokerConnection) -> None:
+        responses = [await connection.request(FetchRequest(), version=11) for _ in range(5)]
+        kept = [bytes(response.responses[0].partitions[0].records) for response in responses]
+        assert kept == [bytes([number]) * 1000 for number in range(1, 6)]
+
+    asyncio.run(with_server(records, use))
 
 
 def test_pipelined_requests_get_their_own_answers() -> None:

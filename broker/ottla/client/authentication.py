@@ -33,6 +33,7 @@ class _Held(NamedTuple):
     version: int
     deadline: float
     answered: Answered
+    keeps: bool
 
 
 class Authentication:
@@ -72,7 +73,9 @@ class Authentication:
         if answer.session_lifetime_ms > 0:
             self._renew_at = began + RENEW_AFTER * answer.session_lifetime_ms / 1000
 
-    def holds_up(self, message: Message, version: int, timeout_s: float, answered: Answered) -> bool:
+    def holds_up(
+        self, message: Message, version: int, timeout_s: float, answered: Answered, *, keeps: bool
+    ) -> bool:
         """Whether a request has to wait; then it is sent later from here."""
         if message.api_key in _OWN:
             return False
@@ -81,7 +84,7 @@ class Authentication:
                 return False
             self._held = []
             self._task = self._loop.create_task(self._renew())
-        self._held.append(_Held(message, version, self._loop.time() + timeout_s, answered))
+        self._held.append(_Held(message, version, self._loop.time() + timeout_s, answered, keeps))
         return True
 
     async def _renew(self) -> None:
@@ -94,7 +97,9 @@ class Authentication:
         for request in held:
             left_s = request.deadline - self._loop.time()
             try:
-                self._connection.send(request.message, request.version, left_s, request.answered)
+                self._connection.send(
+                    request.message, request.version, left_s, request.answered, keeps=request.keeps
+                )
             except Exception as e:
                 request.answered(e)
 

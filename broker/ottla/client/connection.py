@@ -1,12 +1,13 @@
 """One connection to a broker: requests out, responses matched by correlation id.
 
 Called by the replica fetchers, the controller's channels, the admin client and the operator. Invariants:
-a frame is received into a buffer of its own (so `records` in a response may be memoryviews of it for as long
-as the response lives); every request is answered exactly once, with a response, `ConnectionLost` or
-a time-out; versions are negotiated by ApiVersions before the first request (KIP-35).
+every request is answered exactly once, with a response, `ConnectionLost` or a time-out; versions are
+negotiated by ApiVersions before the first request (KIP-35).
 
 A fetcher sends one request after the other for ever, so a request costs no task, future or timer of its own:
-`send` calls back in the turn of the loop in which the response comes, and all time-outs share one timer.
+`send` calls back in the turn of the loop in which the response comes, and all time-outs share one timer. Its
+answers stay in the buffer they are received into: `records` are memoryviews of that until the callback
+returns. The response to a `request` has a frame of its own, for as long as it lives.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from ottla.security.clients import ClientSecurity
 _SIZE: Final = struct.Struct(">i")
 _CORRELATION: Final = struct.Struct(">i")
 _READ_BUFFER_BYTES: Final = 64 * 1024
+_READ_BUFFER_BYTES_MAX: Final = 2 * 1024 * 1024
+"""What it grows to for a fetcher, whose answers are mostly alike; a larger frame has a buffer of its own."""
 _FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 
 Answered: TypeAlias = Callable[[Any], None]
@@ -44,18 +47,22 @@ class UnsupportedApi(Exception):
 class _Waiting:
     """A request that was sent and not answered yet."""
 
-    __slots__ = ("answered", "api_key", "deadline", "version")
+    __slots__ = ("answered", "api_key", "deadline", "keeps", "version")
 
-    def __init__(self, api_key: int, version: int, deadline: float, answered: Answered) -> None:
+    def __init__(
+        self, api_key: int, version: int, deadline: float, answered: Answered, *, keeps: bool
+    ) -> None:
+        """`keeps`: the response outlives the callback."""
         self.api_key = api_key
         self.version = version
         self.deadline = deadline
         self.answered = answered
+        self.keeps = keeps
 
-    def arrived(self, frame: memoryview) -> None:
+    def arrived(self, frame: memoryview, *, borrowed: bool) -> None:
         response: Any
         try:
-            response = self._decoded(frame)
+            response = self._decoded(memoryview(bytes(frame)) if borrowed and self.keeps else frame)
         except Exception as problem:
             response = problem
         self.answered(response)
@@ -130,14 +137,16 @@ class _Channel(asyncio.BufferedProtocol):
             self._frame_filled += nbytes
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
-                self._deliver(frame)
+                self._deliver(memoryview(frame), borrowed=False)
             return
         self._filled += nbytes
         self._cut()
 
     def _cut(self) -> None:
-        """Take whole frames off the read buffer; give a frame that is not whole a buffer of its own."""
+        """Take whole frames off the read buffer. A frame that is not whole goes on there if it may be
+        borrowed, and else has a buffer of its own."""
         position = 0
+        view = memoryview(self._buffer)
         while self._filled - position >= 4:
             (size,) = _SIZE.unpack_from(self._buffer, position)
             if not 4 <= size <= _FRAME_BYTES_MAX:
@@ -146,23 +155,34 @@ class _Channel(asyncio.BufferedProtocol):
             position += 4
             end = position + size
             if end <= self._filled:
-                self._deliver(self._buffer[position:end])
+                self._deliver(view[position:end], borrowed=True)
                 position = end
                 continue
-            self._frame = bytearray(size)
-            self._frame_filled = self._filled - position
-            self._frame[: self._frame_filled] = memoryview(self._buffer)[position : self._filled]
-            position = self._filled
+            if self._next_is_kept() or size + 4 > _READ_BUFFER_BYTES_MAX:
+                self._frame = bytearray(size)
+                self._frame_filled = self._filled - position
+                self._frame[: self._frame_filled] = view[position : self._filled]
+                position = self._filled
+            else:
+                position -= 4
+                if size + 4 > len(view):
+                    self._buffer = bytearray(min(2 * (size + 4), _READ_BUFFER_BYTES_MAX))
+                break
         rest = self._filled - position
-        if rest and position:
-            self._buffer[:rest] = self._buffer[position : self._filled]
+        if rest and (position or self._buffer is not view.obj):
+            # Overlapping slices of one buffer are copied as memmove does.
+            memoryview(self._buffer)[:rest] = view[position : self._filled]
         self._filled = rest
 
-    def _deliver(self, frame: bytearray) -> None:
+    def _next_is_kept(self) -> bool:
+        """Answers come in the order of requests."""
+        return next((waiting.keeps for waiting in self._pending.values()), True)
+
+    def _deliver(self, frame: memoryview, *, borrowed: bool) -> None:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
         waiting = self._pending.pop(correlation_id, None)
         if waiting is not None:
-            waiting.arrived(memoryview(frame))
+            waiting.arrived(frame, borrowed=borrowed)
 
     def _abort(self, reason: str) -> None:
         assert self.transport is not None
@@ -245,23 +265,28 @@ class BrokerConnection:
         """Send a request, await its response. Raises ConnectionLost, UnsupportedApi, asyncio.TimeoutError."""
         chosen = self.version_of(type(message).api_key) if version is None else version
         answer: asyncio.Future[Any] = self._channel.loop.create_future()
-        self.send(message, chosen, timeout_s, partial(_settle, answer))
+        self.send(message, chosen, timeout_s, partial(_settle, answer), keeps=True)
         return await answer
 
-    def send(self, message: Message, version: int, timeout_s: float, answered: Answered) -> None:
-        """Send a request, and have `answered` called, once, with what `request` would return or raise. Raises
-        ConnectionLost instead when the connection is closed already."""
+    def send(
+        self, message: Message, version: int, timeout_s: float, answered: Answered, *, keeps: bool = False
+    ) -> None:
+        """Send a request, and have `answered` called, once, with what `request` would return or raise; views
+        in the response are valid no longer than the call, without `keeps`. Raises ConnectionLost instead when
+        the connection is closed already."""
         channel = self._channel
         if channel.lost is not None or channel.transport is None:
             raise ConnectionLost(str(channel.lost))
         authentication = self._authentication
-        if authentication is not None and authentication.holds_up(message, version, timeout_s, answered):
+        if authentication is not None and authentication.holds_up(
+            message, version, timeout_s, answered, keeps=keeps
+        ):
             return
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         frame = frames.encode_request(message, version, correlation_id, self._client_id)
         deadline = channel.loop.time() + timeout_s
-        channel.expect(correlation_id, _Waiting(message.api_key, version, deadline, answered))
+        channel.expect(correlation_id, _Waiting(message.api_key, version, deadline, answered, keeps=keeps))
         channel.transport.write(frame)
 
     def close(self) -> None:

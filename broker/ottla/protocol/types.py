@@ -202,9 +202,14 @@ class Struct(metaclass=StructMeta):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Struct) or canonical(type(self)) is not canonical(type(other)):
+        if type(self) is not type(other) and (
+            not isinstance(other, Struct) or canonical(type(self)) is not canonical(type(other))
+        ):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self._specs)
+        for name in self._specs:  # noqa: SIM110 - on the hot path: a generator would cost as much again
+            if getattr(self, name) != getattr(other, name):
+                return False
+        return True
 
     __hash__ = None  # type: ignore[assignment]
 
