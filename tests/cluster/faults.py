@@ -7,9 +7,13 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from kazoo.client import KazooClient
+
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import PartitionDescription, TopicPartition
+from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster, run_admin
+from ottla.metadata.former_session import FILE_NAME
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": "4000",
@@ -28,6 +32,16 @@ def cluster_for_faults(directory: Path, **settings: str) -> Iterator[LocalCluste
     more = {name.replace("_", "."): value for name, value in settings.items()}
     with LocalCluster(directory, settings={**SETTINGS, **more}) as running:
         yield running
+
+
+def close_session_of(cluster: LocalCluster, broker: BrokerProcess) -> None:
+    """As another client with the same session would: take it over, and close it."""
+    (file,) = broker.directory.glob(f"**/{FILE_NAME}")
+    session_id, _, password = file.read_text().strip().partition(":")
+    thief = KazooClient(cluster.zookeeper.connect, client_id=(int(session_id, 16), bytes.fromhex(password)))
+    thief.start(timeout=60)
+    thief.stop()
+    thief.close()
 
 
 def bring_back(cluster: LocalCluster) -> None:

@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import cluster_for_faults
+from faults import close_session_of, cluster_for_faults
 from judges import needs_kafka_jars
 from kazoo.client import KazooClient
 from verify import VerifiableProducer, check_all_kept
 
-from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
 from ottla.metadata import znodes
-from ottla.metadata.former_session import FILE_NAME
 
 PARTITIONS = 3
 pytestmark = pytest.mark.timeout(420)
@@ -41,16 +39,6 @@ def tree(cluster: LocalCluster) -> Iterator[KazooClient]:
     yield client
     client.stop()
     client.close()
-
-
-def close_session_of(cluster: LocalCluster, broker: BrokerProcess) -> None:
-    """As another client with the same session would: take it over, and close it."""
-    (file,) = broker.directory.glob(f"**/{FILE_NAME}")
-    session_id, _, password = file.read_text().strip().partition(":")
-    thief = KazooClient(cluster.zookeeper.connect, client_id=(int(session_id, 16), bytes.fromhex(password)))
-    thief.start(timeout=60)
-    thief.stop()
-    thief.close()
 
 
 def registered_in(tree: KazooClient, broker: int) -> int:
