@@ -22,6 +22,7 @@ from cryptography.x509.oid import NameOID
 
 PASSWORD = "secret-of-the-test"
 _DAY = datetime.timedelta(days=1)
+_MONTH = 30 * _DAY
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Authority:
         path.write_text(self.pem)
         return path
 
-    def sign(self, common_name: str, *, unit: str = "Tests") -> Certified:
-        """A certificate for this machine's loopback, by CN=…,OU=…,O=Ottla,C=SI."""
+    def sign(self, common_name: str, *, unit: str = "Tests", ends: datetime.timedelta = _MONTH) -> Certified:
+        """A certificate for this machine's loopback, by CN=…,OU=…,O=Ottla,C=SI; `ends` is from now."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [
@@ -99,7 +100,7 @@ class Authority:
             [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         )
         certificate = (
-            _builder(subject, self.certificate.subject, key.public_key())
+            _builder(subject, self.certificate.subject, key.public_key(), ends)
             .add_extension(names, critical=False)
             .sign(self._key, hashes.SHA256())
         )
@@ -107,7 +108,7 @@ class Authority:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime.timedelta = _MONTH
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -117,5 +118,5 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _DAY)
-        .not_valid_after(now + 30 * _DAY)
+        .not_valid_after(now + ends)
     )

@@ -1,6 +1,7 @@
-"""The contract suite of the metadata store: every test runs on both adapters.
+"""The contract suite of the metadata store: every test runs on both adapters, and once more over TLS.
 
-The ZooKeeper side runs against a real server (PySpark's jars); without Java it is skipped by name.
+The ZooKeeper side runs against a real server (PySpark's jars); without Java it is skipped by name. `secured`
+is that adapter with a client certificate, a login and node ACLs.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from secured_zookeeper import SecuredZooKeeper, access
 
 from ottla.local.java import JavaUnusable
 from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
@@ -40,12 +43,21 @@ WAIT_S = 90.0
 
 OpenStore = Callable[[], Awaitable[MetadataStore]]
 Scenario = Callable[[OpenStore], Awaitable[None]]
+Server = TypeVar("Server", EmbeddedZooKeeper, SecuredZooKeeper)
 
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    yield from started(EmbeddedZooKeeper(Path(tmp_path_factory.mktemp("zookeeper"))))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredZooKeeper]:
+    yield from started(SecuredZooKeeper(tmp_path_factory.mktemp("secured")))
+
+
+def started(server: Server) -> Iterator[Server]:
     try:
-        server = EmbeddedZooKeeper(Path(tmp_path_factory.mktemp("zookeeper")))
         server.start()
     except (JavaUnusable, ZooKeeperUnavailable) as missing:
         pytest.skip(f"ZooKeeper's server needs Java and PySpark's jars: {missing}")
@@ -58,7 +70,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
 _chroots = itertools.count()
 
 
-@pytest.fixture(params=["memory", "zookeeper"])
+@pytest.fixture(params=["memory", "zookeeper", "secured"])
 def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
     """Runs a scenario with a function that opens sessions on one empty tree, and closes them afterwards."""
     if request.param == "zookeeper":
@@ -66,6 +78,14 @@ def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
 
         def new() -> MetadataStore:
             return ZooKeeperStore(connect, 30_000)
+
+    elif request.param == "secured":
+        ensemble: SecuredZooKeeper = request.getfixturevalue("secured")
+        place = f"{ensemble.secure}/test/{next(_chroots)}"
+        ours = access(ensemble.tls() | {"zookeeper.set.acl": "true"}, ensemble.java_options())
+
+        def new() -> MetadataStore:
+            return ZooKeeperStore(place, 30_000, access=ours)
 
     else:
         tree = MemoryTree()
@@ -380,18 +400,8 @@ async def _expire(store: MetadataStore) -> None:
         store.expire()
         return
     assert isinstance(store, ZooKeeperStore)
-    from kazoo.client import KazooClient
-
     # A second connection that adopts the session and closes it: the server forgets the session.
-    client = store._client
-    thief = KazooClient(hosts=store._connect_string.partition("/")[0], client_id=client.client_id)
-
-    def steal() -> None:
-        thief.start(timeout=60)
-        thief.stop()
-        thief.close()
-
-    await asyncio.get_running_loop().run_in_executor(None, steal)
+    await store.end_session(store.session_token)
 
 
 def test_an_expired_session_is_reported_and_replaced_and_watches_go_on(run: Runner) -> None:

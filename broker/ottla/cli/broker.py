@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.state_file import state_file
+from ottla.metadata import zookeeper_access
 from ottla.metadata.config import BrokerConfig, ConfigError, read_properties
+from ottla.metadata.zookeeper_access import ZooKeeperAccess
 
 if TYPE_CHECKING:
     from ottla.server.broker import Broker
@@ -41,13 +44,17 @@ log = logging.getLogger("ottla")
     help="Keep one line there: starting, recovering, ready or stopping. For probes.",
 )
 def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: Path | None) -> None:
-    """Run one broker with a server.properties, as kafka-server-start.sh does."""
+    """Run one broker with a server.properties, as kafka-server-start.sh does.
+
+    Of the environment's KAFKA_OPTS, what concerns ZooKeeper counts: a JAAS file, and its client's properties.
+    """
     logging.basicConfig(
         stream=sys.stderr, level=log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     )
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
-        settings = read_properties(config_file)
+        properties = zookeeper_access.java_properties(os.environ.get(zookeeper_access.JAVA_OPTIONS, ""))
+        settings = zookeeper_access.settings_of(properties) | read_properties(config_file)
         for item in override:
             name, equals, value = item.partition("=")
             if not equals or not name.strip():
@@ -55,6 +62,7 @@ def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: 
             settings[name.strip()] = value
         config = BrokerConfig.from_properties(settings)
         _need(config)
+        access = ZooKeeperAccess.of(config, properties)
     except ConfigError as error:
         for problem in error.problems:
             click.echo(f"ottla broker: {problem}", err=True)
@@ -65,7 +73,7 @@ def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: 
     from ottla.server.broker import new_event_loop
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        raise SystemExit(runner.run(_serve(config, state)))
+        raise SystemExit(runner.run(_serve(config, access, state)))
 
 
 def _need(config: BrokerConfig) -> None:
@@ -87,7 +95,7 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(config: BrokerConfig, state: Path | None) -> int:
+async def _serve(config: BrokerConfig, access: ZooKeeperAccess, state: Path | None) -> int:
     """Start, serve until a signal, stop. The exit code: 0, or 1 when it could not start or died."""
     from ottla.server.broker import Broker
 
@@ -95,7 +103,7 @@ async def _serve(config: BrokerConfig, state: Path | None) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = Broker(config)
+    server = Broker(config, zookeeper_access=access)
     async with state_file(state, lambda: server.phase):
         return await _live(server, stopping)
 

@@ -75,12 +75,21 @@ class EmbeddedZooKeeper:
     """One standalone ZooKeeper server, on loopback unless told otherwise, as a child process."""
 
     def __init__(
-        self, data_dir: Path, port: int = 0, *, host: str = "127.0.0.1", prefix: Sequence[str] = ()
+        self,
+        data_dir: Path,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+        settings: str = "",
+        jvm: Sequence[str] = (),
     ) -> None:
-        """`prefix` is put before the command (nsenter, say)."""
+        """`prefix` is put before the command (nsenter, say); `settings` are more lines of zoo.cfg."""
         self.data_dir = data_dir
         self.host = host
         self._prefix = prefix
+        self._settings = settings
+        self._jvm = jvm
         self.port = port or free_port()
         self._process: ChildProcess | None = None
 
@@ -101,7 +110,8 @@ class EmbeddedZooKeeper:
         java, jars = find_java(), spark_jars()
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir / "zoo.cfg"
-        config.write_text(_CONFIG.format(data_dir=self.data_dir.resolve(), host=self.host, port=self.port))
+        own = _CONFIG.format(data_dir=self.data_dir.resolve(), host=self.host, port=self.port)
+        config.write_text(own + self._settings)
         (self.data_dir / "logback.xml").write_text(_LOGBACK)
         (self.data_dir / "log4j2.properties").write_text(_LOG4J2)
         command = [
@@ -110,6 +120,7 @@ class EmbeddedZooKeeper:
             "-Xmx256m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
+            *self._jvm,
             "-Dzookeeper.admin.enableServer=false",
             f"-Dlogback.configurationFile={self.data_dir.resolve() / 'logback.xml'}",
             f"-Dlog4j2.configurationFile={self.data_dir.resolve() / 'log4j2.properties'}",

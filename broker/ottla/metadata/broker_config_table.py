@@ -19,7 +19,11 @@ from ottla.metadata.config_def import (
     one_of,
 )
 from ottla.metadata.config_table import LONG_MAX, cleanup_policies, compression_types, timestamp_types
-from ottla.metadata.security_config_table import INERT_SECURITY_CONFIGS, SECURITY_CONFIGS
+from ottla.metadata.security_config_table import (
+    INERT_SECURITY_CONFIGS,
+    SECURITY_CONFIGS,
+    ZOOKEEPER_CONFIGS,
+)
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
     ConfigType.BOOLEAN,
@@ -448,6 +452,7 @@ BROKER_CONFIGS = ConfigDef(
         *(replace(key, dynamic=key.name in _DYNAMIC.split()) for key in [*_ACTED_UPON, *_INERT]),
         *SECURITY_CONFIGS,
         *INERT_SECURITY_CONFIGS,
+        *ZOOKEEPER_CONFIGS,
     ]
 )
 

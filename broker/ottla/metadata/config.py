@@ -2,7 +2,7 @@
 
 Called by whoever starts a broker (`ottla broker`, tests) and by every room that reads a setting; the operator
 checks a Topic's `spec.config` by the same table. Invariants: a `BrokerConfig` that exists is valid, and what
-Ottla cannot honour and would be unsafe to ignore (TLS, SASL, other authorizers) never becomes one.
+Ottla cannot honour and would be unsafe to ignore (Kerberos, other authorizers) never becomes one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ottla.metadata import zookeeper_access
 from ottla.metadata.address_limits import parse_address_limits
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, QUOTA_CONFIGS, WITHOUT_EFFECT
 from ottla.metadata.config_def import ConfigDef, ConfigError, ConfigKey, ConfigType, Value
@@ -52,10 +53,8 @@ __all__ = [
 _REFUSED: Final = {
     "process.roles": "KRaft is not served; Ottla keeps its metadata in ZooKeeper",
     "control.plane.listener.name": "a control plane listener of its own is not served yet",
-    "zookeeper.set.acl": "node ACLs are not served yet",
 }
 _REFUSED_BY_PREFIX: Final = {
-    "zookeeper.ssl.": "TLS to ZooKeeper is not served yet",
     "remote.log.": "tiered storage is not served",
     "controller.quorum.": "KRaft is not served; Ottla keeps its metadata in ZooKeeper",
 }
@@ -68,7 +67,6 @@ _NOT_HERE: Final = frozenset(
         "early.start.listeners",
         "node.id",
         "security.providers",
-        "zookeeper.clientCnxnSocket",
         "zookeeper.metadata.migration.enable",
     )
 )
@@ -373,6 +371,7 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     connect = values["zookeeper.connect"]
     if connect and not is_connect_string(str(connect)):
         problems.append(f"zookeeper.connect={connect}: must be HOST:PORT[,HOST:PORT…][/chroot]")
+    problems += zookeeper_access.problems(values)
     map_bytes, threads = values["log.cleaner.dedupe.buffer.size"], values["log.cleaner.threads"]
     if isinstance(map_bytes, int) and isinstance(threads, int) and map_bytes // max(1, threads) <= 1 << 20:
         problems.append(

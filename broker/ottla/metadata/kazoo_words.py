@@ -5,20 +5,25 @@ Called by the ZooKeeper adapter.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionLoss,
+    InvalidACLError,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     OperationTimeoutError,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
     UnimplementedError,
 )
 from kazoo.exceptions import ConnectionClosedError as KazooConnectionClosed
+from kazoo.security import ACL
 
 from ottla.metadata.store import (
     BadVersion,
@@ -31,10 +36,16 @@ from ottla.metadata.store import (
     OperationResult,
     SetData,
     Stat,
+    StoreDenied,
     StoreError,
     StoreUnavailable,
 )
 
+_DENIED = {
+    NoAuthError: "denied by the node's ACL: it belongs to somebody else",
+    InvalidACLError: "zookeeper.set.acl=true: ZooKeeper has authenticated nobody that it could belong to",
+    SessionClosedRequireSaslError: "this ZooKeeper lets nobody in who has not authenticated",
+}
 _LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooConnectionClosed)
 
 
@@ -42,10 +53,11 @@ class Unimplemented(StoreError):
     """The ensemble does not know that kind of request."""
 
 
-def add_to(transaction: Any, operation: Operation) -> None:
+def add_to(transaction: Any, operation: Operation, acls: Sequence[ACL]) -> None:
+    """`acls` are for a node to create."""
     if isinstance(operation, Create):
         transaction.create(
-            operation.path, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequential
+            operation.path, operation.data, acls, ephemeral=operation.ephemeral, sequence=operation.sequential
         )
     elif isinstance(operation, SetData):
         transaction.set_data(operation.path, operation.data, operation.version)
@@ -84,6 +96,8 @@ def translate(path: str, error: BaseException) -> StoreError:
         return Unimplemented(path)
     if isinstance(error, NotEmptyError):
         return NotEmpty(path)
+    if type(error) in _DENIED:
+        return StoreDenied(path, _DENIED[type(error)])
     if isinstance(error, _LOST):
         return StoreUnavailable(path, type(error).__name__)
     assert isinstance(error, KazooException | Exception)

@@ -1,4 +1,4 @@
-"""A broker's security settings in Kafka 3.9: TLS, SASL, delegation tokens, ZooKeeper's own.
+"""A broker's security settings in Kafka 3.9: TLS, SASL, delegation tokens, the way to ZooKeeper.
 
 Called by `broker_config_table`, which adds them to the others. Names, types, defaults, ranges and which are
 dynamic are Kafka 3.9.1's. Most may be given for one listener, or one mechanism of it, by a prefix:
@@ -81,6 +81,24 @@ _WITHOUT_EFFECT = """
     *ssl.trustmanager.algorithm STRING PKIX
 """
 
+_ZOOKEEPER = """
+    zookeeper.clientCnxnSocket STRING -
+    zookeeper.set.acl BOOLEAN false
+    zookeeper.ssl.cipher.suites LIST -
+    zookeeper.ssl.client.enable BOOLEAN false
+    zookeeper.ssl.crl.enable BOOLEAN false
+    zookeeper.ssl.enabled.protocols LIST -
+    zookeeper.ssl.endpoint.identification.algorithm STRING HTTPS
+    zookeeper.ssl.keystore.location STRING -
+    zookeeper.ssl.keystore.password PASSWORD -
+    zookeeper.ssl.keystore.type STRING -
+    zookeeper.ssl.ocsp.enable BOOLEAN false
+    zookeeper.ssl.protocol STRING TLSv1.2
+    zookeeper.ssl.truststore.location STRING -
+    zookeeper.ssl.truststore.password PASSWORD -
+    zookeeper.ssl.truststore.type STRING -
+"""
+
 STORE_SETTINGS = frozenset(
     (
         *("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password", "ssl.key.password"),
@@ -111,5 +129,6 @@ def _rule(text: str) -> Rule:
 
 SECURITY_CONFIGS = tuple(_keys(_ACTED_UPON, "Security; see Kafka's documentation."))
 INERT_SECURITY_CONFIGS = tuple(_keys(_WITHOUT_EFFECT, "Accepted, and without effect in Ottla."))
+ZOOKEEPER_CONFIGS = tuple(_keys(_ZOOKEEPER, "Of the way to ZooKeeper; see Kafka's documentation."))
 NAMES = frozenset(key.name for key in (*SECURITY_CONFIGS, *INERT_SECURITY_CONFIGS))
 """All that may be given for a listener by prefix."""

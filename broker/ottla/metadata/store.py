@@ -105,6 +105,10 @@ class StoreUnavailable(StoreError):
     """No answer: connection lost, session expired, or time out. A write may or may not have happened."""
 
 
+class StoreDenied(StoreUnavailable):
+    """The store will not do it for us: the login or the node's ACL is against it. Asking again is no use."""
+
+
 class StoreConflict(StoreError):
     """A `multi` was refused and nothing of it happened; `failed` is the culprit, `cause` its error."""
 

@@ -1,20 +1,28 @@
-"""`sasl.jaas.config`: one login module with its options, in the syntax of Java's login configuration.
+"""Java's login configuration: `sasl.jaas.config`, one login module with its options, and whole JAAS files.
 
-Called for each mechanism of a listener, and by clients. `Module required key="value" …;` with quotes around
-values where needed, Java's escapes in them, and comments as in Java.
+Called for each mechanism of a listener, by clients, and for the way to ZooKeeper. `Module required
+key="value" …;` with quotes around values where needed, Java's escapes in them, and comments as in Java; a
+file has such entries in sections, `Name { … };`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-_TOKEN: Final = re.compile(
-    r"""\s+|//[^\n]*|/\*.*?\*/"""
-    r"""|(?P<quoted>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
-    r"""|(?P<sign>[=;])|(?P<word>[^\s=;"']+)""",
-    re.DOTALL,
-)
+
+def _token(signs: str) -> re.Pattern[str]:
+    return re.compile(
+        r"""\s+|//[^\n]*|/\*.*?\*/"""
+        r"""|(?P<quoted>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+        rf"""|(?P<sign>[{signs}])|(?P<word>[^\s{signs}"']+)""",
+        re.DOTALL,
+    )
+
+
+_TOKEN: Final = _token("=;")
+_FILE_TOKEN: Final = _token("=;{}")
 _ESCAPE: Final = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
@@ -29,31 +37,61 @@ class Login(NamedTuple):
 
 def parse(text: str) -> Login:
     """Raises ValueError with what is wrong; option values are never part of it."""
-    tokens = _tokens(text)
+    tokens = _tokens(text, _TOKEN)
     if not tokens:
         raise ValueError("JAAS config is empty")
-    if len(tokens) < 2 or tokens[1].lower() not in _FLAGS:
-        raise ValueError(f"JAAS config: no control flag after {tokens[0]}; use `required`")
+    login, end = _entry(tokens, 0)
+    if end < len(tokens):
+        raise ValueError("JAAS config property contains more than one login module")
+    return login
+
+
+def parse_file(text: str) -> dict[str, list[Login]]:
+    """The login modules of each section of a file, by the section's name. Raises ValueError."""
+    tokens = _tokens(text, _FILE_TOKEN)
+    sections: dict[str, list[Login]] = {}
+    position = 0
+    while position < len(tokens):
+        name = tokens[position]
+        if tokens[position + 1 : position + 2] != ["{"]:
+            raise ValueError(f"JAAS file: no {{ after {name}")
+        if name in sections:
+            raise ValueError(f"JAAS file: there are two sections {name}")
+        logins = sections[name] = []
+        position += 2
+        while tokens[position : position + 1] != ["}"]:
+            if position >= len(tokens):
+                raise ValueError(f"JAAS file: section {name} does not end with }};")
+            login, position = _entry(tokens, position)
+            logins.append(login)
+        if tokens[position + 1 : position + 2] != [";"]:
+            raise ValueError(f"JAAS file: section {name} does not end with }};")
+        position += 2
+    return sections
+
+
+def _entry(tokens: Sequence[str], start: int) -> tuple[Login, int]:
+    """The login module whose name is at `start`, and where what follows it begins."""
+    if len(tokens) < start + 2 or tokens[start + 1].lower() not in _FLAGS:
+        raise ValueError(f"JAAS config: no control flag after {tokens[start]}; use `required`")
     options: dict[str, str] = {}
-    position = 2
-    while position < len(tokens) and tokens[position] != ";":
+    position = start + 2
+    while position < len(tokens) and tokens[position] not in (";", "}"):
         key = tokens[position]
         if tokens[position + 1 : position + 2] != ["="] or len(tokens) < position + 3:
             raise ValueError(f"Value not specified for key '{key}' in JAAS config")
         options[key] = _value(tokens[position + 2])
         position += 3
-    if position >= len(tokens):
+    if tokens[position : position + 1] != [";"]:
         raise ValueError("JAAS config entry not terminated by semi-colon")
-    if position + 1 < len(tokens):
-        raise ValueError("JAAS config property contains more than one login module")
-    return Login(tokens[0], options)
+    return Login(tokens[start], options), position + 1
 
 
-def _tokens(text: str) -> list[str]:
+def _tokens(text: str, token: re.Pattern[str]) -> list[str]:
     tokens = []
     position = 0
     while position < len(text):
-        found = _TOKEN.match(text, position)
+        found = token.match(text, position)
         if found is None:
             raise ValueError("JAAS config: a quoted value does not end")
         if found.lastgroup:

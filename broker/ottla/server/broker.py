@@ -27,6 +27,7 @@ from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
 from ottla.metadata.succession import wait_for_successors
 from ottla.metadata.zookeeper import ZooKeeperStore
+from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.server.controlled_shutdown import ControlledShutdown
 from ottla.server.handlers.first_view import FIRST_VIEW_TIMEOUT_S
 from ottla.server.http_port import HttpPort
@@ -65,6 +66,7 @@ class Broker:
         config: BrokerConfig,
         *,
         store: MetadataStore | None = None,
+        zookeeper_access: ZooKeeperAccess | None = None,
         clock: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.config = config
@@ -75,6 +77,7 @@ class Broker:
             config.zookeeper_connect or "",
             config.get_int("zookeeper.session.timeout.ms"),
             config.get_optional_int("zookeeper.connection.timeout.ms"),
+            zookeeper_access,
         )
         self._clock = clock
         self._session_dirs: list[Path] = []
