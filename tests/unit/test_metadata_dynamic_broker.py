@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ottla.metadata.config import BROKER_CONFIGS, BrokerConfig, ConfigSource
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused, usable
+from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused
+from ottla.metadata.stored_passwords import NoSecret
 
 
 def settings_of(**given: str) -> tuple[DynamicBrokerConfig, list[frozenset[str]]]:
@@ -58,7 +59,6 @@ def test_a_dynamic_time_in_milliseconds_hides_one_given_in_hours() -> None:
         ({"num.partitions": "2", "broker.rack": "r"}, r"dynamically: Set\(broker.rack, num.partitions\)"),
         ({"listeners": "PLAINTEXT://:1"}, "dynamically"),
         ({"ssl.keystore.location": "/x"}, "dynamically updated only per-listener"),
-        ({"listener.name.ssl.ssl.keystore.password": "x"}, "dynamically"),
         ({"listener.name.ssl.sasl.enabled.mechanisms": "PLAIN"}, "dynamically"),
         ({"ssl.client.auth": "required"}, "dynamically"),
         ({"listener.name.internal.max.connections": "0"}, "Invalid max.connections 0"),
@@ -98,9 +98,43 @@ def test_names_that_nobody_knows_may_be_stored() -> None:
     assert told == []
 
 
+PASSWORD = "listener.name.ssl.ssl.keystore.password"
+
+
+def test_passwords_are_stored_encrypted_and_read_back() -> None:
+    settings, _ = settings_of(password_encoder_secret="one")
+    stored = settings.to_store({PASSWORD: "geheim", "log.retention.ms": "5"})
+    assert stored["log.retention.ms"] == "5"
+    assert "geheim" not in stored[PASSWORD]
+    settings.heard("3", stored)
+    assert settings.config.security("SSL").get("ssl.keystore.password") == "geheim"
+
+
+def test_without_a_secret_no_password_is_stored_nor_read() -> None:
+    stored = settings_of(password_encoder_secret="one")[0].to_store({PASSWORD: "geheim"})
+    for given in ({}, {"password_encoder_secret": "another"}):
+        settings, _ = settings_of(**given)
+        settings.heard("3", {**stored, "log.retention.ms": "5"})
+        assert settings.config.of_broker == {"log.retention.ms": "5"}
+    with pytest.raises(NoSecret):
+        settings_of()[0].to_store({PASSWORD: "geheim"})
+    assert settings_of()[0].to_store({"log.retention.ms": "5"}) == {"log.retention.ms": "5"}
+
+
+def test_the_old_secret_is_for_what_the_present_one_does_not_open() -> None:
+    stored = settings_of(password_encoder_secret="one")[0].to_store({PASSWORD: "geheim", "x": "y"})
+    settings, _ = settings_of(password_encoder_secret="two", password_encoder_old_secret="one")
+    anew = settings.with_present_secret(stored)
+    assert anew["x"] == "y"
+    assert settings.usable(anew)[PASSWORD] == "geheim"
+    assert settings.with_present_secret(anew) == anew
+    assert settings_of(password_encoder_secret="one")[0].with_present_secret(stored) == stored
+
+
 def test_of_what_is_stored_only_the_valid_and_dynamic_counts() -> None:
+    settings, _ = settings_of()
     stored = {"log.segment.bytes": "x", "num.partitions": "2", "log.retention.ms": "5", "remote.x": "y"}
-    assert usable(stored) == {"log.retention.ms": "5"}
+    assert settings.usable(stored) == {"log.retention.ms": "5"}
 
 
 def test_stored_settings_that_contradict_each_other_change_nothing() -> None:

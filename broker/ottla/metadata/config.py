@@ -14,7 +14,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ottla.metadata import zookeeper_access
+from ottla.metadata import stored_passwords, zookeeper_access
 from ottla.metadata.address_limits import parse_address_limits
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, QUOTA_CONFIGS, WITHOUT_EFFECT
 from ottla.metadata.config_def import ConfigDef, ConfigError, ConfigKey, ConfigType, Value
@@ -310,7 +310,7 @@ def topic_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
 
 def is_refused(name: str) -> bool:
     """Whether it is a setting of Kafka's that Ottla has not got, and so cannot change either."""
-    prefixes = (*_REFUSED_BY_PREFIX, "remote.", "password.encoder.")
+    prefixes = (*_REFUSED_BY_PREFIX, "remote.")
     return name in _REFUSED or name in _NOT_HERE or name.startswith(prefixes)
 
 
@@ -371,7 +371,7 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     connect = values["zookeeper.connect"]
     if connect and not is_connect_string(str(connect)):
         problems.append(f"zookeeper.connect={connect}: must be HOST:PORT[,HOST:PORT…][/chroot]")
-    problems += zookeeper_access.problems(values)
+    problems += zookeeper_access.problems(values) + stored_passwords.problems(values)
     map_bytes, threads = values["log.cleaner.dedupe.buffer.size"], values["log.cleaner.threads"]
     if isinstance(map_bytes, int) and isinstance(threads, int) and map_bytes // max(1, threads) <= 1 << 20:
         problems.append(

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ottla.metadata import stored_passwords
 from ottla.metadata.config import (
     BROKER_CONFIGS,
     QUOTA_CONFIGS,
@@ -21,7 +22,7 @@ from ottla.metadata.config import (
     is_refused,
 )
 from ottla.metadata.listener_settings import PREFIX, is_limit, limit_problem
-from ottla.metadata.security import is_password, prefixed_problem, unprefixed
+from ottla.metadata.security import prefixed_problem, unprefixed
 from ottla.metadata.security_config_table import NAMES, STORE_SETTINGS
 from ottla.metadata.znodes import DEFAULT_ENTITY
 
@@ -111,15 +112,27 @@ class DynamicBrokerConfig:
                 f"{prefix}{new}, value should not be greater than double the current value {before}"
             )
 
+    def to_store(self, new: Mapping[str, str]) -> dict[str, str]:
+        """As it is stored: passwords encrypted. Raises NoSecret."""
+        return stored_passwords.encoded(new, stored_passwords.encoder(self.config))
+
+    def with_present_secret(self, stored: Mapping[str, str]) -> dict[str, str]:
+        """What is stored, with the passwords that the old secret still opens encrypted by the present one."""
+        present = stored_passwords.encoder(self.config)
+        old = stored_passwords.encoder(self.config, stored_passwords.OLD_SECRET)
+        if present is None or old is None:
+            return dict(stored)
+        return stored_passwords.encoded_anew(stored, old, present)
+
     # --- after it was -------------------------------------------------------------------------------
 
     def heard(self, entity: str, stored: Mapping[str, str]) -> None:
         """The settings of `entity`, a broker id or "<default>", are `stored` now."""
         config = self.config
         if entity == DEFAULT_ENTITY:
-            layers = (config.of_broker, usable(stored))
+            layers = (config.of_broker, self.usable(stored))
         elif entity == str(config.broker_id):
-            layers = (usable(stored), config.of_cluster)
+            layers = (self.usable(stored), config.of_cluster)
         else:
             return
         try:
@@ -138,13 +151,16 @@ class DynamicBrokerConfig:
             except Exception:
                 log.exception("applying dynamic settings failed: %s", ", ".join(sorted(changed)))
 
+    def usable(self, stored: Mapping[str, str]) -> dict[str, str]:
+        """What can be applied of the stored settings, passwords decrypted; the rest is logged."""
+        return _usable(stored_passwords.decoded(stored, stored_passwords.encoder(self.config)))
+
     def ignored(self, problem: Exception) -> None:
         """What is stored cannot be read at all."""
         log.error("ignoring broker settings: %s", problem)
 
 
-def usable(stored: Mapping[str, str]) -> dict[str, str]:
-    """What can be applied of the stored settings; the rest is logged."""
+def _usable(stored: Mapping[str, str]) -> dict[str, str]:
     good: dict[str, str] = {}
     for name, text in stored.items():
         problem = _problem(name, text) if _is_dynamic(name) else f"{name} does not change while a broker runs"
@@ -164,8 +180,7 @@ def _is_dynamic(name: str) -> bool:
     """Unknown names may be stored, as in Kafka, whose plugins read settings of their own."""
     of_listener = unprefixed(name)
     if of_listener is not None:
-        # Kafka encrypts passwords that it stores, with password.encoder.secret; here they are not stored.
-        return of_listener in STORE_SETTINGS and not is_password(of_listener)
+        return of_listener in STORE_SETTINGS
     if name in NAMES and name not in STORE_SETTINGS:
         return False  # of listeners, which do not change
     if name in BROKER_CONFIGS or name in QUOTA_CONFIGS:

@@ -82,6 +82,12 @@ _WITHOUT_EFFECT = """
 """
 
 _ZOOKEEPER = """
+    password.encoder.cipher.algorithm STRING AES/CBC/PKCS5Padding
+    password.encoder.iterations INT 4096 1024
+    password.encoder.key.length INT 128 8
+    password.encoder.keyfactory.algorithm STRING -
+    password.encoder.old.secret PASSWORD -
+    password.encoder.secret PASSWORD -
     zookeeper.clientCnxnSocket STRING -
     zookeeper.set.acl BOOLEAN false
     zookeeper.ssl.cipher.suites LIST -
@@ -129,6 +135,6 @@ def _rule(text: str) -> Rule:
 
 SECURITY_CONFIGS = tuple(_keys(_ACTED_UPON, "Security; see Kafka's documentation."))
 INERT_SECURITY_CONFIGS = tuple(_keys(_WITHOUT_EFFECT, "Accepted, and without effect in Ottla."))
-ZOOKEEPER_CONFIGS = tuple(_keys(_ZOOKEEPER, "Of the way to ZooKeeper; see Kafka's documentation."))
+ZOOKEEPER_CONFIGS = tuple(_keys(_ZOOKEEPER, "Of ZooKeeper; see Kafka's documentation."))
 NAMES = frozenset(key.name for key in (*SECURITY_CONFIGS, *INERT_SECURITY_CONFIGS))
 """All that may be given for a listener by prefix."""

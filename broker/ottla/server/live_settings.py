@@ -36,7 +36,11 @@ async def load(settings: DynamicBrokerConfig, store: MetadataStore) -> None:
         if found is None:
             continue
         try:
-            settings.heard(entity, znodes.decode_config(path, found[0]))
+            stored = znodes.decode_config(path, found[0])
+            present = settings.with_present_secret(stored)
+            if present != stored:
+                await store.set(path, znodes.encode_config(present))
+            settings.heard(entity, present)
         except znodes.InvalidNode as problem:
             settings.ignored(problem)
 

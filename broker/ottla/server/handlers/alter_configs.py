@@ -6,8 +6,8 @@ holds for all brokers; a broker's own settings it alters itself. As in ZooKeeper
 to /config with a change notification; every broker follows those. The whole result is validated first:
 INVALID_CONFIG for a topic, INVALID_REQUEST for a broker (KAFKA-13609), with what is wrong.
 
-Left out on purpose: CLIENT_METRICS (KIP-714), INVALID_REQUEST; per-listener settings (`listener.name.…`) and
-listeners do not change while a broker runs.
+Left out on purpose: CLIENT_METRICS (KIP-714), INVALID_REQUEST; listeners, and of their settings
+(`listener.name.…`) all but key and trust stores, do not change while a broker runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ottla.metadata.config import (
     topic_config_problem,
 )
 from ottla.metadata.dynamic import DynamicConfigs
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused, usable
+from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused
+from ottla.metadata.stored_passwords import NoSecret
 from ottla.metadata.znodes import DEFAULT_ENTITY
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
@@ -130,10 +131,19 @@ class AlterConfigsHandler:
         if per_broker:
             check_node_id(name, self._settings.config.broker_id)
         entity = str(self._settings.config.broker_id) if per_broker else DEFAULT_ENTITY
-        new = _changed(usable(await self._stored.broker_config(entity)), resource, BROKER_CONFIGS)
+        present = self._settings.usable(await self._stored.broker_config(entity))
+        new = _changed(present, resource, BROKER_CONFIGS)
         self._settings.check(new, per_broker=per_broker)
-        if not validate_only:
-            await self._stored.alter_broker_config(entity, new)
+        if validate_only:
+            return
+        try:
+            to_store = self._settings.to_store(new)
+        except NoSecret as problem:
+            where = f"ConfigResource(type=BROKER, name='{name}')"
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"Invalid config value for resource {where}: {problem}"
+            ) from None
+        await self._stored.alter_broker_config(entity, to_store)
 
 
 def check_node_id(name: str, broker_id: int) -> None:
