@@ -1,150 +1,27 @@
 """A cluster whose listeners are secured, seen by those who are let in and by those who are not.
 
-One small cluster for all tests of the file, in a namespace of its own. Clients run on the node, where
-Services have names: Kafka's own for Java with the stores that the Secrets hold, librdkafka with PEM files,
-and OpenSSL for those who are turned away.
+One small cluster for all tests of the file, in a namespace of its own.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.apache_kafka import java_command
-from ottla_operator.planning.certificates import Lifetime, Pair, Subject, issue, pkcs12
+from ottla_operator.planning.certificates import Pair
 from tests.certificates import Authority
 from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
 from tests.e2e.kube import Kube, wait_for
+from tests.e2e.secured_clients import CERTIFIED, KNOCK, KNOWN, PASSWORDED, REPLICATION, TOPIC, Clients
 from tests.judges import needs_kafka_jars
 
 _READY_S = 240
-_CERTIFIED, _PASSWORDED, _REPLICATION = 9093, 9094, 9091
-_TOPIC = "orders"
-
-# What each server in the list does with an ApiVersions request. Who is turned away need not see the alert:
-# the connection may be reset behind it.
-_KNOCK = """
-import json, socket, ssl, sys
-for host, port, trusted, certificate in json.load(open(sys.argv[1])):
-    context = ssl.create_default_context(cafile=trusted)
-    if certificate:
-        context.load_cert_chain(certificate)
-    try:
-        with socket.create_connection((host, port), 60) as plain:
-            with context.wrap_socket(plain, server_hostname=host) as tls:
-                tls.sendall(bytes.fromhex("0000000a0012000000000001ffff"))
-                print("answered" if tls.recv(4) else "refused")
-    except ssl.SSLCertVerificationError:
-        raise
-    except (ssl.SSLError, ConnectionResetError, BrokenPipeError):
-        print("refused")
-"""
-
-# The certificate that each server shows, in PEM.
-_SHOWN = """
-import json, ssl, sys
-print(json.dumps([ssl.get_server_certificate(tuple(at), timeout=60) for at in json.loads(sys.argv[1])]))
-"""
-
-# Writes a value, and reads from the beginning until it comes; all that was read, or the topic's error.
-_WRITE_AND_READ = """
-import json, sys
-from confluent_kafka import Consumer, Producer
-config, topic, value = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
-producer = Producer({**config, "message.timeout.ms": 90000})
-failures = []
-producer.produce(topic, value.encode(), on_delivery=lambda error, _: failures.append(error and error.name()))
-assert producer.flush(100) == 0
-if failures != [None]:
-    print(json.dumps(failures))
-    raise SystemExit
-consumer = Consumer({**config, "group.id": value, "auto.offset.reset": "earliest"})
-consumer.subscribe([topic])
-seen = []
-for _ in range(400):
-    message = consumer.poll(0.25)
-    if message is not None and message.error() is None:
-        seen.append(message.value().decode())
-        if seen[-1] == value:
-            break
-consumer.close()
-print(json.dumps(seen))
-"""
-
-
-@dataclass(frozen=True)
-class Clients:
-    """Of the secured cluster, with their files in `folder`."""
-
-    cluster: Cluster
-    folder: Path
-
-    def secret(self, name: str) -> dict[str, bytes]:
-        found = self.cluster.kube.get("secret", f"{self.cluster.name}-{name}", self.cluster.namespace)
-        assert found is not None, f"there is no Secret {name}"
-        return {entry: base64.b64decode(text) for entry, text in found["data"].items()}
-
-    def write(self, name: str, content: bytes) -> str:
-        path = self.folder / name
-        path.write_bytes(content)
-        return str(path)
-
-    def host(self, broker: int) -> str:
-        """A node need not reach Services' own addresses."""
-        service = f"{self.cluster.name}-brokers"
-        return f"{service}-{broker}.{service}.{self.cluster.namespace}.svc"
-
-    def certificate_of(self, name: str) -> Pair:
-        """Signed by the authority whose key the Secret holds."""
-        authority = Pair(self.secret("clients-ca")["ca.key"], self.secret("clients-ca-cert")["ca.crt"])
-        return issue(authority, Subject(name), Lifetime(), time.time_ns() // 1_000_000)
-
-    def librdkafka(self, name: str, authority: bytes) -> dict[str, str]:
-        own = self.write(f"{name}.pem", self.certificate_of(name).pem)
-        return {
-            "bootstrap.servers": f"{self.host(0)}:{_CERTIFIED}",
-            "security.protocol": "SSL",
-            "ssl.ca.location": self.write(f"{name}-ca.crt", authority),
-            "ssl.certificate.location": own,
-            "ssl.key.location": own,
-        }
-
-    def java(self, name: str) -> str:
-        """A properties file, with the stores that Java knows best."""
-        public = self.secret("cluster-ca-cert")
-        store = pkcs12(self.certificate_of(name), self.secret("clients-ca-cert")["ca.crt"], "of-the-test")
-        properties = {
-            "security.protocol": "SSL",
-            "ssl.truststore.type": "PKCS12",
-            "ssl.truststore.location": self.write("ca.p12", public["ca.p12"]),
-            "ssl.truststore.password": public["ca.password"].decode(),
-            "ssl.keystore.type": "PKCS12",
-            "ssl.keystore.location": self.write(f"{name}.p12", store),
-            "ssl.keystore.password": "of-the-test",
-        }
-        text = "".join(f"{setting}={value}\n" for setting, value in properties.items())
-        return self.write(f"{name}.properties", text.encode())
-
-    def run(self, program: str, *arguments: str) -> str:
-        return self.cluster.kube.run_on_node(sys.executable, "-c", program, *arguments, timeout_s=300)
-
-    def write_and_read(self, config: dict[str, str], value: str) -> list[str]:
-        seen: list[str] = json.loads(self.run(_WRITE_AND_READ, json.dumps(config), _TOPIC, value))
-        return seen
-
-    def shown(self) -> list[str]:
-        """What each broker shows to those who come."""
-        at = [(self.host(broker), _PASSWORDED) for broker in range(len(self.cluster.brokers()))]
-        found: list[str] = json.loads(self.run(_SHOWN, json.dumps(at)))
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +33,8 @@ def secured(kube: Kube, operator: str) -> Iterator[Cluster]:
     cluster = Cluster(kube, namespace, "demo")
     small = {"size": "64Mi", "deleteClaim": True}
     listeners: list[dict[str, Any]] = [
-        {"name": "certified", "port": _CERTIFIED, "tls": True, "authentication": {"type": "tls"}},
-        {"name": "passworded", "port": _PASSWORDED, "tls": True, "authentication": {"type": "scram-sha-512"}},
+        {"name": "certified", "port": CERTIFIED, "tls": True, "authentication": {"type": "tls"}},
+        {"name": "passworded", "port": PASSWORDED, "tls": True, "authentication": {"type": "scram-sha-512"}},
     ]
     cluster.create(
         cluster_spec(
@@ -170,7 +47,7 @@ def secured(kube: Kube, operator: str) -> Iterator[Cluster]:
         )
     )
     print(f"apply to Ready: {cluster.wait_ready(_READY_S):.0f} s")
-    cluster.create_topic(_TOPIC, partitions=4, replicas=2)
+    cluster.create_topic(TOPIC, partitions=4, replicas=2)
     yield cluster
     kube.kubectl("delete", "namespace", namespace, "--wait=false")
 
@@ -182,16 +59,16 @@ def clients(secured: Cluster, tmp_path: Path) -> Clients:
 
 def test_javas_clients_write_and_read_with_the_stores_of_the_secrets(clients: Clients) -> None:
     needs_kafka_jars()
-    properties, at = clients.java("tester"), f"{clients.host(1)}:{_CERTIFIED}"
+    properties, at = clients.java("tester"), f"{clients.host(1)}:{CERTIFIED}"
     wrote = clients.cluster.kube.run_on_node(
         *java_command("org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", at),
-        *("--topic", _TOPIC, "--max-messages", "20", "--producer.config", properties),
+        *("--topic", TOPIC, "--max-messages", "20", "--producer.config", properties),
         timeout_s=300,
     )
     assert wrote.count("producer_send_success") == 20, wrote
     read = clients.cluster.kube.run_on_node(
         *java_command("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", at),
-        *("--topic", _TOPIC, "--from-beginning", "--max-messages", "20", "--timeout-ms", "90000"),
+        *("--topic", TOPIC, "--from-beginning", "--max-messages", "20", "--timeout-ms", "90000"),
         *("--consumer.config", properties),
         timeout_s=300,
     )
@@ -199,44 +76,107 @@ def test_javas_clients_write_and_read_with_the_stores_of_the_secrets(clients: Cl
 
 
 def test_strangers_are_turned_away_at_every_door(clients: Clients) -> None:
-    trusted = clients.write("ca.crt", clients.secret("cluster-ca-cert")["ca.crt"])
+    trusted = clients.write("ca.crt", clients.authority())
     tester = clients.write("tester.pem", clients.certificate_of("tester").pem)
-    eve = str(Authority().sign("tester").write_pem(clients.folder / "eve.pem"))
-    own = clients.secret("cluster-operator-certs")["cluster-operator.pem"]
+    eve = str(Authority().sign("tester").write_pem(clients.folder / "eve"))
+    own = clients.secret("demo-cluster-operator-certs")["cluster-operator.pem"]
     of_operator = clients.write("operator.pem", own)
     doors = [
-        (_CERTIFIED, tester, "answered"),
-        (_CERTIFIED, None, "refused"),
-        (_CERTIFIED, eve, "refused"),
+        (CERTIFIED, tester, "answered"),
+        (CERTIFIED, None, "refused"),
+        (CERTIFIED, eve, "refused"),
         # Each authority is for its own door.
-        (_CERTIFIED, of_operator, "refused"),
-        (_REPLICATION, tester, "refused"),
-        (_REPLICATION, None, "refused"),
-        (_REPLICATION, of_operator, "answered"),
+        (CERTIFIED, of_operator, "refused"),
+        (REPLICATION, tester, "refused"),
+        (REPLICATION, None, "refused"),
+        (REPLICATION, of_operator, "answered"),
     ]
     asked = [(clients.host(0), port, trusted, certificate) for port, certificate, _ in doors]
-    found = clients.run(_KNOCK, clients.write("doors.json", json.dumps(asked).encode())).split()
+    found = clients.run(KNOCK, clients.write("doors.json", json.dumps(asked).encode())).split()
     assert found == [expected for _, _, expected in doors]
 
 
 def test_who_is_known_and_has_no_right_is_told_so(clients: Clients) -> None:
-    config = clients.librdkafka("nobody", clients.secret("cluster-ca-cert")["ca.crt"])
-    assert clients.write_and_read(config, "of nobody") == ["TOPIC_AUTHORIZATION_FAILED"]
+    nobody = clients.by_certificate(clients.certificate_of("nobody"))
+    assert clients.write_and_read(nobody, "of nobody") == ["TOPIC_AUTHORIZATION_FAILED"]
+
+
+def user(kind: str, *operations: str) -> dict[str, Any]:
+    """A User's spec: what it may do to the topic; and it may read in groups `of …`."""
+    acls = [
+        {"resource": {"type": "topic", "name": TOPIC}, "operations": list(operations)},
+        {"resource": {"type": "group", "name": "of ", "patternType": "prefix"}, "operations": ["Read"]},
+    ]
+    authorization = {"type": "simple", "acls": acls}
+    return {"clusterRef": {"name": "demo"}, "authentication": {"type": kind}, "authorization": authorization}
+
+
+def apply_users(cluster: Cluster, **users: dict[str, Any]) -> None:
+    cluster.kube.apply(*(cluster.resource("User", name, spec) for name, spec in users.items()))
+    for name in users:
+        wait_for(f"{name} is Ready", partial(cluster.is_ready, "users.ottla.dev", name), 60)
+
+
+def test_users_log_in_by_their_secrets_and_do_what_they_may(clients: Clients) -> None:
+    kube, secured = clients.cluster.kube, clients.cluster
+    apply_users(secured, alice=user("scram-sha-512", "Read", "Write"), carol=user("tls", "Read"))
+    assert clients.write_and_read(clients.by_password("alice"), "of alice")[-1] == "of alice"
+    of_carol = clients.secret("carol")
+    carol = clients.by_certificate(Pair(of_carol["user.key"], of_carol["user.crt"]))
+    assert clients.write_and_read(carol, "of carol") == ["TOPIC_AUTHORIZATION_FAILED"]
+    apply_users(secured, carol=user("tls", "Read", "Write"))
+
+    def may_write() -> bool:
+        return clients.write_and_read(carol, "of carol")[-1] == "of carol"
+
+    wait_for("carol may write", may_write, 60)
+    before = clients.secret("alice")["password"]
+    kube.delete("secret", "alice", secured.namespace)
+
+    def anew() -> bool:
+        found = kube.get("secret", "alice", secured.namespace)
+        return found is not None and secured.is_ready("users.ottla.dev", "alice")
+
+    wait_for("alice has another Secret", anew, 60)
+    assert clients.secret("alice")["password"] != before
+    again = "of alice, again"
+
+    def logs_in() -> bool:
+        return clients.write_and_read(clients.by_password("alice"), again)[-1] == again
+
+    wait_for("alice logs in again", logs_in, 60)
+
+
+def test_users_take_all_they_had_along(clients: Clients) -> None:
+    kube, secured = clients.cluster.kube, clients.cluster
+    apply_users(secured, alice=user("scram-sha-512", "Read"), carol=user("tls", "Read"))
+    pem = Pair.of_pem(clients.secret("demo-cluster-operator-certs")["cluster-operator.pem"])
+    operator = json.dumps(clients.by_certificate(pem, port=REPLICATION))
+    assert json.loads(clients.run(KNOWN, operator)) == [["alice"], ["User:CN=carol", "User:alice"]]
+    names = ("alice", "carol")
+    for name in names:
+        kube.delete("users.ottla.dev", name, secured.namespace)
+
+    def gone() -> bool:
+        return not any(kube.get("secret", name, secured.namespace) for name in names)
+
+    wait_for("their Secrets are gone", gone, 60)
+    assert json.loads(clients.run(KNOWN, operator)) == [[], []]
 
 
 def test_certificates_are_renewed_while_brokers_run_and_clients_trust_the_old_authority(
     clients: Clients,
 ) -> None:
     kube, secured = clients.cluster.kube, clients.cluster
-    pods, before, old = secured.brokers(), clients.shown(), clients.secret("cluster-ca-cert")["ca.crt"]
+    pods, before, old = secured.brokers(), clients.shown(), clients.authority()
     # A year is what they were issued for: all are due at once.
     secured.patch({"clusterCa": {"validityDays": 400, "renewalDays": 370}})
-    wait_for("another authority", lambda: clients.secret("cluster-ca-cert")["ca.crt"] != old, 60)
+    wait_for("another authority", lambda: clients.authority() != old, 60)
     # The kubelet looks at mounted Secrets once a minute or so, and whenever a pod has changed.
     kube.kubectl("annotate", "pod", "--all", "-n", secured.namespace, "ottla-e2e/look=again")
     wait_for("other certificates", lambda: not {*before} & {*clients.shown()}, 120, poll_s=1)
-    value = "after the renewal"
-    assert value in clients.write_and_read(clients.librdkafka("tester", old), value)
+    tester = clients.by_certificate(clients.certificate_of("tester"), authority=old)
+    assert clients.write_and_read(tester, "after the renewal")[-1] == "after the renewal"
     secured.wait_ready(_READY_S)
     assert secured.brokers() == pods
 
@@ -253,11 +193,10 @@ def test_brokers_are_rolled_and_added(clients: Clients) -> None:
     print(f"rolled and grown: {secured.wait_ready(_READY_S):.0f} s more")
     assert secured.is_in_sync()
     assert len({*clients.shown()}) == 3
-    authority = clients.secret("cluster-ca-cert")["ca.crt"]
-    seen = clients.write_and_read(clients.librdkafka("tester", authority), "after the roll")
-    assert seen[-1] == "after the roll"
+    tester = clients.by_certificate(clients.certificate_of("tester"))
+    assert clients.write_and_read(tester, "after the roll")[-1] == "after the roll"
     listeners = {each["name"]: each for each in secured.status["listeners"]}
-    assert listeners["certified"]["certificates"] == [authority.decode()]
+    assert listeners["certified"]["certificates"] == [clients.authority().decode()]
 
 
 def test_a_cluster_that_is_secured_stays_so(secured: Cluster) -> None:
