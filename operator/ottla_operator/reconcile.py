@@ -162,7 +162,10 @@ class Reconciler:
             elif isinstance(resource, ConsumerGroup):
                 g = plan_group(resource, observed, placement.usable)
                 planned.append(Planned(resource, g.findings, g.status, g.steps, g.done, g.keep, g.once_done))
-        of_members = [self._past_deadline(p, placement.usable) for p in planned]
+        unseen = {User} if observed.kafka.access is None else set()
+        of_members = [
+            self._past_deadline(p, placement.usable and type(p.resource) not in unseen) for p in planned
+        ]
         return [self._of_cluster(cluster, plan, throttling), *of_members]
 
     def _past_deadline(self, planned: Planned, usable: bool) -> Planned:
@@ -171,8 +174,8 @@ class Reconciler:
             return planned
         if self._clock_ms() - parse_iso_time(deleted_at) < DELETION_DEADLINE_MS:
             return planned
-        log.warning("%s is let go: its cluster cannot be reached", planned.resource.key)
-        message = "let go, with nothing deleted in Kafka: the cluster cannot be reached"
+        log.warning("%s is let go: its cluster cannot be asked", planned.resource.key)
+        message = "let go, with nothing deleted in Kafka: the cluster cannot be asked"
         self._actor.record(planned.resource, "Released", message, warning=True)
         return Planned(planned.resource, planned.findings, planned.status, (), done=True)
 

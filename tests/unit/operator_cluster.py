@@ -107,6 +107,7 @@ class FakeCluster:
         """Iterations and password by user."""
         self.acls: set[AclBinding] | None = None
         """None: there is no authorizer."""
+        self.tells_access = True
         self.losses: dict[int, VolumeLoss] = {}
         self.refuse: dict[type, StepFailed] = {}
         self._ids = itertools.count(1)
@@ -331,7 +332,7 @@ class FakeCluster:
             found,
             settings=dict(self.settings),
             quotas={entity: dict(limits) for entity, limits in self.quotas.items()},
-            access=self.describe_access() if access else None,
+            access=self.describe_access() if access and self.tells_access else None,
         )
 
     def take(self, step: KafkaStep) -> None:

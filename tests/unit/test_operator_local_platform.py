@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from ottla_operator.platform import local
 from ottla_operator.platform.last_words import last_words
 from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.port import Launch, StepFailed
+from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
@@ -49,23 +50,28 @@ class FakeProcess:
         return "starting\nbroker 0 cannot start: the folder is locked\n"
 
 
+def a_cluster(**spec: object) -> BrokerCluster:
+    content = {"replicas": 1, "zookeeper": {"connect": "zk:1"}, **spec}
+    cluster, problems = parse_resource("BrokerCluster", {"name": "demo"}, content)
+    assert isinstance(cluster, BrokerCluster), problems
+    return cluster
+
+
 class World:
     def __init__(self, data: Path) -> None:
         self.now_ms = 1_000_000
         self.ready = False
         self.data = data
         self.port = free_port()
-        cluster, _ = parse_resource(
-            "BrokerCluster", {"name": "demo"}, {"replicas": 1, "zookeeper": {"connect": "zk:1"}}
-        )
-        assert isinstance(cluster, BrokerCluster)
-        self.cluster = cluster
+        self.cluster = a_cluster()
         self.platform = self.again()
 
     def again(self) -> LocalPlatform:
-        platform = LocalPlatform(self.data, self.port, lambda: self.now_ms)
+        platform = LocalPlatform(
+            self.data, self.port, lambda: self.now_ms, SecretFiles(self.data / "secrets")
+        )
 
-        async def probe(broker: int) -> bool:
+        async def probe(port: int) -> bool:
             return self.ready
 
         platform._probe = probe  # type: ignore[method-assign]
@@ -214,3 +220,65 @@ def test_a_removed_broker_is_forgotten_and_its_volume_goes_if_so_told(world: Wor
     asyncio.run(world.platform.remove_broker(world.cluster, 0, delete_volume=delete))
     assert volume.exists() is not delete
     assert asyncio.run(world.platform.observe(world.cluster))[1] == {}
+
+
+# ---- secured clusters
+
+
+def listener(name: str, kind: str, **more: object) -> dict[str, object]:
+    return {"name": name, "port": 9093, "tls": True, "authentication": {"type": kind}, **more}
+
+
+LISTENERS = [listener("words", "scram-sha-512"), listener("certs", "tls")]
+
+
+def keep(world: World) -> Sequence[str]:
+    return asyncio.run(world.platform.keep(world.cluster, LAUNCH, under_replicated=False))
+
+
+def test_a_secured_broker_has_a_port_for_each_listener_and_one_for_us(world: World) -> None:
+    world.cluster = a_cluster(listeners=LISTENERS, authorization={"type": "simple"})
+    assert len(keep(world)) == 4
+    assert keep(world) == [], "what is there stays"
+    world.start_ready()
+    settings = FakeProcess.last.properties
+    between, *clients = settings["listeners"].split(",")
+    assert clients == [f"WORDS://127.0.0.1:{world.port}", f"CERTS://127.0.0.1:{world.port + 100}"]
+    assert between.startswith("REPLICATION://127.0.0.1:")
+    assert settings["inter.broker.listener.name"] == "REPLICATION"
+    files = [value for name, value in settings.items() if name.endswith("store.location")]
+    assert len(files) == 5
+    assert all(Path(file).is_file() for file in files)
+    (address,) = world.platform.addresses(world.cluster, [0])
+    assert between.endswith(f":{address[1]}")
+    assert world.platform.bootstrap(world.cluster) == f"127.0.0.1:{world.port}"
+    words, certs = world.platform.listeners(world.cluster)
+    assert (certs.name, certs.bootstrap_servers) == ("certs", f"127.0.0.1:{world.port + 100}")
+    assert "BEGIN CERTIFICATE" in words.certificates[0]
+    assert world.platform.client_properties()["security.protocol"] == "SSL"
+
+
+def test_a_secured_broker_comes_back_with_the_listeners_that_it_had(world: World) -> None:
+    world.cluster = a_cluster(listeners=LISTENERS)
+    keep(world)
+    world.start_ready()
+    FakeProcess.last.end(1)
+    world.observe()
+    world.now_ms += 60_000
+    world.cluster = a_cluster(listeners=LISTENERS[:1])
+    world.start(None)
+    assert "CERTS://" in FakeProcess.last.properties["listeners"]
+    world.stop()
+    world.observe()
+    world.start()
+    assert "CERTS://" not in FakeProcess.last.properties["listeners"]
+
+
+def test_a_port_of_a_listener_is_nothing_to_restart_for(world: World) -> None:
+    def traits(*listeners: dict[str, object]) -> Mapping[str, str]:
+        return world.platform.traits(a_cluster(listeners=list(listeners)))
+
+    same = traits(listener("certs", "tls", port=1, type="nodeport"))
+    assert same == traits(listener("certs", "tls"))
+    assert same != traits(listener("certs", "scram-sha-512"))
+    assert world.platform.traits(a_cluster()) == {}

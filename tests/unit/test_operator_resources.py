@@ -294,6 +294,13 @@ def test_fields_that_only_kubernetes_uses_are_accepted_with_a_note() -> None:
     ]
 
 
+def test_listeners_that_are_secured_are_honoured_everywhere() -> None:
+    spec = {"replicas": 1, "image": "ottla:1", "listeners": [SECURE], "clientsCa": {"validityDays": 90}}
+    cluster, found = parse_resource("BrokerCluster", {"name": "demo"}, spec)
+    assert cluster is not None, found
+    assert [note.split()[0] for note in cluster.notes()] == ["spec.image"]
+
+
 def test_a_min_isr_that_the_replicas_cannot_reach_is_noted() -> None:
     def notes(replicas: int | None, least: int) -> list[str]:
         spec = {**REF, "replicas": replicas, "config": {"min.insync.replicas": least}}

@@ -326,11 +326,14 @@ def test_all_that_a_user_had_goes_with_it(world: World) -> None:
     assert not {"alice", "carol"} & set(world.secrets.kept)
 
 
-def test_a_user_is_let_go_when_its_cluster_is_out_of_reach(world: World) -> None:
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_user_is_let_go_when_its_cluster_cannot_be_asked(world: World, reachable: bool) -> None:
     user(world, "alice", SCRAM, READ)
     world.settle()
     world.store.delete("User/alice")
-    world.cluster.crash(0)
+    world.cluster.tells_access = False
+    if not reachable:
+        world.cluster.crash(0)
     deleted_at = world.store.kept["User/alice"].metadata.deletion_timestamp
     assert deleted_at is not None
     world.step()

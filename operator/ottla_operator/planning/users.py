@@ -145,7 +145,7 @@ def _plan(user: User, access: AccessState, observed: Observed, cluster: BrokerCl
     elif steps:
         ready = no("Ready", "Applying", str(steps[0]))
     else:
-        ready = yes("Ready", "Applied", "the brokers know the user")
+        ready = yes("Ready", "Applied", "; ".join((credentials.finding.message, acls.message)))
     once_done = (
         status.model_copy(update={"secret_version": credentials.version}) if credentials.version else None
     )

@@ -2,7 +2,8 @@
 
 Called by `ottla up`. A broker's folder, `<data>/brokers/<id>/`, stands for its pod and its volume;
 `revision.json` in it says what it runs with and outlives this process. Like a kubelet, and with no more
-memory than one, it remembers which exits were asked for and how often a broker crashed.
+memory than one, it remembers which exits were asked for and how often a broker crashed. Brokers of a cluster
+that is not secured have one listener, without TLS, on the port they are given.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from typing import Any
 from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.java import JavaUnusable
-from ottla.local.ports import port_in_use
+from ottla.local.ports import free_port, port_in_use
 from ottla.local.processes import StartFailed
 from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
+from ottla.security.clients import ClientSecurity
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
 from ottla_operator.platform.last_words import last_words
+from ottla_operator.platform.local_security import LocalSecurity
 from ottla_operator.platform.port import Address, Launch, StepFailed
+from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
 
@@ -43,6 +47,8 @@ class _Running:
     """What is known of one broker's process since this platform was made."""
 
     process: BrokerProcess
+    port: int
+    """By which we talk to it."""
     started_at_ms: int | None = None
     ready_since_ms: int | None = None
     stop_asked_ms: int | None = None
@@ -58,8 +64,13 @@ class _Running:
 class LocalPlatform:
     """The brokers and the ZooKeeper of one cluster, under one data folder."""
 
-    def __init__(self, data: Path, first_port: int, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, data: Path, first_port: int, clock_ms: Callable[[], int], secrets: SecretFiles
+    ) -> None:
         self._data = data
+        self._secured = LocalSecurity(secrets, HOST, first_port)
+        self._properties: Mapping[str, str] = {}
+        self._security: ClientSecurity | None = None
         self._first_port = first_port
         self._clock_ms = clock_ms
         self._brokers: dict[int, _Running] = {}
@@ -75,24 +86,35 @@ class LocalPlatform:
     def brokers_dir(self) -> Path:
         return self._data / "brokers"
 
-    def port_of(self, broker: int) -> int:
-        return self._first_port + broker
+    def client_ports(self, cluster: BrokerCluster, broker: int) -> list[int]:
+        """Where clients reach a broker: the port of each of its listeners."""
+        if cluster.spec.is_secured:
+            return self._secured.client_ports(cluster, broker)
+        return [self._first_port + broker]
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
-        return [(HOST, self.port_of(broker)) for broker in sorted(brokers)]
+        return [(HOST, self._brokers[broker].port) for broker in sorted(brokers)]
 
     def bootstrap(self, cluster: BrokerCluster) -> str:
-        addresses = self.addresses(cluster, range(cluster.spec.replicas))
-        return ",".join(f"{host}:{port}" for host, port in addresses)
+        """Of the first listener."""
+        brokers = range(cluster.spec.replicas)
+        return ",".join(f"{HOST}:{self.client_ports(cluster, broker)[0]}" for broker in brokers)
 
     def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
-        return ()
+        return self._secured.listeners(cluster) if cluster.spec.is_secured else ()
+
+    def client_properties(self) -> Mapping[str, str]:
+        """How we connect to the brokers, by what the last observation found."""
+        return self._properties
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
-        return {}
+        return self._secured.traits(cluster) if cluster.spec.is_secured else {}
 
     async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
-        return ()
+        if not cluster.spec.is_secured:
+            return ()
+        brokers = {*range(cluster.spec.replicas), *self._known()}
+        return await self._secured.keep(cluster, sorted(brokers), self._clock_ms())
 
     def _revision_file(self, broker: int) -> Path:
         return self.brokers_dir / str(broker) / "revision.json"
@@ -148,6 +170,7 @@ class LocalPlatform:
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         known = self._known()
+        self._connect_by(self._secured.client_properties(cluster) if cluster.spec.is_secured else {})
         instances = await asyncio.gather(*(self._observe(broker) for broker in known))
         external = cluster.spec.zookeeper.connect is not None
         running = (external and not cluster.metadata.deleting) or (
@@ -156,13 +179,18 @@ class LocalPlatform:
         zookeeper = ZooKeeperState(running, self._connect(cluster))
         return zookeeper, {instance.id: instance for instance in instances}
 
+    def _connect_by(self, properties: Mapping[str, str]) -> None:
+        if properties != self._properties:
+            self._properties = properties
+            self._security = ClientSecurity.of_properties(properties) if properties else None
+
     async def _observe(self, broker: int) -> BrokerInstance:
         revision = self._revision(broker) or {}
         running = self._brokers.get(broker)
         state: BrokerRunState = "Stopped"
         message = self._problems.get(broker, "")
         if running is not None:
-            ready = running.process.running and await self._probe(broker)
+            ready = running.process.running and await self._probe(running.port)
             state, message = self._judge(broker, running, ready)
         return BrokerInstance(
             id=broker,
@@ -177,11 +205,11 @@ class LocalPlatform:
             message=message,
         )
 
-    async def _probe(self, broker: int) -> bool:
-        """Whether it answers a request, as a readiness probe asks."""
+    async def _probe(self, port: int) -> bool:
+        """Whether a broker answers a request, as a readiness probe asks."""
         try:
             connection = await BrokerConnection.open(
-                HOST, self.port_of(broker), client_id="ottla-probe", timeout_s=PROBE_TIMEOUT_S
+                HOST, port, client_id="ottla-probe", timeout_s=PROBE_TIMEOUT_S, security=self._security
             )
         except Exception:
             # Whatever went wrong, it did not answer; the reason is in its own log.
@@ -223,6 +251,9 @@ class LocalPlatform:
         if launch is None:
             assert before is not None, f"broker {broker} never ran: there is nothing to start it as"
             launch = Launch(before["hash"], before["static"], before["properties"])
+            secured = before.get("secured")
+        else:
+            secured = self._secured.settings(cluster, broker) if cluster.spec.is_secured else None
         running = self._brokers.get(broker)
         crashes, last_crash = 0, ""
         if running is not None:
@@ -233,22 +264,25 @@ class LocalPlatform:
             crashed = running.stop_asked_ms is None and running.exited_at_ms is not None
             if crashes and crashed and self._clock_ms() - (running.exited_at_ms or 0) < running.back_off_ms:
                 return
-        port = self.port_of(broker)
-        if port_in_use(port, HOST):
-            self._problems[broker] = f"port {port} is in use by another program"
-            raise StepFailed("PortInUse", f"broker {broker}: port {port} is in use by another program")
+        for port in self.client_ports(cluster, broker):
+            if port_in_use(port, HOST):
+                self._problems[broker] = f"port {port} is in use by another program"
+                raise StepFailed("PortInUse", f"broker {broker}: port {port} is in use by another program")
         self._problems.pop(broker, None)
+        port = self._first_port + broker if secured is None else free_port(HOST)
         process = BrokerProcess(broker, self.brokers_dir / str(broker), port, host=HOST)
-        process.write_properties(self._connect(cluster), launch.properties)
+        of_listeners = {} if secured is None else self._secured.listening_at(secured, port)
+        process.write_properties(self._connect(cluster), {**launch.properties, **of_listeners})
         revision = {
             "hash": launch.config_hash,
             "static": dict(launch.static),
             "properties": dict(launch.properties),
+            **({} if secured is None else {"secured": secured}),
         }
         _write_atomically(self._revision_file(broker), json.dumps(revision, indent=1, sort_keys=True))
         process.start()
         self._brokers[broker] = _Running(
-            process, started_at_ms=self._clock_ms(), crashes=crashes, last_crash=last_crash
+            process, port, started_at_ms=self._clock_ms(), crashes=crashes, last_crash=last_crash
         )
 
     async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:

@@ -56,9 +56,9 @@ class SecretFiles:
                 raise StepFailed("SecretConflict", f"{folder} is there, and is not of {owner.key}")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # First of all: what is left of an interruption is to be known as ours.
-            _write(folder / _OWNER, f"{owner.key}\n".encode())
+            write_private(folder / _OWNER, f"{owner.key}\n".encode())
             for entry, value in data.items():
-                _write(folder / entry, value)
+                write_private(folder / entry, value)
             for path in folder.iterdir():
                 if path.name != _OWNER and path.name not in data:
                     path.unlink()
@@ -80,7 +80,8 @@ class SecretFiles:
             raise StepFailed("SecretFailed", f"{folder}: {error.strerror}") from None
 
 
-def _write(path: Path, value: bytes) -> None:
+def write_private(path: Path, value: bytes) -> None:
+    """Replace a file whole, readable by its owner alone."""
     partial = path.with_name(f".{path.name}.tmp")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

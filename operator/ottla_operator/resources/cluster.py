@@ -34,9 +34,9 @@ from ottla_operator.resources.settings import (
 )
 
 # Fields that only Kubernetes can honour: accepted everywhere, so that one file serves both.
-KUBERNETES_ONLY = (
-    *("authorization", "clients_ca", "cluster_ca", "image", "listeners", "rack", "resources", "template"),
-)
+KUBERNETES_ONLY = ("image", "rack", "resources", "template")
+# Of a cluster that is not secured, too.
+_WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
 
@@ -381,7 +381,8 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 yield Problem(f"spec.config[{name}]", "is set by the operator: from spec.authorization")
 
     def notes(self) -> Iterator[str]:
-        for name in KUBERNETES_ONLY:
+        ignored = KUBERNETES_ONLY if self.spec.is_secured else sorted((*KUBERNETES_ONLY, *_WHEN_SECURED))
+        for name in ignored:
             if name in self.spec.model_fields_set:
                 alias = type(self.spec).model_fields[name].alias or name
                 yield f"spec.{alias} is used on Kubernetes only, and ignored here"

@@ -54,7 +54,7 @@ OperationName = Literal[
 
 
 class SecretKey(Model):
-    name: Annotated[str, Field(min_length=1, max_length=253)] = Field(
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)] = Field(
         description="A Secret in the same namespace."
     )
     key: str = Field(min_length=1)

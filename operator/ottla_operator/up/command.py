@@ -33,7 +33,7 @@ from ottla_operator.up.view import LiveView, PlainView, View
     default=9092,
     show_default=True,
     type=click.IntRange(1, 65535),
-    help="The port of broker 0; broker N listens on this plus N.",
+    help="The port of broker 0; broker N listens on this plus N, and on 100 more for each further listener.",
 )
 def up(files: Path, data: Path, port: int) -> None:
     """Run clusters from custom resources, with processes in place of pods.

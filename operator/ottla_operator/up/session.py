@@ -25,8 +25,9 @@ from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.local import HOST, LocalPlatform
 from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.reconcile import Reconciler, is_ready
-from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources import BrokerCluster, User
 from ottla_operator.resources.loading import load_folder
+from ottla_operator.up.connecting import ClientFiles
 from ottla_operator.up.store import FolderStore
 from ottla_operator.up.view import View
 
@@ -80,9 +81,10 @@ class Session:
         except ValueError as error:
             self._lock.close()
             raise CannotRun(str(error)) from None
-        self.platform = LocalPlatform(data, port, clock_ms)
-        self.kafka = KafkaAdmin()
         self.secrets = SecretFiles(data / "secrets")
+        self._clients = ClientFiles(data / "clients", self.secrets)
+        self.platform = LocalPlatform(data, port, clock_ms, self.secrets)
+        self.kafka = KafkaAdmin(self.platform.client_properties)
         self._reconciler = Reconciler(self.platform, self.kafka, self.store, clock_ms, secrets=self.secrets)
         self._announced = False
         self._controller: int | None = None
@@ -109,10 +111,10 @@ class Session:
             except (JavaUnusable, ZooKeeperUnavailable) as error:
                 raise CannotRun(str(error)) from None
         for broker in range(cluster.spec.replicas):
-            port = self.platform.port_of(broker)
-            if port > 65535 or port_in_use(port, HOST):
-                what = "is no port" if port > 65535 else "is in use by another program"
-                raise CannotRun(f"port {port}, for broker {broker}, {what}; give another one with --port")
+            for port in self.platform.client_ports(cluster, broker):
+                if port > 65535 or port_in_use(port, HOST):
+                    what = "is no port" if port > 65535 else "is in use by another program"
+                    raise CannotRun(f"port {port}, for broker {broker}, {what}; give another one with --port")
 
     def _cluster(self) -> BrokerCluster | None:
         resources = (entry.resource for entry in self.store.entries.values())
@@ -194,6 +196,7 @@ class Session:
         if result.observed is not None and result.observed.kafka.controller_id >= 0:
             self._controller = result.observed.kafka.controller_id
         self._notes(view)
+        self._tell_of_users(view)
         view.show(list(self.store.entries.values()), self.store.errors, result.steps)
         self._announce(view)
         return result
@@ -208,6 +211,18 @@ class Session:
                 if line not in self._noted:
                     self._noted.add(line)
                     view.say(line)
+
+    def _tell_of_users(self, view: View) -> None:
+        """How each user connects, once, and again when that has changed."""
+        cluster = self._cluster()
+        if cluster is None:
+            return
+        resources = (entry.resource for entry in self.store.entries.values())
+        users = [user for user in resources if isinstance(user, User)]
+        for user, line in self._clients.keep(cluster, users):
+            if is_ready(user) and line not in self._noted:
+                self._noted.add(line)
+                view.say(line)
 
     def _announce(self, view: View) -> None:
         """Say `ready …` whenever all resources have become Ready."""
