@@ -562,6 +562,51 @@ def test_leaders_are_rebalanced_when_too_many_are_away_from_home() -> None:
     run(scenario)
 
 
+def test_leaders_are_rebalanced_five_seconds_after_an_election_and_then_at_intervals() -> None:
+    """As Kafka's controller does, whatever leader.imbalance.check.interval.seconds is."""
+
+    class SteppedLoop(asyncio.SelectorEventLoop):
+        """Its time goes on when it is told to, and by very little with every look at it."""
+
+        now_s = 0.0
+
+        def time(self) -> float:
+            self.now_s += 1e-5
+            return self.now_s
+
+    async def scenario() -> None:
+        async with Cluster(2, leader_imbalance_check_interval_seconds="300") as cluster:
+            await cluster.create("t", assignments={0: [1, 0]})
+
+            async def lose_the_preferred_leader() -> None:
+                await cluster.crash(1)
+                await cluster.settled()
+                await cluster.start(1)
+                await cluster.settled()
+                await ask_isr(cluster, "t", [0, 1])
+                assert cluster.leader("t") == 0
+
+            async def step_to(seconds: float) -> None:
+                loop.now_s = seconds
+                await cluster.settled()
+
+            await lose_the_preferred_leader()
+            await step_to(4.5)
+            assert cluster.leader("t") == 0
+            await step_to(5.5)
+            await cluster.until(lambda: cluster.leader("t") == 1)
+            await lose_the_preferred_leader()
+            await step_to(304.5)
+            assert cluster.leader("t") == 0
+            await step_to(306)
+            await cluster.until(lambda: cluster.leader("t") == 1)
+
+    with asyncio.Runner(loop_factory=SteppedLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, SteppedLoop)
+        runner.run(scenario())
+
+
 def test_an_unclean_election_is_done_on_request_or_where_the_topic_allows_it() -> None:
     async def scenario() -> None:
         async with Cluster(3) as cluster:

@@ -55,6 +55,8 @@ T = TypeVar("T")
 
 RETRY_DELAY_S: Final = 1.0
 HOUSEKEEPING_INTERVAL_S: Final = 5.0
+FIRST_REBALANCE_S: Final = 5.0
+"""So long after its election a controller looks for leaders that are not the preferred ones, as in Kafka."""
 STOP_TIMEOUT_S: Final = 5.0
 
 
@@ -87,6 +89,7 @@ class Controller:
         self._tasks: list[asyncio.Task[None]] = []
         self._reasons: dict[str, None] = {}
         self._awake = asyncio.Event()
+        self._next_rebalance: asyncio.TimerHandle | None = None
         self._handlers: dict[str, Callable[[], Awaitable[None]]] = {
             "election": self._elect,
             "brokers": partial(self._decide, reactions.brokers_changed),
@@ -98,7 +101,7 @@ class Controller:
             "log dirs": partial(self._decide, reactions.log_dirs_failed),
             "moves": partial(self._decide, admin_nodes.reassignments_requested),
             "preferred": partial(self._decide, admin_nodes.preferred_leaders_requested),
-            "rebalance": partial(self._decide, reactions.rebalance),
+            "rebalance": self._rebalance_and_again,
             "housekeeping": partial(self._decide, reactions.housekeeping),
         }
 
@@ -177,6 +180,7 @@ class Controller:
 
     def _deactivate(self) -> None:
         term, self._term = self._term, None
+        self._cancel_rebalance()
         if term is not None:
             log.info("no longer the controller (epoch %d)", term.state.controller_epoch)
             term.close()
@@ -298,6 +302,7 @@ class Controller:
         except BaseException:
             term.close()
             raise
+        self._rebalance_in(FIRST_REBALANCE_S)
         # What came between the reading and the first watch event that finds us in office.
         for reason in ("brokers", "topics", "deletions", "log dirs", "moves", "preferred"):
             self._wake(reason)
@@ -335,6 +340,23 @@ class Controller:
         """Hand partitions back to their preferred leaders now, where the imbalance is too great."""
         await self._decide(reactions.rebalance)
 
+    async def _rebalance_and_again(self) -> None:
+        try:
+            await self.rebalance()
+        finally:
+            if self._term is not None:
+                self._rebalance_in(self.config.get_int("leader.imbalance.check.interval.seconds"))
+
+    def _cancel_rebalance(self) -> None:
+        if self._next_rebalance is not None:
+            self._next_rebalance.cancel()
+
+    def _rebalance_in(self, delay_s: float) -> None:
+        self._cancel_rebalance()
+        if self.config.get_bool("auto.leader.rebalance.enable"):
+            loop = asyncio.get_running_loop()
+            self._next_rebalance = loop.call_later(delay_s, self._wake, "rebalance")
+
     def unclean_default_changed(self) -> None:
         """unclean.leader.election.enable has another value in this broker's settings."""
         self._wake("configs")
@@ -364,18 +386,10 @@ class Controller:
                     log.exception("reacting to %s failed", reason)
 
     async def _every_so_often(self) -> None:
-        enabled = bool(self.config["auto.leader.rebalance.enable"])
-        interval_s = self.config.get_int("leader.imbalance.check.interval.seconds")
-        loop = asyncio.get_running_loop()
-        next_rebalance_s = loop.time() + interval_s
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
-            if self._term is None:
-                continue
-            self._wake("housekeeping")
-            if enabled and loop.time() >= next_rebalance_s:
-                next_rebalance_s = loop.time() + interval_s
-                self._wake("rebalance")
+            if self._term is not None:
+                self._wake("housekeeping")
 
     # Entry points.
 
