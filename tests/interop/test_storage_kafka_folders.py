@@ -31,6 +31,7 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.messages import FetchRequest
 from ottla.protocol.records import decode_batch, iter_batches
 from ottla.storage.directories import read_properties
+from ottla.storage.index_checks import check_timestamps
 from ottla.storage.log import Log
 from ottla.storage.manager import LogManager
 from ottla.storage.snapshots import decode, encode
@@ -440,7 +441,9 @@ def readable(log: Log, records: Found) -> Found:
 
 
 @pytest.mark.parametrize("station", ["by_kafka", "killed_kafka"])
-def test_we_find_what_kafka_says_is_there(story: Story, station: str, tmp_path: Path) -> None:
+def test_we_find_what_kafka_says_is_there(
+    story: Story, station: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     data = shutil.copytree(getattr(story, station), tmp_path / "data")
     checkpoints = {path: path.read_bytes() for path in data.glob("*/leader-epoch-checkpoint")}
     assert (data / ".kafka_cleanshutdown").exists() == (station == "by_kafka")
@@ -456,6 +459,13 @@ def test_we_find_what_kafka_says_is_there(story: Story, station: str, tmp_path: 
             assert readable(log, records) == facts.committed
             assert len(facts.committed) == len(facts.records) or topic == "transactions"
         assert latest(records) == latest(facts.records)
+        # The log confirms what Kafka's indexes say, with their entries for several batches at once.
+        log.max_timestamp()
+        for segment in log.segments:
+            check_timestamps(segment)
+            log.offset_for_timestamp(segment.max_timestamp)
+        assert not any(segment.index_is_suspect for segment in log.segments)
+    assert station == "killed_kafka" or "rebuil" not in caplog.text
     assert {path: path.read_bytes() for path in checkpoints} == checkpoints
     assert logs.get(OFFSETS, 0) is not None
     logs.close(int(time.time() * 1000))

@@ -307,6 +307,23 @@ def test_a_flipped_bit_makes_a_log_uncleanable(in_memory: Path) -> None:
         clean(log)
 
 
+@pytest.mark.parametrize("entry", [b"\x00\x00\x00\x09", b"\x80\x00\x00\x00", b"\x7f\x00\x00\x00"])
+def test_an_index_that_points_nowhere_makes_none_uncleanable(in_memory: Path, entry: bytes) -> None:
+    log = open_log(in_memory)
+    while log.segment_count < 3:
+        put(log, ("a", "x"))
+    seal(log)
+    first = log.segments[1]
+    written = records(log)
+    log.first_dirty_offset = first.base_offset + 3
+    first.write_indexes()
+    with first.offset_index.path.open("r+b") as file:
+        file.seek(4)
+        file.write(entry)
+    clean(log)
+    assert records(log) == [written[-1]]
+
+
 def test_the_indexes_of_a_cleaned_segment_find_what_is_left(in_memory: Path) -> None:
     log = open_log(in_memory)
     for number in range(200):

@@ -134,10 +134,17 @@ class DurableLog(LogState):
 
     def mend_indexes(self) -> None:
         """Make the indexes anew that readers found to point nowhere. Blocking."""
-        for segment in self._segments[:-1]:
+        for segment in self._segments:
             if segment.index_is_suspect and not self.closed:
+                is_active = segment is self._segments[-1]
+                is_in_use = partial(self._has, segment, is_active=is_active)
                 with self._io("rebuild an index of"):
-                    rebuild(segment, self._lock, partial(self._has, segment))
+                    rebuild(segment, self._lock, is_in_use, is_active=is_active)
 
-    def _has(self, segment: Segment) -> bool:
-        return segment in self._segments[:-1]
+    def _has(self, segment: Segment, *, is_active: bool) -> bool:
+        return segment is self._segments[-1] if is_active else segment in self._segments[:-1]
+
+    def _mend_soon(self) -> None:
+        """After lookups, which see when an index is wrong."""
+        if any(segment.index_is_suspect for segment in self._segments):
+            self._chores.work_soon(self.mend_indexes)

@@ -194,20 +194,22 @@ class OffsetIndex(_Index):
         at = bisect_right(self._first, offset - self.base_offset) - 1
         return self._second[at] if at >= 0 else 0
 
-    def offset_behind(self, position: int) -> int | None:
-        """The offset of the first entry at or behind `position`, None when there is none. As in Kafka's
-        search, that is never the very first entry but for a position before it."""
+    def entry_behind(self, position: int) -> tuple[int, int] | None:
+        """(offset, position) of the first entry at or behind `position`, None when there is none. As in
+        Kafka's search, that is never the very first entry but for a position before it."""
         self._load()
         at = bisect_left(self._second, position)
         if at == 0 and self._second and self._second[0] == position:
             at = 1
-        return self.base_offset + self._first[at] if at < len(self._second) else None
+        if at == len(self._second):
+            return None
+        return self.base_offset + self._first[at], self._second[at]
 
     def position_before(self, position: int) -> int:
         """The position of a batch at or before `position`, as near as the entries tell."""
         self._load()
         at = bisect_right(self._second, position) - 1
-        return self._second[at] if at >= 0 else 0
+        return max(self._second[at], 0) if at >= 0 else 0
 
     def truncate_to(self, offset: int) -> None:
         """Drop entries at or beyond `offset`."""

@@ -16,6 +16,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from crc32c import crc32c
@@ -29,8 +30,10 @@ from ottla.protocol.records import (
     BatchHeader,
 )
 from ottla.storage.epochs import LeaderEpochCheckpoint
+from ottla.storage.index_checks import check_transactions
+from ottla.storage.index_rebuilding import rebuild
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.log_config import LogConfig
+from ottla.storage.log_config import INT64_MAX, LogConfig
 from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.segment import Segment, scan_headers
 from ottla.storage.segment_files import (
@@ -81,7 +84,7 @@ def load_segments(
         is_last = at == len(bases) - 1
         next_base = bases[at + 1] if not is_last else None
         suspect = not clean_shutdown and (next_base is None or next_base > recovery_point)
-        trusted_end = None if suspect else _attach(segment, is_last=is_last)
+        trusted_end = None if suspect else _attach(segment, segments, next_base)
         intact = True
         if trusted_end is None:
             if segment.size:
@@ -141,7 +144,7 @@ def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> Segmen
     if not log.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(log))
     segment = _segment(str(directory), base_offset, config, 0, preallocate_bytes=0, suffix=CLEANED_SUFFIX)
-    if _attach(segment, is_last=False) is None:
+    if _attach(segment, [], INT64_MAX) is None:
         raise CorruptIndex(f"{log} and its indexes do not agree")
     return segment
 
@@ -186,6 +189,7 @@ def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheck
     """
     size_found = segment.size
     segment.reset_indexes()
+    segment.index_is_suspect = False
     if not size_found:
         return True, segment.base_offset
     segment.size = 0
@@ -244,13 +248,15 @@ def _verified_batches(segment: Segment, end: int) -> Iterator[tuple[BatchHeader,
         at += size
 
 
-def _attach(segment: Segment, *, is_last: bool) -> int | None:
+def _attach(segment: Segment, earlier: list[Segment], next_base: int | None) -> int | None:
     """Take over the segment's indexes as they are; None when it must be verified, and they be rebuilt.
 
-    Returns where the segment ends, if it is the last; any number otherwise.
+    Returns where the segment ends, if it is the last, which has no `next_base`; any number otherwise.
     """
     try:
         last_position, last_time = segment.attach_indexes()
+        if segment.has_aborted_transactions:
+            check_transactions([*earlier, segment], next_base)
     except CorruptIndex as problem:
         logger.warning("rebuilding an index: %s", problem)
         return None
@@ -260,16 +266,25 @@ def _attach(segment: Segment, *, is_last: bool) -> int | None:
     if last_time is not None:
         segment.max_timestamp = last_time[0]
         segment.max_timestamp_offset = segment.base_offset + last_time[1]
-    if not is_last or not segment.size:
+        segment.index_is_suspect = None
+    if next_base is not None or not segment.size:
         return segment.base_offset
+    segment.index_is_suspect = False
     segment.load_timestamps()
-    return _end_of(segment)
+    end_offset = _end_of(segment)
+    if end_offset is not None:
+        last_relative = end_offset - 1 - segment.base_offset
+        is_beyond = (last_position or (0, 0))[0] > last_relative or (last_time or (0, 0))[1] > last_relative
+        is_wrong = is_beyond or segment.index_is_suspect
+        if is_wrong and not rebuild(segment, nullcontext(), lambda: True, is_active=True) and is_beyond:
+            return None
+    return end_offset
 
 
 def _end_of(segment: Segment) -> int | None:
     """The offset after the last batch, from the last index entry on; None if the file ends in a part."""
     end_offset = segment.base_offset
-    position = segment.offset_index.lookup(2**31 - 1 + segment.base_offset)
+    position = max(segment.offset_index.lookup(2**31 - 1 + segment.base_offset), 0)
     for at, header in segment.headers(position):
         end_offset = header.next_offset
         position = at + header.size

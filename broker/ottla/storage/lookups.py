@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import decode_batch
+from ottla.storage.index_checks import check_timestamps, start_by_time
 from ottla.storage.segment import FileSlice, Segment
 from ottla.storage.txn_index import AbortedTransaction
 
@@ -21,12 +22,24 @@ Found = tuple[int, int, int]
 
 def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, log_start_offset: int) -> Found | None:
     """The first record at or after `timestamp_ms` that is not below the log's start."""
+    before_ms = -1
     for at, segment in enumerate(segments):
-        next_base = segments[at + 1].base_offset if at + 1 < len(segments) else None
-        if segment.max_timestamp < timestamp_ms or (next_base is not None and next_base <= log_start_offset):
+        after = segments[at + 1] if at + 1 < len(segments) else None
+        if after is not None and after.base_offset <= log_start_offset:
             continue
-        _, index_offset = segment.time_index.lookup(timestamp_ms)
-        end = segment.start_of_scan(max(index_offset, log_start_offset))
+        if segment.max_timestamp < timestamp_ms:
+            # To pass over a segment wrongly is to miss a record. Where timestamps ascend from one to the next
+            # that needs to be made sure of for the last one only.
+            if (
+                segment.max_timestamp < before_ms
+                or after in (None, segments[-1])
+                or (after.max_timestamp >= timestamp_ms)
+            ):
+                check_timestamps(segment)
+            before_ms = segment.max_timestamp
+            if before_ms < timestamp_ms:
+                continue
+        end = start_by_time(segment, timestamp_ms, log_start_offset)
         for position, header in segment.headers(end):
             end = position + header.size
             if header.max_timestamp < timestamp_ms:
@@ -56,8 +69,18 @@ def segment_starts_before(
 
 def highest(segments: Sequence[Segment]) -> Found | None:
     """The first record that has the log's highest timestamp; None when no record has one."""
-    segment = max(segments, key=lambda candidate: candidate.max_timestamp)
-    if segment.max_timestamp < 0:
+    before_ms = -1
+    for each in segments:
+        if each.max_timestamp < before_ms:
+            check_timestamps(each)
+        before_ms = each.max_timestamp
+    while True:
+        segment = max(segments, key=lambda candidate: candidate.max_timestamp)
+        told_ms = segment.max_timestamp
+        check_timestamps(segment)
+        if segment.max_timestamp == told_ms:
+            break
+    if told_ms < 0:
         return None
     end = segment.start_of_scan(segment.max_timestamp_offset)
     for position, header in segment.headers(end):
@@ -86,7 +109,7 @@ def aborted_in(
     at = _segment_of(segments, fetch_offset)
     while segments[at].file is not piece.file and at < len(segments) - 1:
         at += 1
-    upper_bound = segments[at].offset_index.offset_behind(piece.position + piece.length)
+    upper_bound = segments[at].offset_behind(piece.position + piece.length)
     if upper_bound is None:
         upper_bound = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
     return aborted_between(segments[at:], fetch_offset, upper_bound)

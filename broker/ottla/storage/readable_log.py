@@ -78,7 +78,9 @@ class ReadableLog(DurableLog):
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record at or after `timestamp_ms`."""
         with self._io("read"):
-            return lookups.first_at_or_after(self._segments, timestamp_ms, self.log_start_offset)
+            found = lookups.first_at_or_after(self._segments, timestamp_ms, self.log_start_offset)
+            self._mend_soon()
+            return found
 
     def segment_starts_before(self, timestamp_ms: int, now_ms: int) -> list[int]:
         """Where segments begin that were not written to after `timestamp_ms`, newest first, the log's end
@@ -91,7 +93,9 @@ class ReadableLog(DurableLog):
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record with the highest timestamp (KIP-734)."""
         with self._io("read"):
-            return lookups.highest(self._segments)
+            found = lookups.highest(self._segments)
+            self._mend_soon()
+            return found
 
     def aborted_transactions(self, fetch_offset: int, read: LogRead | None) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that a read_committed reader of `read`,

@@ -109,8 +109,9 @@ class Segment(SegmentFiles):
         """The first batch's highest timestamp, from which rolling by time counts; -1 for none."""
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
-        self.index_is_suspect = False
-        """An entry pointed to what is no batch: see `index_rebuilding`."""
+        self.index_is_suspect: bool | None = False
+        """An entry told what the log does not say: see `index_rebuilding`. None: the end of the time index,
+        as it was found at the start, is yet to be checked."""
         self.index_interval_bytes = index_interval_bytes
         self._bytes_since_index = 0
         # Where recently appended batches begin, in two generations: readers at the tail and the
@@ -193,9 +194,31 @@ class Segment(SegmentFiles):
         """The position of a batch at or before the one that holds `offset`: by the index, unless that points
         to what is no such batch."""
         position = self.offset_index.lookup(offset)
-        if position and not self._may_begin(pread(self.fd, _LOCATE.size, position), offset):
+        if position and not self._may_begin(self._head_at(position), offset):
             return 0
         return position
+
+    def offset_behind(self, position: int) -> int | None:
+        """An offset that is not before `position`, where a batch begins, as near as the index tells."""
+        entry = self.offset_index.entry_behind(position)
+        if entry is None or not self._may_begin(self._head_at(entry[1]), entry[0]):
+            return None
+        return entry[0]
+
+    def header_at(self, offset: int) -> BatchHeader | None:
+        """Of the first batch that ends at or after `offset`."""
+        for _, header in self.headers(self.start_of_scan(offset)):
+            if header.last_offset >= offset:
+                return header
+        return None
+
+    def has_timestamp(self, timestamp: int, offset: int) -> bool:
+        """Whether that is the highest of the batch that holds `offset`, as a time index's entry says."""
+        header = self.header_at(offset)
+        return header is not None and header.base_offset <= offset and header.max_timestamp == timestamp
+
+    def _head_at(self, position: int) -> bytes | bytearray:
+        return pread(self.fd, _LOCATE.size, position) if position >= 0 else b""
 
     def _may_begin(self, head: bytes | bytearray, offset: int) -> bool:
         """Whether a batch at or before `offset` may begin like this; if not, the index has misled us."""
@@ -213,10 +236,12 @@ class Segment(SegmentFiles):
 
     def _scan_for(self, offset: int) -> int:
         position = self.offset_index.lookup(offset)
-        is_told = position > 0
+        is_told = position != 0
         end = self.size
         while position < end or is_told:
-            window = pread(self.fd, max(min(_SCAN_WINDOW_BYTES, end - position), 0), position)
+            window: bytes | bytearray = b""
+            if 0 <= position < end:
+                window = pread(self.fd, min(_SCAN_WINDOW_BYTES, end - position), position)
             if is_told:
                 is_told = False
                 if not self._may_begin(window, offset):
@@ -289,11 +314,26 @@ class Segment(SegmentFiles):
         for _, header in self.headers():
             self.first_timestamp = header.max_timestamp
             break
-        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
-        for _, header in self.headers(self.offset_index.lookup(self.max_timestamp_offset)):
+        timestamp, offset = self.time_index.last()
+        if timestamp >= 0 and not self.has_timestamp(timestamp, offset):
+            self.index_is_suspect = True
+            self.find_timestamps()
+        else:
+            self.max_timestamp, self.max_timestamp_offset = timestamp, offset
+            self._look_for_higher(self.start_of_scan(offset))
+
+    def find_timestamps(self) -> bool:
+        """The highest timestamp, by the log alone; whether that could be read to its end."""
+        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        return self._look_for_higher(0) == self.size
+
+    def _look_for_higher(self, position: int) -> int:
+        for at, header in self.headers(position):
+            position = at + header.size
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset
+        return position
 
     def seal(self) -> None:
         """No more appends: note the highest timestamp, bring the files to what they hold."""

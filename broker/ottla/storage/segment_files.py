@@ -145,6 +145,11 @@ class SegmentFiles:
         self._forget_empty_indexes()
         return last
 
+    @property
+    def has_aborted_transactions(self) -> bool:
+        """By the index that was taken over."""
+        return self._txn_index is not None
+
     def reset_indexes(self) -> None:
         """Make them empty, in memory and on disk. Raises OSError."""
         for index in (self.offset_index, self.time_index, self.txn_index):

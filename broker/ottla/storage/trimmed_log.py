@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ottla.protocol.records import NO_TIMESTAMP
+from ottla.storage.index_checks import check_timestamps
 from ottla.storage.loading import new_segment
 from ottla.storage.readable_log import ReadableLog
 from ottla.storage.retention import SegmentFacts, deletable_segments
@@ -103,8 +104,16 @@ class TrimmedLog(ReadableLog):
         """Apply retention; how many segments went. Their files follow after file.delete.delay.ms."""
         with self._io("delete segments of"):
             # What may have to come from the disk, before others wait for the lock.
-            for segment in self._segments[: self._deletable(now_ms, high_watermark)]:
+            segments, count = self._segments, self._deletable(now_ms, high_watermark)
+            if (
+                count + 1 < len(segments)
+                and segments[count].max_timestamp > segments[count + 1].max_timestamp
+            ):
+                check_timestamps(segments[count])  # it holds up the next, and so should be right
+            for segment in segments[:count]:
                 segment.load()
+                check_timestamps(segment)
+            self._mend_soon()
         with self._lock, self._io("delete segments of"):
             segments = self._segments
             count = self._deletable(now_ms, high_watermark)

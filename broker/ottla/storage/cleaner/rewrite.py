@@ -32,7 +32,7 @@ from ottla.storage.cleaner.job import Job
 from ottla.storage.cleaner.offset_map import OffsetMap
 from ottla.storage.cleaner.policy import Source, groups
 from ottla.storage.cleaner.transactions import CleanedTransactions
-from ottla.storage.indexes import CorruptIndex, OffsetIndex
+from ottla.storage.indexes import CorruptIndex
 from ottla.storage.segment import Segment
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
@@ -249,12 +249,17 @@ def _next_size(path: Path, chunk: memoryview, position: int, end: int) -> int:
 def _indexed_position(job: Job, source: Source, from_offset: int) -> int:
     if from_offset <= source.base_offset:
         return 0
-    index = OffsetIndex(
-        Path(job.directory) / (segment_name(source.base_offset) + INDEX_SUFFIX), source.base_offset, INT32_MAX
+    segment = Segment(
+        job.directory,
+        source.base_offset,
+        index_interval_bytes=job.index_interval_bytes,
+        index_max_bytes=job.index_bytes,
+        now_ms=job.now_ms,
+        make=False,
     )
     with contextlib.suppress(CorruptIndex):
-        index.attach()
-        return index.lookup(from_offset)
+        segment.offset_index.attach()
+        return segment.start_of_scan(from_offset)
     return 0
 
 
