@@ -9,8 +9,10 @@ for warm: that is how often the loop would wait here, without all this.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +32,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.records import Record, build_batch, iter_batches
 from ottla.server.broker import Broker, new_event_loop
+from ottla.server.cold_reads import MISSES_MAX
 from ottla.storage import page_cache
 
 MIB = 1 << 20
@@ -234,6 +237,110 @@ def test_offsets_of_many_cold_partitions_are_looked_up_together(
             if waits.waits <= 2:
                 break
         assert waits.waits <= 2
+        client.close()
+        await broker.stop()
+
+    run.run(story())
+
+
+class Cold:
+    """A disk of which nothing is in memory but what threads have read, page by page."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._read: set[tuple[int, int]] = set()
+        self.descriptors_max = 0
+        monkeypatch.setattr(page_cache, "try_pread", self._try_pread)
+        monkeypatch.setattr(page_cache, "load", self._load)
+
+    def evict(self) -> None:
+        self._read.clear()
+
+    def _pages(self, fd: int, position: int, length: int) -> set[tuple[int, int]]:
+        inode = os.fstat(fd).st_ino
+        return {(inode, page) for page in range(position >> 12, ((position + length - 1) >> 12) + 1)}
+
+    def _try_pread(self, fd: int, length: int, position: int) -> bytes | None:
+        if page_cache.waiting_allowed() or self._pages(fd, position, length) <= self._read:
+            return os.pread(fd, length, position)
+        return None
+
+    def _load(self, fd: int, position: int, length: int) -> None:
+        self.descriptors_max = max(self.descriptors_max, open_descriptors())
+        self._read |= self._pages(fd, position, length)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(
+        prefix="ottla-cold-", dir=shared if os.access(shared, os.W_OK) else tmp_path
+    ) as directory:
+        yield Path(directory)
+
+
+def test_many_cold_partitions_at_once_take_few_descriptors_besides_their_files(
+    run: asyncio.Runner, in_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(in_memory)}
+    partitions = 3 * MISSES_MAX
+    tree = MemoryTree()
+
+    async def started() -> tuple[Broker, BrokerConnection]:
+        broker = Broker(BrokerConfig.from_properties(settings), store=MemoryStore(tree))
+        await broker.start()
+        return broker, await BrokerConnection.open("127.0.0.1", broker.endpoints[0].port, timeout_s=120)
+
+    async def story() -> None:
+        broker, client = await started()
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=TOPIC, num_partitions=partitions, replication_factor=1
+        )
+        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000), timeout_s=120)
+        batch = build_batch([Record(0, 1_000, None, b"v")])
+        produced = [
+            ProduceRequest.PartitionProduceData(index=index, records=batch) for index in range(partitions)
+        ]
+        data = [ProduceRequest.TopicProduceData(name=TOPIC, partition_data=produced)]
+        await client.request(ProduceRequest(acks=1, timeout_ms=60_000, topic_data=data), timeout_s=120)
+        client.close()
+        await broker.stop()
+        broker, client = await started()
+        async with asyncio.timeout(60):
+            while not all(each.is_leader for each in broker.replicas.partitions()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        cold = Cold(monkeypatch)
+        for each in broker.replicas.partitions():
+            each.log.segments[-1].slice(0, 0)  # opens its file, which stays so
+        gc.collect()  # what is left of the former broker
+        held = open_descriptors()
+        asked = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=50 * MIB,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic=TOPIC,
+                    partitions=[
+                        FetchRequest.FetchPartition(partition=index, partition_max_bytes=MIB)
+                        for index in range(partitions)
+                    ],
+                )
+            ],
+        )
+        (found,) = (await client.request(asked, version=12, timeout_s=120)).responses
+        assert {(p.error_code, len(p.records or b"")) for p in found.partitions} == {(0, len(batch))}
+        assert len(found.partitions) == partitions
+        assert broker.cold_reads.loads >= partitions
+        cold.evict()
+        assert await offsets_at(client, 1_000, partitions) == [0] * partitions
+        assert broker.cold_reads.loads >= 2 * partitions
+        # Those of one attempt may go while the next one's come.
+        assert cold.descriptors_max <= held + 2 * MISSES_MAX + 50
         client.close()
         await broker.stop()
 

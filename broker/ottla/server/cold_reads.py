@@ -33,6 +33,10 @@ LOOKUP_AHEAD_BYTES: Final = 1 << 20
 """Who looks up an offset will mostly want the records there: a consumer's default per partition."""
 TRIES_MAX: Final = 4
 """A lookup may need the index, and then the log. After so many it is done on the loop, come what may."""
+MISSES_MAX: Final = 256
+"""So many at most are to be missed in one attempt, for each holds a descriptor."""
+_FULL_ATTEMPTS_MAX: Final = 64
+"""So many attempts that miss as much count as one, for there is more to come."""
 
 T = TypeVar("T")
 Done = Callable[["OSError | None"], None]
@@ -45,6 +49,11 @@ class ManyCold(Exception):
     def __init__(self, misses: Sequence[ColdRead]) -> None:
         super().__init__(f"{len(misses)} reads")
         self.misses: Final = misses
+
+
+def tried(misses: Sequence[ColdRead]) -> float:
+    """For how much of TRIES_MAX an attempt counts that missed these."""
+    return 1 if len(misses) < MISSES_MAX else 1 / _FULL_ATTEMPTS_MAX
 
 
 class Disk(Protocol):
@@ -107,7 +116,7 @@ class ColdReads:
         attempt: Callable[[], T],
         answer: Callable[[T], None],
         fail: Callable[[BaseException], None],
-        tries: int = 1,
+        tries: float = 1,
     ) -> None:
         """Call `attempt`, again after its ColdRead or ManyCold, and `answer` with what it found. What else
         goes wrong after the first time is for `fail`."""
@@ -125,14 +134,14 @@ class ColdReads:
             # Outside: an answer that is sent may bring on the connection's next request.
             answer(found)
             return
-        self.fetch(misses, partial(self._run_again, attempt, answer, fail, tries + 1))
+        self.fetch(misses, partial(self._run_again, attempt, answer, fail, tries + tried(misses)))
 
     def _run_again(
         self,
         attempt: Callable[[], T],
         answer: Callable[[T], None],
         fail: Callable[[BaseException], None],
-        tries: int,
+        tries: float,
         problem: OSError | None,
     ) -> None:
         try:

@@ -24,7 +24,7 @@ from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.replica_selector import Selector, preferred_replica
 from ottla.server.authorization.topic_access import TopicAccess
-from ottla.server.cold_reads import TRIES_MAX, ColdReads
+from ottla.server.cold_reads import TRIES_MAX, ColdReads, tried
 from ottla.server.dispatch import Request, Route
 from ottla.server.fetch_sessions import TOPIC_IDS_FROM, WantedPartition
 from ottla.server.handlers.fetch_answer import FetchAnswers, FetchQuota
@@ -145,7 +145,7 @@ class _Fetch:
         self._max_wait_ms = message.max_wait_ms
         self._min_bytes = min(message.min_bytes, read.max_bytes)
         self._grown = 0
-        self._tries = 0
+        self._tries = 0.0
         self._loading = False  # a thread reads what the last read missed
         self._due = False  # it is time to answer, whatever there is
         self.follower = read.follower
@@ -172,7 +172,7 @@ class _Fetch:
     def _load(self, read_again: Callable[[], None]) -> None:
         """Some of it has to come from the disk first."""
         self._loading = True
-        self._tries += 1
+        self._tries += tried(self._read.misses)
 
         def loaded(problem: OSError | None) -> None:
             self._loading = False

@@ -16,6 +16,7 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.replication.reads import read as read_replica
+from ottla.server.cold_reads import MISSES_MAX
 from ottla.server.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch_response import FetchedPartition
 from ottla.storage.page_cache import ColdRead, NoWaiting
@@ -182,6 +183,8 @@ class FetchRead:
                     aborted = replica.log.aborted_transactions(asked.fetch_offset, read.read)
             except ColdRead as miss:
                 self.misses.append(miss)
+                if len(self.misses) == MISSES_MAX:
+                    break
                 continue
             if read.error or read.diverging is not None:
                 read = read._replace(error=self._told(read.error))

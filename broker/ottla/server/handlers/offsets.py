@@ -23,7 +23,7 @@ from ottla.protocol.messages import (
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.partition import Partition
-from ottla.server.cold_reads import ColdReads, ManyCold
+from ottla.server.cold_reads import MISSES_MAX, ColdReads, ManyCold
 from ottla.server.dispatch import Request, Route
 from ottla.storage.log_config import INT64_MAX
 from ottla.storage.page_cache import ColdRead
@@ -84,7 +84,10 @@ class OffsetsHandler:
                 except KafkaError as e:
                     result.error_code = e.code
                 except ColdRead as miss:
-                    misses.append(miss)
+                    # Its traceback would hold this list, and so its descriptor until a collection.
+                    misses.append(miss.with_traceback(None))
+                    if len(misses) == MISSES_MAX:
+                        raise ManyCold(misses) from None
         if misses:
             raise ManyCold(misses)
         return response
