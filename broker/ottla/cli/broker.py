@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from ottla.server.broker import Broker
 
 log = logging.getLogger("ottla")
+
+_AT_REST_S: Final = (3.0, 30.0)
+"""So long after its start a broker has heard, mostly, what it leads."""
 
 
 @click.command(short_help="Run one broker with a server.properties.")
@@ -95,6 +100,12 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def give_back_memory() -> None:
+    """What a start with thousands of partitions took, and freed, goes back to the system: glibc keeps it."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 async def _serve(config: BrokerConfig, access: ZooKeeperAccess, state: Path | None) -> int:
     """Start, serve until a signal, stop. The exit code: 0, or 1 when it could not start or died."""
     from ottla.server.broker import Broker
@@ -129,6 +140,8 @@ async def _live(server: Broker, stopping: asyncio.Event) -> int:
     # What the start left stays; a full collection would walk all of it each time while requests wait.
     gc.collect()
     gc.freeze()
+    for delay_s in _AT_REST_S:
+        loop.call_later(delay_s, give_back_memory)
     died = loop.create_task(server.wait_failed())
     await asyncio.wait({stop_wanted, died}, return_when=asyncio.FIRST_COMPLETED)
     failed = died.done()

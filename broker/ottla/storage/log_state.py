@@ -130,7 +130,7 @@ class LogState:
         self._config = config
         self._max_message_bytes = config.max_message_bytes
         self._segment_bytes = config.segment_bytes
-        self._roll_ms = config.max_segment_ms - self._active.roll_jitter_ms
+        self._roll_ms = self._rolls_after_ms()
         self._flush_messages = config.flush_messages
         self._is_plain = not batch_rules.needs_rewrite_or_records(config)
 
@@ -256,7 +256,12 @@ class LogState:
         assert segments
         self._segments = tuple(segments)
         self._active = segments[-1]
-        self._roll_ms = self._config.max_segment_ms - self._active.roll_jitter_ms
+        self._roll_ms = self._rolls_after_ms()
+
+    def _rolls_after_ms(self) -> int:
+        jitter_ms = self._active.roll_jitter_ms
+        # Without, the number that all logs of these settings share: there may be many.
+        return self._config.max_segment_ms - jitter_ms if jitter_ms else self._config.max_segment_ms
 
     def _epochs_changed(self, *, is_urgent: bool = True) -> None:
         """An epoch that begins at the log's end has left nothing in it, and is written with the next flush: a
