@@ -10,6 +10,7 @@ import pytest
 from ottla.security.clients import ClientSecurity
 from ottla_operator.kubernetes import certificates, naming
 from ottla_operator.kubernetes.api import ApiError, Forbidden
+from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.observing import Listed
 from tests.unit.kubernetes_world import Item, KubernetesWorld
 
@@ -133,6 +134,22 @@ def test_the_operator_connects_with_a_certificate_of_its_own(world: KubernetesWo
     properties = certificates.client_properties(listed, "demo")
     assert ClientSecurity.of_properties(properties).context() is not None
     assert certificates.client_properties(Listed(), "demo") == {}
+
+
+def test_the_operator_tells_when_the_authorities_end(world: KubernetesWorld) -> None:
+    listed, now_s = Listed.of({"Secret": secrets(world).values()}), world.api.now_ms / 1000
+    ends = certificates.authority_ends(listed, "demo")
+    assert {kind: round((end / 1000 - now_s) / 86_400) for kind, end in ends.items()} == {
+        "cluster-ca": 365,
+        "client-ca": 365,
+    }
+    metrics = Metrics()
+    metrics.tell_certificates("shop", "demo", ends)
+    labels = {"resource_namespace": "shop", "cluster": "demo", "type": "client-ca"}
+    name = "strimzi_certificate_expiration_timestamp_ms"
+    assert metrics.registry.get_sample_value(name, labels) == ends["client-ca"]
+    metrics.forget("shop", "demo")
+    assert metrics.registry.get_sample_value(name, labels) is None
 
 
 def test_an_entry_that_is_no_base64_is_made_anew(world: KubernetesWorld) -> None:

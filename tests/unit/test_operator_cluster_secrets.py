@@ -98,9 +98,24 @@ def test_an_authority_whose_key_is_lost_gets_another_one_beside_the_old_certific
     old = certificates_in(FIRST.data["demo-cluster-ca-cert"]["ca.crt"])
     new = certificates_in(found.data["demo-cluster-ca-cert"]["ca.crt"])
     assert new[1:] == old
-    pair = Pair.of_pem(found.data["demo-brokers"]["demo-brokers-0.pem"])
+    # Until everybody has the new certificate, brokers keep what everybody trusts.
+    for secret in ("demo-brokers", "demo-cluster-operator-certs"):
+        assert found.data[secret] == FIRST.data[secret]
+    soon = again(found.data, NOW_MS + 299_000)
+    assert not soon.news
+    later = again(found.data, NOW_MS + 300_000)
+    assert later.news["demo-brokers"][0] == "demo-brokers-0: it is not of this authority"
+    pair = Pair.of_pem(later.data["demo-brokers"]["demo-brokers-0.pem"])
     subject, lifetime = broker_subject("demo", ["zero.svc"]), lifetime_of(CLUSTER.spec.cluster_ca)
     assert renewal_reason(pair, new[0], subject, lifetime, NOW_MS) == ""
+
+
+def test_a_broker_that_comes_or_moves_meanwhile_does_not_wait_for_it() -> None:
+    found = again(without("demo-cluster-ca"))
+    moved = again(found.data, names={**NAMES, "demo-brokers-1": ["elsewhere"], "demo-brokers-2": ["two"]})
+    assert [line.partition(":")[0] for line in moved.news["demo-brokers"]] == [
+        *("demo-brokers-1", "demo-brokers-2"),
+    ]
 
 
 def test_java_gets_another_store_with_another_certificate_and_with_no_other() -> None:

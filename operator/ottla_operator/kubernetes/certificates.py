@@ -22,7 +22,7 @@ from ottla_operator.kubernetes.listeners import (
 from ottla_operator.kubernetes.manifests_common import Manifest, build
 from ottla_operator.kubernetes.observing import Listed
 from ottla_operator.planning import cluster_secrets
-from ottla_operator.planning.certificates import Pair
+from ottla_operator.planning.certificates import Pair, end_ms
 from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, Data, of_certificate
 from ottla_operator.resources import BrokerCluster
 
@@ -93,3 +93,17 @@ def client_properties(listed: Listed, cluster: str) -> dict[str, str]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.certificates": trusted(listed, cluster),
     }
+
+
+def authority_ends(listed: Listed, cluster: str) -> dict[str, int]:
+    """When each authority's certificate ends, milliseconds since the epoch, by Strimzi's name of its kind."""
+    kinds = {
+        "cluster-ca": cluster_secrets.cluster_ca(cluster),
+        "client-ca": cluster_secrets.clients_ca(cluster),
+    }
+    there = data_of(listed)
+    ends = {
+        kind: end_ms(there.get(of_certificate(authority), {}).get(CA_CERTIFICATE, b""))
+        for kind, authority in kinds.items()
+    }
+    return {kind: end for kind, end in ends.items() if end is not None}

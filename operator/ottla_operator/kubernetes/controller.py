@@ -160,6 +160,7 @@ class Controller:
             while True:
                 worker.wake.clear()
                 result = await self._pass(key, worker, reconciler, store)
+                self._metrics.tell_certificates(namespace, cluster, platform.authority_ends())
                 failures = 0 if result is not None else failures + 1
                 if result is not None and not store.found and not worker.wake.is_set():
                     return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -89,6 +89,12 @@ class Metrics:
             _CLUSTER,
             registry=self.registry,
         )
+        self._certificates = Gauge(
+            "strimzi_certificate_expiration_timestamp_ms",
+            "When an authority's certificate ends; Strimzi's name, for its dashboard and alert.",
+            ("resource_namespace", "cluster", "type"),
+            registry=self.registry,
+        )
 
     def count_request(self, call: Call) -> None:
         self._requests.labels(call.verb, call.kind, str(call.status)).inc()
@@ -127,6 +133,10 @@ class Metrics:
             if kind != BrokerCluster.definition.kind:
                 self._unready.labels(namespace, cluster, kind).set(done.unready.count(kind))
 
+    def tell_certificates(self, namespace: str, cluster: str, ends_ms: Mapping[str, int]) -> None:
+        for kind, end_ms in ends_ms.items():
+            self._certificates.labels(namespace, cluster, kind).set(end_ms)
+
     def count_unheard(self) -> None:
         self._unheard.inc()
 
@@ -143,6 +153,7 @@ class Metrics:
         )  # fmt: skip
         for family in families:
             family.remove_by_labels(key)
+        self._certificates.remove_by_labels({"resource_namespace": namespace, "cluster": cluster})
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

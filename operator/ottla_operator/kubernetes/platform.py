@@ -67,6 +67,10 @@ class KubernetesPlatform:
         """How the operator connects to the brokers, as far as the last look at the Secrets tells."""
         return certificates.client_properties(self._objects.listed, self._name)
 
+    def authority_ends(self) -> Mapping[str, int]:
+        """When the certificates of the cluster's authorities end, in milliseconds, by their kind."""
+        return certificates.authority_ends(self._objects.listed, self._name)
+
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return manifests_brokers.traits(cluster, self._images)
 

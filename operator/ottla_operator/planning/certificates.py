@@ -24,6 +24,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # Clocks of others may be late.
 _BACKDATED: Final = timedelta(minutes=5)
+# Files in pods are brought up to date within two minutes.
+_SPREAD: Final = timedelta(minutes=5)
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
 
@@ -114,6 +116,14 @@ def _ending(certificate: x509.Certificate, lifetime: Lifetime, now_ms: int) -> s
     return f"it ends on {end:%Y-%m-%d}" if near else ""
 
 
+def end_ms(pem: bytes) -> int | None:
+    """When the first certificate in the file ends; None where there is none."""
+    try:
+        return int(x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp() * 1000)
+    except _UNREADABLE:
+        return None
+
+
 def _names_in(certificate: x509.Certificate) -> set[str]:
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -139,6 +149,12 @@ def trusted_besides(new: bytes, old: bytes, now_ms: int) -> bytes:
         except _UNREADABLE:
             continue
     return b"".join(kept)
+
+
+def is_new(certificate: bytes, now_ms: int) -> bool:
+    """Whether it was issued so short a time ago that not everybody need have it."""
+    begin = x509.load_pem_x509_certificate(certificate).not_valid_before_utc + _BACKDATED
+    return _time(now_ms) - begin < _SPREAD
 
 
 # ---- issuing

@@ -3,7 +3,8 @@
 Called on every pass by each platform, which keeps Secrets in its own way. A function of what is there and of
 the time, but for the keys it draws: what is not due stays as it is. Names and entries are Strimzi's, except
 that a key stands with its certificate in one entry, as Kafka reads them. Who wants a new key of an authority
-deletes the Secret of the old one, whose certificate is trusted to its end.
+deletes the Secret of the old one, whose certificate is trusted to its end; what is of the old one is replaced
+when the new one has got around.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ottla_operator.planning.certificates import (
     Subject,
     authority_reason,
     certificates_in,
+    is_new,
     issue,
     new_authority,
     pkcs12_truststore,
@@ -81,10 +83,10 @@ def plan_secrets(
     lifetime = lifetime_of(cluster.spec.cluster_ca)
     authority = _authority(planned, cluster_ca(name), lifetime, found, now_ms)
     subjects = {file: broker_subject(name, names) for file, names in brokers.items()}
-    issued = _issued(planned, brokers_secret(name), authority, subjects, lifetime, found, now_ms)
+    issued = _issued(planned, name, brokers_secret(name), authority, subjects, lifetime, found, now_ms)
     planned.data[brokers_secret(name)] = {f"{file}.pem": pair.pem for file, pair in issued.items()}
     own = {OPERATOR: operator_subject(name)}
-    (pair,) = _issued(planned, operator_secret(name), authority, own, lifetime, found, now_ms).values()
+    (pair,) = _issued(planned, name, operator_secret(name), authority, own, lifetime, found, now_ms).values()
     planned.data[operator_secret(name)] = {f"{OPERATOR}.pem": pair.pem}
     return planned
 
@@ -116,6 +118,7 @@ def _authority(
 
 def _issued(
     planned: SecretsPlan,
+    cluster: str,
     secret: str,
     authority: Pair,
     subjects: Mapping[str, Subject],
@@ -123,13 +126,23 @@ def _issued(
     found: Mapping[str, Data],
     now_ms: int,
 ) -> dict[str, Pair]:
+    trusted = planned.data[of_certificate(cluster_ca(cluster))][CA_CERTIFICATE]
     pairs = {}
     for file, subject in subjects.items():
         pem = found.get(secret, {}).get(f"{file}.pem")
         pair = Pair.of_pem(pem) if pem else None
         reason = renewal_reason(pair, authority.certificate, subject, lifetime, now_ms)
-        if pair is None or reason:
+        if pair is None or (reason and not _may_wait(pair, trusted, subject, lifetime, now_ms)):
             pair = issue(authority, subject, lifetime, now_ms)
             planned.news.setdefault(secret, []).append(f"{file}: {reason}")
         pairs[file] = pair
     return pairs
+
+
+def _may_wait(pair: Pair, trusted: bytes, subject: Subject, lifetime: Lifetime, now_ms: int) -> bool:
+    """Whether all that is wrong with it is an authority that was replaced just now: who has not heard of the
+    new one would not trust what it signs."""
+    newest, *older = certificates_in(trusted)
+    return is_new(newest, now_ms) and any(
+        not renewal_reason(pair, old, subject, lifetime, now_ms) for old in older
+    )
