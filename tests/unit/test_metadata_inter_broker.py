@@ -41,6 +41,30 @@ def test_what_is_not_served_is_refused(text: str) -> None:
         BrokerConfig.from_properties({**PLACE, "inter.broker.protocol.version": text})
 
 
+@pytest.mark.parametrize(
+    ("spoken", "stored", "is_fine"),
+    [
+        ("2.8", "0.10.2-IV0", False),
+        ("2.8", "0.9.0.1", False),
+        ("3.0-IV0", "0.8.2", False),
+        ("2.8", "0.11.0", True),
+        ("2.8", "2.8-IV1", True),
+        ("3.0", "0.10.2", True),
+        ("3.9", "0.8.2", True),
+    ],
+)
+def test_a_message_format_that_would_be_in_force_and_is_not_written_is_refused(
+    spoken: str, stored: str, is_fine: bool
+) -> None:
+    """From inter.broker.protocol.version 3.0 on Kafka ignores the setting (KIP-724)."""
+    given = {"inter.broker.protocol.version": spoken, "log.message.format.version": stored}
+    if is_fine:
+        BrokerConfig.from_properties({**PLACE, **given})
+        return
+    with pytest.raises(ConfigError, match=rf"log\.message\.format\.version={stored}: .*0\.11\.0 or later"):
+        BrokerConfig.from_properties({**PLACE, **given})
+
+
 def test_the_latest_limits_nothing_and_older_ones_allow_less() -> None:
     assert VERSIONS[-1] == LATEST.name == BrokerConfig.from_properties(PLACE).inter_broker_version.name
     for api_key, version in LATEST.limits().items():

@@ -404,9 +404,13 @@ def _cross_checks(values: Mapping[str, Value]) -> list[str]:
     if isinstance(lag, int) and isinstance(wait, int) and wait > lag:
         problems.append(f"replica.fetch.wait.max.ms={wait}: must be at most replica.lag.time.max.ms={lag}")
     problems += _time_problems(values)
-    version = str(values["inter.broker.protocol.version"])
+    version, stored = (
+        str(values[f"{name}.version"]) for name in ("inter.broker.protocol", "log.message.format")
+    )
     try:
-        InterBrokerVersion.of(version)
+        problem_of_format = InterBrokerVersion.of(version).format_problem(stored)
+        if problem_of_format is not None:
+            problems.append(f"log.message.format.version={stored}: {problem_of_format}")
     except ValueError as problem:
         problems.append(f"inter.broker.protocol.version={version}: {problem}")
     return problems

@@ -18,12 +18,14 @@ the wire alone (and the layout of the /feature node), so that each of the two ro
 | 3.7-IV4 | Fetch 16 |
 | 3.9-IV0 | Fetch 17, ListOffsets 9 |
 
-AlterPartition, ControlledShutdown and OffsetForLeaderEpoch are the same in all of them. Kafka's other use of
-the setting, message.format.version below 3.0, has no counterpart here: records are stored in format 2.
+AlterPartition, ControlledShutdown and OffsetForLeaderEpoch are the same in all of them. Below 3.0-IV1 Kafka
+heeds message.format.version, too, and with one below 0.11.0 stores records in format 0 or 1. Here they are
+always stored in format 2, so that such a broker setting is refused there; from 3.0-IV1 on it is ignored.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,6 +92,16 @@ class InterBrokerVersion:
             assert highest is not None, "2.8-IV0 is the lowest, and has one of each"
             limits[api_key] = highest
         return limits
+
+    def format_problem(self, message_format: str) -> str | None:
+        """What is wrong with log.message.format.version, or None."""
+        release = tuple(int(part) for part in re.findall(r"\d+", message_format.partition("-")[0]))
+        if self.is_at_least("3.0-IV1") or release >= (0, 11):
+            return None
+        return (
+            "in force below inter.broker.protocol.version 3.0, and records are stored in format 2 here: "
+            "must be 0.11.0 or later"
+        )
 
     @property
     def has_leader_recovery(self) -> bool:
