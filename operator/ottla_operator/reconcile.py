@@ -81,7 +81,8 @@ class Reconciler:
         else:
             planned_all = self._of_members(cluster, ours, observed, plan, target)
         others = {c.metadata.name for c in clusters[1:]}
-        planned_all += self._without_cluster([r for r in members if r not in ours], None, others)
+        strangers = [r for r in members if r.spec.cluster_ref.name != cluster.metadata.name]
+        planned_all += self._without_cluster(strangers, None, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
         kept = await self._actor.keep(cluster, target, observed, result)
         await self._actor.act(planned_all[0], cluster, target, result, kept)
