@@ -48,9 +48,9 @@ class LogState:
         "_epochs",
         "_flush_lock",
         "_flush_messages",
-        "_history",
         "_is_plain",
         "_lock",
+        "_made_history",
         "_max_message_bytes",
         "_producers",
         "_roll_ms",
@@ -98,7 +98,7 @@ class LogState:
         """Takes no appends any more: it was closed or deleted, or its directory has failed."""
         self.last_flush_ms = last_flush_ms
         """When flush.ms last had this log flushed, or it was opened; kept by the log manager."""
-        self._history = history
+        self._made_history = None if history.is_empty else history
         self._epochs = epochs
         self._chores = chores
         self.latest_epoch = epochs.latest
@@ -187,6 +187,15 @@ class LogState:
                 state.verifies = self._verifies
                 self._producers = state
         return state
+
+    @property
+    def _history(self) -> ProducerHistory:
+        """Kept from when there is something in it, or it is first asked for."""
+        history = self._made_history
+        if history is None:
+            with self._lock:
+                history = self._made_history = self._made_history or ProducerHistory(self._directory, ())
+        return history
 
     def _producers_noted(self) -> None:
         """The history may have come to have some."""

@@ -47,6 +47,11 @@ class ProducerHistory:
         return self._state
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known, and no snapshot is there: as one that is new."""
+        return self._state is None and not self.snapshots.offsets
+
+    @property
     def has_producers(self) -> bool:
         return self._state is not None
 
