@@ -350,3 +350,21 @@ def test_segments_are_looked_into_without_a_broker(
     result = ottla("log", "dump", str(flipped))
     assert result.exit_code == 1
     assert "no whole batch with the right checksum at byte 0" in result.output
+
+
+def test_the_properties_of_kafkas_clients_say_where_the_cluster_is(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    config = tmp_path / "client.properties"
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ("topics", "list", *arguments, "--command-config", str(config)))
+
+    config.write_text(f"bootstrap.servers={cluster.bootstrap}\n")
+    assert run().exit_code == 0
+    config.write_text("bootstrap.servers=127.0.0.1:1\n")
+    assert "127.0.0.1:1" in run().output
+    assert run("-b", cluster.bootstrap).exit_code == 0
+    config.write_text("bootstrap.servers=nowhere:port\n")
+    refused = run()
+    assert (refused.exit_code, "'nowhere:port' is not HOST:PORT" in refused.output) == (2, True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -24,6 +24,7 @@ from ottla.protocol.errors import KafkaError
 from ottla.security.clients import ClientSecurity
 
 _PORT = 9092
+_LOCAL = [("localhost", _PORT)]
 
 T = TypeVar("T")
 
@@ -83,7 +84,14 @@ class Session:
             raise Unreachable(f"cannot reach the cluster: {error}") from None
 
 
-def _addresses(ctx: click.Context, parameter: click.Parameter, text: str) -> list[tuple[str, int]]:
+def _addresses(
+    ctx: click.Context, parameter: click.Parameter, text: str | None
+) -> list[tuple[str, int]] | None:
+    return None if text is None else parse_addresses(text)
+
+
+def parse_addresses(text: str) -> list[tuple[str, int]]:
+    """Hosts and ports, with commas between. Raises click.BadParameter."""
     found = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
@@ -95,11 +103,22 @@ def _addresses(ctx: click.Context, parameter: click.Parameter, text: str) -> lis
     return found
 
 
-def _security(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> ClientSecurity | None:
+class Config(NamedTuple):
+    """What is used of the properties of a client of Kafka's."""
+
+    bootstrap: list[tuple[str, int]]
+    security: ClientSecurity | None = None
+
+
+def _config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> Config:
     if path is None:
-        return None
+        return Config(_LOCAL)
     try:
-        return ClientSecurity.of_properties(read_properties(path))
+        properties = read_properties(path)
+        servers = properties.get("bootstrap.servers")
+        return Config(
+            parse_addresses(servers) if servers else _LOCAL, ClientSecurity.of_properties(properties)
+        )
     except (ConfigError, ValueError) as problem:
         raise click.BadParameter(str(problem)) from None
 
@@ -111,22 +130,20 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "-b",
         "--bootstrap",
-        default=f"localhost:{_PORT}",
-        show_default=True,
         envvar="OTTLA_BOOTSTRAP",
         show_envvar=True,
         metavar="HOST:PORT[,…]",
         callback=_addresses,
-        help="Some brokers of the cluster.",
+        help="Some brokers of the cluster; else those of the command config, else localhost:9092.",
     )
     @click.option(
         "--command-config",
-        "security",
+        "command_config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         envvar="OTTLA_COMMAND_CONFIG",
         show_envvar=True,
-        callback=_security,
-        help="Properties of Kafka's clients: security.protocol, sasl.*, ssl.*.",
+        callback=_config,
+        help="Properties of Kafka's clients: bootstrap.servers, security.protocol, sasl.*, ssl.*.",
     )
     @click.option(
         "-o",
@@ -147,13 +164,14 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_session(
         *args: Any,
-        bootstrap: list[tuple[str, int]],
-        security: ClientSecurity | None,
+        bootstrap: list[tuple[str, int]] | None,
+        command_config: Config,
         output: str,
         timeout_s: float,
         **kwargs: Any,
     ) -> None:
-        command(Session(bootstrap, output, timeout_s, security), *args, **kwargs)
+        session = Session(bootstrap or command_config.bootstrap, output, timeout_s, command_config.security)
+        command(session, *args, **kwargs)
 
     return with_session
 
