@@ -7,8 +7,10 @@ compressed, so the records in its files are compared as well.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -38,12 +40,13 @@ from ottla.protocol.messages import JoinGroupRequest
 from ottla.protocol.records import decode_batch, iter_batches
 
 PARTITIONS = 3
+DELAY_MS = 1000
 SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": str(PARTITIONS),
     "offsets.topic.compression.codec": "1",
     "offsets.retention.check.interval.ms": "1000",
-    "group.initial.rebalance.delay.ms": "0",
+    "group.initial.rebalance.delay.ms": str(DELAY_MS),
     "auto.create.topics.enable": "false",
 }
 FOREVER_MS = 1_800_000
@@ -106,6 +109,19 @@ def written(folder: Path, group: str) -> list[object]:
         if records:
             batches.append((header.codec.name, header.timestamp_type.name, sorted(records)))
     return batches
+
+
+def test_the_first_rebalance_waits_for_more_members(sides: Sides) -> None:
+    async def story(talk: Talk) -> None:
+        began = time.monotonic()
+        joins = [talk.begin(client, join("first"), 3) for client in ("anna", "bert", "carl")]
+        answers = await asyncio.gather(*joins)
+        waited = (time.monotonic() - began) * 1000 >= DELAY_MS
+        shown = sorted((answer.generation_id, len(answer.members)) for answer in answers)
+        talk.note("joined", {"waited": waited, "generations and members": shown})
+
+    told = same(sides.ports, story)
+    assert told["joined"] == {"waited": True, "generations and members": [(1, 0), (1, 0), (1, 3)]}
 
 
 def test_offsets_expire_and_leave_tombstones(sides: Sides) -> None:
