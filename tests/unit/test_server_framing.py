@@ -184,12 +184,16 @@ def test_a_big_buffer_goes_with_its_request() -> None:
     assert pool.free_bytes <= 2 << 20
 
 
-def test_the_next_buffer_has_the_size_of_the_last_frames_until_they_are_small_again() -> None:
+@pytest.mark.parametrize(("ahead", "capacity"), [(1, 131_072), (4, 524_288)])
+def test_the_next_buffer_has_room_for_frames_like_the_last_until_they_are_small_again(
+    ahead: int, capacity: int
+) -> None:
     buffer, _ = make()
+    buffer.ahead = ahead
     receive_one(buffer, b"b" * 100_000)
     for _ in range(SMALL_FRAMES_BEFORE_SHRINK):
         feed(buffer, framed(b"small"))
-        assert buffer.capacity == 524_288, "room for four of them"
+        assert buffer.capacity == capacity
         assert next_body(buffer) == b"small"
     feed(buffer, framed(b"small"))
     assert buffer.capacity == BASE

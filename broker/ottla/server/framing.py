@@ -28,7 +28,8 @@ _API_KEY = Struct(">h")
 MIN_SPACE_BYTES = 4096
 SMALL_FRAMES_BEFORE_SHRINK = 256
 AHEAD = 4
-"""Room for so many frames of a client's kind: what was sent together is read and replicated together."""
+"""Room for so many frames of a client whose requests are replicated together: they are to be read together.
+For others a larger buffer costs a tenth of a Produce of 64 KiB: what is read has left the cache by then."""
 FIRST_GROWTH_BYTES = 1 << 20
 """What a buffer for a frame above `POOLED_BYTES_MAX` grows to first."""
 
@@ -55,6 +56,7 @@ class FrameBuffer:
         "_start",
         "_usual",
         "_view",
+        "ahead",
         "busy",
         "reserved",
         "starved",
@@ -72,6 +74,8 @@ class FrameBuffer:
         self._pinned = False  # a request refers to bytes of the buffer
         self._usual = pool.base_bytes  # what the bigger ones of the last frames needed
         self._small_frames = 0
+        self.ahead = 1
+        """For how many frames there is to be room."""
         self.busy = False
         """A frame is out."""
         self.reserved = 0
@@ -139,8 +143,8 @@ class FrameBuffer:
         self._start = start + need
         if need > self._pool.base_bytes:
             self._small_frames = 0
-            if need * AHEAD > self._usual:
-                self._usual = min(need * AHEAD, POOLED_BYTES_MAX)
+            if need * self.ahead > self._usual:
+                self._usual = min(need * self.ahead, POOLED_BYTES_MAX)
         else:
             self._small_frames += 1
         return view[start + 4 : start + need]

@@ -37,7 +37,7 @@ from ottla.security.principals import ANONYMOUS
 from ottla.server.buffers import BufferPool, RequestMemory
 from ottla.server.cold_reads import ColdReads
 from ottla.server.connection import FrameHandler, Part, Slot
-from ottla.server.framing import FrameBuffer, InvalidFrameSize
+from ottla.server.framing import AHEAD, FrameBuffer, InvalidFrameSize
 from ottla.storage.segment import FileSlice
 
 log = logging.getLogger(__name__)
@@ -280,6 +280,7 @@ class PlaintextConnection:
         slot = Slot()
         if not self.closed:
             self._parked.append(slot)
+            self._buffer.ahead = AHEAD
             self._buffer.release()
             if not self._in_loop:
                 self._loop.call_soon(self._serve)
