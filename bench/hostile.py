@@ -11,8 +11,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import signal
 import socket
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -199,7 +201,10 @@ def main(attacks: tuple[str, ...], rate: float, seconds: float, rounds: int, onl
     chosen = {n: a for n, a in ATTACKS.items() if not attacks or any(word in n for word in attacks)}
     found: dict[tuple[str, str], list[Round]] = {}
     kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
+    # An exit like any other: brokers are stopped, and what is measured so far is shown.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with ExitStack() as stack:
+        stack.callback(lambda: Console(width=132).print(show(found)))
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
         sides: list[Side] = [
             stack.enter_context(kind(root / name, 1)) for name, kind in kinds.items() if only in (None, name)
@@ -208,7 +213,6 @@ def main(attacks: tuple[str, ...], rate: float, seconds: float, rounds: int, onl
             for _ in range(rounds):
                 for side in sides:
                     found.setdefault((name, side.name), []).append(run(side, attack, rate, seconds))
-    Console(width=132).print(show(found))
 
 
 if __name__ == "__main__":
