@@ -35,6 +35,9 @@ class ManualLoop:
         self.timers.append((when_s, callback, timer))
         return timer
 
+    def call_later(self, delay_s: float, callback: Callable[[], Any]) -> ManualTimer:
+        return self.call_at(self.now_s + delay_s, callback)
+
     def turn(self) -> None:
         """Until nothing is left to be done without time passing."""
         while self.soon:
@@ -229,6 +232,80 @@ def test_a_poll_in_a_session_hears_of_its_partitions_without_watching_them() -> 
     purgatory.changed(p)
     loop.turn()
     assert (polls[7].heard, polls[-1].heard) == ([KEY], [KEY]), "nobody waits any more"
+
+
+class Round:
+    """A partition with a follower's session that waits, and producers."""
+
+    def __init__(self) -> None:
+        self.loop, self.purgatory = make()
+        self.p = FakePartition()
+        session = FetchSession(1, replica_id=7, by_topic_id=False, now_ms=0)
+        wanted = WantedPartition("t", ZERO_UUID, FetchRequest.FetchPartition(partition=0))
+        session.add(wanted)
+        self.purgatory.sessions.watching[KEY] = {wanted}
+        session.waiting = self.poll = FakeFetch([], follower=True)
+        self.end = 0
+
+    def produce(self, requests: int) -> None:
+        for _ in range(requests):
+            self.end += 1
+            self.purgatory.log_appended(self.p)
+            self.purgatory.await_replication(KEY, self.end, 30_000, lambda _: None)
+        self.loop.turn()
+
+    def replicate(self) -> None:
+        self.p.high_watermark = self.end
+        self.purgatory.high_watermark_advanced(self.p)
+        self.loop.turn()
+
+    @property
+    def woken(self) -> int:
+        return len(self.poll.heard)
+
+
+def test_a_round_has_as_many_requests_as_the_one_before() -> None:
+    world = Round()
+    world.produce(1)
+    assert world.woken == 1
+    world.replicate()
+    world.produce(3)
+    assert world.woken == 2, "one in the round before"
+    world.replicate()
+    for number in range(1, 4):
+        assert world.woken == 2
+        world.produce(1)
+        assert world.woken == (3 if number == 3 else 2)
+    assert world.loop.armed() == 1, "for the producers' deadline, and no other"
+
+
+def test_who_sends_less_than_before_waits_a_millisecond_once() -> None:
+    world = Round()
+    world.produce(5)
+    world.replicate()
+    world.produce(2)
+    assert world.woken == 1
+    world.loop.advance(1)
+    world.loop.turn()
+    assert world.woken == 2
+    world.replicate()
+    world.produce(2)
+    assert world.woken == 3, "two in the round before"
+    world.replicate()
+    world.produce(1)
+    world.loop.advance(1)
+    world.replicate()
+    world.produce(1)
+    assert world.woken == 5
+
+
+def test_records_that_nobody_waits_for_gather_nothing() -> None:
+    world = Round()
+    world.produce(5)
+    world.replicate()
+    world.purgatory.log_appended(world.p)
+    world.loop.turn()
+    assert world.woken == 2
 
 
 def test_a_fetch_hears_only_of_what_it_watches_and_nothing_after_it_left() -> None:

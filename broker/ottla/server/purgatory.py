@@ -11,6 +11,9 @@ the broker's group log (to wait), and by replication as its ReplicationListener 
 - Wake-ups are gathered and drained when the loop has served what had arrived: replication calls the listener
   in the midst of an append, one Produce request may touch many partitions, and a Fetch that carries what
   several requests brought costs as much as one that carries a record.
+- A producer with several requests in flight hears of all that one round of replication brought, and sends as
+  many anew. So where the last round had several acks=all requests of a partition, followers are woken for the
+  next once as many wait, and `GATHERED_S` later at most: fetches are most of what such a request costs.
 - Deadlines lie in buckets of `TICK_MS`, so a completed operation is forgotten at once (most complete long
   before their deadline, and a heap entry each would pile up); the heap holds buckets, and only the first
   has a timer.
@@ -31,6 +34,7 @@ from ottla.server.fetch_sessions import FetchSessionCache
 log = logging.getLogger(__name__)
 
 TICK_MS = 10
+GATHERED_S = 0.001
 PartitionKey = tuple[str, int]
 
 
@@ -115,6 +119,9 @@ class Purgatory:
         self._appended: set[PartitionKey] = set()
         self._woken: dict[tuple[FetchWatcher, PartitionKey], None] = {}
         self._drain_scheduled = False
+        self._round_sizes: dict[PartitionKey, int] = {}
+        """How many requests waited for the last round of replication, where there was more than one."""
+        self._gathering: asyncio.TimerHandle | None = None
         # What the broker wants to hear after the waiting requests did (coordinators load and unload).
         self.on_leader: list[Callable[[str, int], None]] = []
         self.on_not_leader: list[Callable[[str, int], None]] = []
@@ -198,6 +205,7 @@ class Purgatory:
         """Every wait on `p` looks again: produce waits hear the error from the partition itself, or the
         new epoch goes on with them (their records are still in the log of a leader re-elected)."""
         key = (p.topic, p.partition)
+        self._round_sizes.pop(key, None)
         if key in self._produces or key in self._consumers or key in self._followers:
             self._advanced[key] = p
             self._appended.add(key)
@@ -243,7 +251,31 @@ class Purgatory:
         for key in appended:
             self._tell(self._followers, key)
         for watcher, key in woken:
-            self._tell_one(watcher, key)
+            if watcher.follower and not self._round_is_full(key):
+                self._woken[watcher, key] = None
+            else:
+                self._tell_one(watcher, key)
+        if not self._woken:
+            if self._gathering is not None:
+                self._gathering.cancel()
+                self._gathering = None
+        elif self._gathering is None:
+            self._gathering = self._loop.call_later(GATHERED_S, self._gathered)
+
+    def _round_is_full(self, key: PartitionKey) -> bool:
+        size = len(self._produces.get(key, ()))
+        if size and size < self._round_sizes.get(key, 1):
+            return False
+        if size > 1:
+            self._round_sizes[key] = size
+        return True
+
+    def _gathered(self) -> None:
+        """There are fewer requests than in the round before."""
+        self._gathering = None
+        for _, key in self._woken:
+            self._round_sizes.pop(key, None)
+        self.drain()
 
     def _complete_produces(self, key: PartitionKey, partition: WatchedPartition) -> None:
         queue = self._produces.get(key)
@@ -333,6 +365,10 @@ class Purgatory:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self._woken.clear()
         self._buckets.clear()
         self._bucket_heap.clear()
         self._produces.clear()
