@@ -47,7 +47,7 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
     """OTTLA_E2E_NAMESPACED: where others share the cluster, with operators of their own."""
     if not os.environ.get("OTTLA_E2E_NAMESPACED"):
         return []
-    names = [NAMESPACE, f"{NAMESPACE}-gone", f"{NAMESPACE}-outside"]
+    names = [NAMESPACE, f"{NAMESPACE}-gone", f"{NAMESPACE}-outside", f"{NAMESPACE}-secured"]
     for name in names:
         kube.ensure_namespace(name)
     return ["--set", f"watchNamespaces={{{','.join(names)}}}"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.clusters import SYSTEM, Cluster
+from tests.e2e.clusters import NAMESPACE, SYSTEM, Cluster
 from tests.e2e.generate import MANIFEST, rendered
 from tests.e2e.installing import ROOT
 from tests.e2e.kube import KUBE_VERSION, Kube
@@ -152,6 +152,31 @@ def _columns(kube: Kube) -> set[str]:
     text = kube.kubectl("get", "customresourcedefinition", "brokerclusters.ottla.dev", "-o", "json")
     (version,) = json.loads(text)["spec"]["versions"]
     return {column["name"] for column in version["additionalPrinterColumns"]}
+
+
+@pytest.mark.parametrize(
+    ("chart", "switch", "namespace", "component"),
+    [
+        ("charts/ottla-cluster", "podMonitor.enabled", NAMESPACE, "ottla.dev/component=broker"),
+        ("charts/ottla", "metrics.podMonitor.enabled", SYSTEM, "app.kubernetes.io/name=ottla-operator"),
+    ],
+)
+def test_a_pod_monitor_finds_the_pods_and_their_port(
+    kube: Kube, cluster: Cluster, chart: str, switch: str, namespace: str, component: str
+) -> None:
+    release = "demo" if namespace == NAMESPACE else "ottla"
+    options = ("--kube-version", KUBE_VERSION, "--set", f"{switch}=true", "-n", namespace)
+    text = kube.helm("template", release, str(ROOT / chart), *options)
+    (monitor,) = (found for found in yaml.safe_load_all(text) if found and found["kind"] == "PodMonitor")
+    spec = monitor["spec"]
+    selector = ",".join(f"{name}={value}" for name, value in spec["selector"]["matchLabels"].items())
+    found = kube.list("pod", namespace, selector)
+    names = {pod["metadata"]["name"] for pod in kube.list("pod", namespace, component)}
+    assert names
+    assert {pod["metadata"]["name"] for pod in found} == names
+    for pod in found:
+        ports = {port.get("name") for port in pod["spec"]["containers"][0]["ports"]}
+        assert {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} <= ports
 
 
 def test_the_plain_manifest_is_what_the_chart_renders(kube: Kube) -> None:

@@ -182,8 +182,12 @@ def test_topics_that_both_brokers_create_at_once_are_one_each_and_our_controller
     asyncio.run(name_all())
     for name in names:
         until(lambda name=name: mixed.state(name, 0) is not None, f"{name} has a leader")  # type: ignore[misc]
-    topics = mixed.admin().list_topics(timeout=60).topics
-    assert {name: len(topics[name].partitions) for name in names} == dict.fromkeys(names, 1)
+
+    def known() -> dict[str, int]:
+        topics = mixed.admin().list_topics(timeout=60).topics
+        return {name: len(topics[name].partitions) for name in names if name in topics}
+
+    until(lambda: known() == dict.fromkeys(names, 1), "our broker knows them all")
     assert epoch() == before
     assert mixed.controller() == OURS
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from group_talk import Talk, kafka_and_ottla, same, until
 from judges import needs_kafka_jars
+from kafka_tools import run_program
 from kazoo.client import KazooClient
 
 from bench.apache_kafka import run_tool
@@ -500,6 +501,27 @@ def test_who_changes_too_many_topics_is_refused_or_made_to_wait_alike(brokers: B
 def replace_validate_only(request: CreateTopicsRequest) -> CreateTopicsRequest:
     request.validate_only = True
     return request
+
+
+def test_an_admin_client_is_told_or_waits_and_tries_again(brokers: Brokers) -> None:
+    """Kafka's own. Of a partition a second the bucket holds eleven, and thirteen overdraw it by two."""
+    kinds = {"refused": 0.01, "waiting": 1.0}
+
+    def told(port: int) -> list[tuple[str, int]]:
+        for kind, rate in kinds.items():
+            names = [f"{kind}-{change}" for change in ("create", "grow", "delete")]
+            asyncio.run(limit_clients(port, names, controller_mutation_rate=rate))
+        lines = [line.rpartition(" ") for line in run_program("Mutations", f"127.0.0.1:{port}").splitlines()]
+        return [(words, int(took_ms)) for words, _, took_ms in lines]
+
+    with ThreadPoolExecutor() as both:
+        theirs, mine = both.map(told, (brokers.kafka, brokers.ottla))
+    said = [words for words, _ in mine]
+    assert said == [words for words, _ in theirs]
+    assert [words.partition(": ")[2] for words in said[:3]] == ["ThrottlingQuotaExceededException, waits"] * 3
+    assert [words.split()[-1] for words in said[3:]] == ["done"] * 3
+    for _, took_ms in theirs[3:] + mine[3:]:
+        assert took_ms > 1900
 
 
 # --- time (KIP-124) ----------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from one_broker import one_broker
 from bench.apache_kafka import run_tool
 from ottla.local.ports import free_port, wait_until
 from ottla.protocol.messages import MetadataRequest
+from ottla_operator.platform.kafka import KafkaAdmin
 from tests.interop.secured import OAUTH_MODULE, Place, SaslTalk, write_properties
 from tests.judges import needs_kafka_jars
 
@@ -356,3 +357,26 @@ def test_half_open_handshakes_keep_nobody_waiting(served: Served) -> None:
     finally:
         for sock in waiting:
             sock.close()
+
+
+def test_the_operator_comes_with_the_certificate_that_it_has_now(served: Served) -> None:
+    certified, nameless = (served.place.client(mechanism=None, certificate=own) for own in (True, False))
+    missing = {**certified, "ssl.keystore.location": "/nowhere"}
+    given = [certified]
+
+    async def look() -> list[tuple[bool, str]]:
+        admin, seen = KafkaAdmin(lambda: given[0]), []
+        try:
+            for given[0] in (certified, nameless, missing, certified):
+                state = await admin.observe([("127.0.0.1", served.ports["SSL"])], {})
+                seen.append((state.reachable, state.problem))
+        finally:
+            await admin.close()
+        return seen
+
+    first, without, unreadable, last = asyncio.run(look())
+    assert first[0]
+    assert last == first
+    assert not without[0]
+    assert not unreadable[0]
+    assert unreadable[1].startswith("the operator's own certificate: ssl.keystore.location=/nowhere")

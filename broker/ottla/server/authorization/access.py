@@ -118,10 +118,10 @@ class Access:
         *,
         quiet: bool = False,
     ) -> set[str]:
-        """Those of the resources that it may do this to."""
+        """Those of the resources that it may do this to. `names` may be the keys of a dictionary, too."""
         return {
             name
-            for name, count in Counter(names).items()
+            for name, count in Counter(iter(names)).items()
             if self.allows(operation, resource_type, name, quiet=quiet, references=count)
         }
 
