@@ -136,6 +136,11 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         ),
         (
             "BrokerCluster",
+            {"replicas": 1, "config": {"zookeeper.set.acl": True}},
+            "spec.config[zookeeper.set.acl]: brokers do not log in to the ZooKeeper that the operator runs",
+        ),
+        (
+            "BrokerCluster",
             {"replicas": 1, "storage": {"size": "big"}},
             "spec.storage.size: 'big' is no quantity",
         ),

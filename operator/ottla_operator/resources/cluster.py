@@ -38,6 +38,7 @@ KUBERNETES_ONLY = ("image", "rack", "resources", "template")
 # Of a cluster that is not secured, too.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
+_NODE_ACLS = "zookeeper.set.acl"
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
 
 
@@ -338,6 +339,9 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 "spec.zookeeper.connect",
                 f"{connect!r} is not allowed: must be HOST:PORT[,HOST:PORT…][/chroot]",
             )
+        if connect is None and config_texts(self.spec.config).get(_NODE_ACLS, "").lower() == "true":
+            words = "brokers do not log in to the ZooKeeper that the operator runs; give zookeeper.connect"
+            yield Problem(f"spec.config[{_NODE_ACLS}]", words)
         yield from self._security_problems()
         quantities = (
             ("spec.storage.size", self.spec.storage.size),
