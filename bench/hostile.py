@@ -212,7 +212,8 @@ def main(attacks: tuple[str, ...], rate: float, seconds: float, rounds: int, onl
         for name, attack in chosen.items():
             for _ in range(rounds):
                 for side in sides:
-                    found.setdefault((name, side.name), []).append(run(side, attack, rate, seconds))
+                    taken = run(side, attack, rate, seconds)
+                    found.setdefault((name, side.name), []).append(taken)
 
 
 if __name__ == "__main__":
