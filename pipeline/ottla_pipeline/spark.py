@@ -23,10 +23,17 @@ from pyspark.sql import SparkSession
 SPARK_VERSION = "4.0.0"
 SCALA_VERSION = "2.13"
 LOCAL_FILES = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"
-PACKAGES = (f"org.apache.spark:spark-sql-kafka-0-10_{SCALA_VERSION}:{SPARK_VERSION}", LOCAL_FILES)
+DELTA_VERSION = "4.0.0"
+PACKAGES = (
+    f"org.apache.spark:spark-sql-kafka-0-10_{SCALA_VERSION}:{SPARK_VERSION}",
+    f"org.apache.spark:spark-avro_{SCALA_VERSION}:{SPARK_VERSION}",
+    f"io.delta:delta-spark_{SCALA_VERSION}:{DELTA_VERSION}",
+    LOCAL_FILES,
+)
 # What PySpark's own jars hold already: fetched a second time, it would be 50 MB copied at every start.
 SHIPPED = (
     "com.google.code.findbugs:jsr305",
+    "org.antlr:antlr4-runtime",
     "org.apache.hadoop:hadoop-client-api",
     "org.apache.hadoop:hadoop-client-runtime",
     "org.lz4:lz4-java",
