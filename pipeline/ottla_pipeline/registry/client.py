@@ -6,9 +6,9 @@ caches stay behind). It speaks Confluent's REST API to any registry that has it.
 `urllib.request` carries the requests: a job asks once for each schema, so there is no connection worth
 keeping, and confluent-kafka's own client would bring four more packages to every executor.
 
-What is under an id never changes, so it is kept for good; which version is a subject's latest does, so that is
-asked for each time. An id that is not there is remembered for MISSING_S: a stream of foreign bytes costs no
-request a record.
+What is under an id never changes, so it is kept for good; which version is a subject's latest does, so that
+is asked for each time. An id that is not there is remembered for MISSING_S: a stream of foreign bytes costs
+no request a record.
 """
 
 from __future__ import annotations
