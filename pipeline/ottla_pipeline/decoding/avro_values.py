@@ -1,0 +1,110 @@
+"""Avro values to a struct, by spark-avro's `from_avro` in the JVM: one expression for each writer schema.
+
+Called by `plans`. A value that claims a string of 1.5 GB needs eleven bytes for it, and Avro's decoder would
+make room first: one such record would end the executor with an OutOfMemoryError, again and again. `guard`
+sets Avro's own limits in the driver; executors need them on their command line (`EXECUTOR_OPTIONS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import StructType
+
+from ottla_pipeline.decoding import framing
+from ottla_pipeline.decoding.avro_schemas import MARK, SchemaUnusable, marked
+
+LENGTH_MAX = 16 << 20
+LIMITS = {
+    f"org.apache.avro.limits.{what}.maxLength": str(LENGTH_MAX)
+    for what in ("string", "bytes", "collectionItems")
+}
+EXECUTOR_OPTIONS = " ".join(f"-D{name}={value}" for name, value in LIMITS.items())
+UNREADABLE = "broken Avro, or not readable with the schema in force"
+
+
+def guard(spark: SparkSession) -> None:
+    """Limits for Avro's decoder in this JVM, before it reads its first value; what is set already stays."""
+    jvm: Any = spark.sparkContext._jvm
+    system = jvm.java.lang.System
+    for name, value in LIMITS.items():
+        if system.getProperty(name) is None:
+            system.setProperty(name, value)
+
+
+def struct_of(spark: SparkSession, reader: str) -> StructType:
+    """The reader schema as Spark types. SchemaUnusable if Avro or Spark cannot take it."""
+    try:
+        empty = spark.range(0).select(_read(sf.lit(None).cast("binary"), marked(reader), reader).alias("e"))
+        struct = empty.schema["e"].dataType
+    except SchemaUnusable:
+        raise
+    except Exception as error:  # Avro's own come through Py4J, under many names
+        raise SchemaUnusable(f"not a schema that Spark can read: {_first_line(error)}") from error
+    assert isinstance(struct, StructType)
+    return StructType([field for field in struct.fields if field.name != MARK])
+
+
+def check_writer(spark: SparkSession, writer: str, reader: str) -> str | None:
+    """Why values written with `writer` cannot be read at all; None if they can be tried."""
+    try:
+        spark.range(0).select(_read(sf.lit(None).cast("binary"), writer, reader)).schema  # noqa: B018
+    except Exception as error:
+        return _first_line(error)
+    return None
+
+
+def decode_framed(
+    records: DataFrame,
+    reader: str,
+    fields: StructType,
+    writers: Mapping[int, str],
+    problems: Mapping[int, str],
+) -> DataFrame:
+    """Adds `event` and `reason`. `writers` are schemas by id; `problems`, reasons by id."""
+    value = sf.col("value")
+    identity, rest = sf.col("_id"), framing.body(value)
+    event: Any = sf if writers else sf.lit(None).cast(fields)  # the chain of `when` begins at the module's
+    for number, writer in sorted(writers.items()):
+        event = event.when(identity == number, _read(rest, writer, reader))
+    reason = sf.when(value.isNull(), framing.NO_VALUE).when(identity.isNull(), framing.NOT_FRAMED)
+    for number, problem in sorted(problems.items()):
+        reason = reason.when(identity == number, problem)
+    known = identity.isin(*writers) if writers else sf.lit(False)
+    unknown = sf.concat(sf.lit("unknown schema id "), identity.cast("string"))
+    reason = reason.when(~known, unknown)
+    if writers:
+        told = sf.concat(sf.lit("schema id "), identity.cast("string"), sf.lit(f": {UNREADABLE}"))
+        reason = reason.when(sf.col("_event")[MARK].isNull(), told)
+    with_id = records.withColumn("_id", framing.schema_id(value))
+    return _finish(with_id.withColumn("_event", event), reason, fields).drop("_id")
+
+
+def decode_bare(records: DataFrame, reader: str, fields: StructType) -> DataFrame:
+    """Adds `event` and `reason`, for values without framing."""
+    value = sf.col("value")
+    parsed = records.withColumn("_event", _read(value, reader, reader))
+    reason = sf.when(value.isNull(), framing.NO_VALUE).when(sf.col("_event")[MARK].isNull(), UNREADABLE)
+    return _finish(parsed, reason, fields)
+
+
+def _finish(parsed: DataFrame, reason: Column, fields: StructType) -> DataFrame:
+    landed = sf.struct(*(sf.col("_event")[name].alias(name) for name in fields.names))
+    return parsed.withColumns({"reason": reason, "event": sf.when(reason.isNull(), landed)}).drop("_event")
+
+
+def _read(value: Column, writer: str, reader: str) -> Column:
+    column: Column = from_avro(value, writer, {"avroSchema": marked(reader), "mode": "PERMISSIVE"})
+    return column
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error)
+    if not isinstance(error, PySparkException):  # of Py4J: what Java said stands in the second line
+        text = text.partition("\n")[2] or text
+    return next((line.strip() for line in text.splitlines() if line.strip().strip(":")), "?")[:300]

@@ -1,0 +1,168 @@
+"""JSON Schema to Spark types, and the validation of JSON values. Pure.
+
+Called by `plans`. What JSON Schema can say and a column cannot (a value of several types, a recursive
+definition, an object of unknown fields) lands as the JSON text it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
+
+_FORMATS: Mapping[str, DataType] = {"date-time": TimestampType(), "date": DateType()}
+_SIMPLE: Mapping[str, DataType] = {
+    "integer": LongType(),
+    "number": DoubleType(),
+    "boolean": BooleanType(),
+    "null": StringType(),
+}
+_DEPTH_MAX = 32
+
+
+def struct_of(text: str, references: Mapping[str, str] | None = None) -> StructType:
+    """The columns of a JSON Schema for objects. SchemaUnusable for any other."""
+    try:
+        root = json.loads(text)
+    except ValueError as error:
+        raise SchemaUnusable(f"not a JSON Schema: {error}") from error
+    others = {name: json.loads(other) for name, other in (references or {}).items()}
+    found = _Types(root, others).of(root, ())
+    if not isinstance(found, StructType):
+        raise SchemaUnusable("the reader schema must be of an object with properties: they become columns")
+    return found
+
+
+class _Types:
+    def __init__(self, root: Any, others: Mapping[str, Any]) -> None:
+        self._root = root
+        self._others = others
+
+    def of(self, schema: Any, above: tuple[str, ...]) -> DataType:
+        if not isinstance(schema, dict) or len(above) > _DEPTH_MAX:
+            return StringType()
+        if "$ref" in schema:
+            reference = str(schema["$ref"])
+            target = None if reference in above else self._target(reference)
+            return StringType() if target is None else self.of(target, (*above, reference))
+        for word in ("oneOf", "anyOf"):
+            if word in schema:
+                kinds = [each for each in schema[word] if each != {"type": "null"}]
+                return self.of(kinds[0], above) if len(kinds) == 1 else StringType()
+        if "allOf" in schema:
+            return self._merged(schema, above)
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            kinds = [each for each in kind if each != "null"]
+            if sorted(kinds) == ["integer", "number"]:
+                kinds = ["number"]
+            kind = kinds[0] if len(kinds) == 1 else None
+        if kind == "object" or (kind is None and "properties" in schema):
+            return self._object(schema, above)
+        if kind == "array":
+            return ArrayType(self.of(schema.get("items"), above))
+        if kind == "string":
+            return _FORMATS.get(str(schema.get("format")), StringType())
+        return _SIMPLE.get(str(kind), StringType())
+
+    def _object(self, schema: Mapping[str, Any], above: tuple[str, ...]) -> DataType:
+        properties = schema.get("properties")
+        if properties:
+            return StructType([StructField(name, self.of(each, above)) for name, each in properties.items()])
+        values = schema.get("additionalProperties")
+        return MapType(StringType(), self.of(values, above)) if isinstance(values, dict) else StringType()
+
+    def _merged(self, schema: Mapping[str, Any], above: tuple[str, ...]) -> DataType:
+        parts = [{name: value for name, value in schema.items() if name != "allOf"}, *schema["allOf"]]
+        fields: dict[str, StructField] = {}
+        for part in parts:
+            found = self.of(part, above)
+            if isinstance(found, StructType):
+                fields |= {field.name: field for field in found.fields}
+        return StructType(list(fields.values())) if fields else StringType()
+
+    def _target(self, reference: str) -> Any:
+        document, _, pointer = reference.partition("#")
+        found: Any = self._others.get(document) if document else self._root
+        for part in pointer.strip("/").split("/") if pointer.strip("/") else ():
+            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        return found
+
+
+def reason_of(check: Any, value: bytes) -> str | None:
+    """Why a value does not pass (`check` is jsonschema's validator); None if it does."""
+    try:
+        instance = json.loads(value, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return "not JSON"
+    if not isinstance(instance, dict):
+        return "not a JSON object"
+    from jsonschema.exceptions import best_match
+
+    error = best_match(check.iter_errors(instance))
+    if error is None:
+        return None
+    where = ".".join(str(part) for part in error.absolute_path) or "the object"
+    return f"not valid: {where}: {error.message}"[:300]
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def validator_of(text: str, references: Mapping[str, str]) -> Any:
+    """jsonschema's validator for a schema, draft 7 if it names no draft. SchemaUnusable if it is not one."""
+    from jsonschema import Draft7Validator
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT7
+
+    try:
+        schema = json.loads(text)
+        kind = validator_for(schema, default=Draft7Validator)
+        kind.check_schema(schema)
+    except (ValueError, SchemaError) as error:
+        raise SchemaUnusable(f"not a JSON Schema: {str(error).splitlines()[0]}") from error
+    others = [
+        (name, Resource.from_contents(json.loads(other), default_specification=DRAFT7))
+        for name, other in references.items()
+    ]
+    return kind(schema, registry=Registry().with_resources(others))
+
+
+class Validation:
+    """For a Spark UDF: value and schema id to the reason, null for a good one. Pickled with the texts alone.
+
+    A plain UDF, since an Arrow one would need pandas on every executor and saves little beside jsonschema.
+    """
+
+    def __init__(self, schemas: Mapping[int, tuple[str, Mapping[str, str]]]) -> None:
+        self._schemas = schemas
+        self._checks: dict[int, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_schemas": self._schemas, "_checks": {}}
+
+    def __call__(self, value: bytes | None, number: int | None) -> str | None:
+        if value is None or number is None or number not in self._schemas:
+            return None
+        if number not in self._checks:
+            self._checks[number] = validator_of(*self._schemas[number])
+        return reason_of(self._checks[number], value)

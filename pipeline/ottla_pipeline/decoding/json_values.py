@@ -1,0 +1,79 @@
+"""JSON values to a struct, as declared by DDL or derived from a JSON Schema. Column expressions only.
+
+Two parsers look at each value, because one alone lets something by. `from_json` knows the schema, but turns
+numbers into strings and times where a field asks for those (a string field may have it so; fields named in
+`strings` may not), and stops at the end of the first object, whatever follows it: a second event would be
+lost without a word. `try_parse_json` stops there too, so it is given the value in brackets, where a second
+text shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StringType, StructField, StructType
+
+from ottla_pipeline.decoding.framing import NO_VALUE
+
+CORRUPT = "_corrupt_record"
+NOT_JSON = "not JSON"
+NOT_AN_OBJECT = "not a JSON object"
+_OPTIONS = {"columnNameOfCorruptRecord": CORRUPT}
+
+
+def not_a(field: str, kind: str) -> str:
+    """The reason for a field that is there, with a value of another type."""
+    return f"wrong type: {field} is not {kind}"
+
+
+def kind_at(variant: Column, path: str) -> Column:
+    """The kind of what stands at a path of a variant (STRING, OBJECT<…>, VOID for null); null if none."""
+    return sf.schema_of_variant(sf.try_variant_get(variant, path, "variant"))
+
+
+def wrong_type(text: Column, fields: StructType) -> Column:
+    """Which field's type is not met, for a value already known not to fit as a whole."""
+    reason = sf.lit("does not fit the schema")
+    for field in reversed(fields.fields):
+        alone = StructType([StructField(field.name, field.dataType), StructField(CORRUPT, StringType())])
+        parsed = sf.from_json(text, alone, _OPTIONS)
+        kind = field.dataType.simpleString()
+        reason = sf.when(parsed[CORRUPT].isNotNull(), not_a(field.name, kind)).otherwise(reason)
+    return reason
+
+
+def decode_json(records: DataFrame, value: Column, fields: StructType, strings: Sequence[str]) -> DataFrame:
+    """Adds `event` and `reason`. `strings` are (dotted) fields whose value must be a JSON string, if any."""
+    text = value.cast("string")
+    with_corrupt = StructType([*fields.fields, StructField(CORRUPT, StringType())])
+    parsed = records.withColumns(
+        {
+            "_event": sf.from_json(text, with_corrupt, _OPTIONS),
+            "_texts": sf.try_parse_json(sf.concat(sf.lit("["), text, sf.lit("]"))),
+        }
+    )
+    event, texts = sf.col("_event"), sf.col("_texts")
+    reason = (
+        sf.when(sf.col("value").isNull(), NO_VALUE)
+        .when(kind_at(texts, "$[0]").isNull() | kind_at(texts, "$[1]").isNotNull(), NOT_JSON)
+        .when(~kind_at(texts, "$[0]").startswith("OBJECT"), NOT_AN_OBJECT)
+        .when(event.isNull() | event[CORRUPT].isNotNull(), wrong_type(text, fields))
+    )
+    for name in strings:
+        kind = kind_at(texts, "$[0]" + "".join(f"['{part}']" for part in name.split(".")))
+        wanted = _type_at(fields, name)
+        reason = reason.when(~kind.isin("STRING", "VOID"), not_a(name, wanted))
+    landed = sf.struct(*(event[name].alias(name) for name in fields.names))
+    return parsed.withColumns({"reason": reason, "event": sf.when(reason.isNull(), landed)}).drop(
+        "_event", "_texts"
+    )
+
+
+def _type_at(fields: StructType, name: str) -> str:
+    found: Any = fields
+    for part in name.split("."):
+        found = found[part].dataType
+    return str(found.simpleString())
