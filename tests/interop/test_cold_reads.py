@@ -310,10 +310,10 @@ def test_many_cold_partitions_at_once_take_few_descriptors_besides_their_files(
         await broker.stop()
         broker, client = await started()
         async with asyncio.timeout(60):
-            while not all(each.is_leader for each in broker.replicas.partitions()):  # noqa: ASYNC110
+            while not all(each.is_leader for each in broker.parts.replicas.partitions()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         cold = Cold(monkeypatch)
-        for each in broker.replicas.partitions():
+        for each in broker.parts.replicas.partitions():
             each.log.segments[-1].slice(0, 0)  # opens its file, which stays so
         gc.collect()  # what is left of the former broker
         held = open_descriptors()
@@ -335,10 +335,10 @@ def test_many_cold_partitions_at_once_take_few_descriptors_besides_their_files(
         (found,) = (await client.request(asked, version=12, timeout_s=120)).responses
         assert {(p.error_code, len(p.records or b"")) for p in found.partitions} == {(0, len(batch))}
         assert len(found.partitions) == partitions
-        assert broker.cold_reads.loads >= partitions
+        assert broker.parts.cold_reads.loads >= partitions
         cold.evict()
         assert await offsets_at(client, 1_000, partitions) == [0] * partitions
-        assert broker.cold_reads.loads >= 2 * partitions
+        assert broker.parts.cold_reads.loads >= 2 * partitions
         # Those of one attempt may go while the next one's come.
         assert cold.descriptors_max <= held + 2 * MISSES_MAX + 50
         client.close()
