@@ -31,6 +31,6 @@ def _addresses(bootstrap: str) -> Iterable[tuple[str, int]]:
     for part in bootstrap.split(","):
         host, _, port = part.strip().rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise Unreachable(f"--bootstrap {bootstrap}: must be HOST:PORT[,HOST:PORT…]")
+            raise Unreachable(f"bootstrap {bootstrap}: must be HOST:PORT[,HOST:PORT…]")
         # `NAME://`, which Kafka's clients accept too, and brackets around IPv6.
         yield host.rpartition("://")[2].strip("[]"), int(port)

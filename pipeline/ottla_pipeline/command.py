@@ -1,0 +1,207 @@
+"""`ottla-pipeline JOB --config FILE`: one command for all jobs, each a file in `ottla_pipeline/jobs/`.
+
+A job's module has `CONFIG` (its model), its docstring's first line as help, and either
+`start(context, config)`, which gives streaming queries, or `run(context, config)`, which gives an exit
+status. It may have `SESSION` (settings of the Spark session) and `PARAMS` (click options of its own, whose
+values are in `context.params`). The module is imported, and its configuration checked, before Spark is started.
+
+Exit status: 0 when all is done or the job was told to stop, 1 when it failed, 2 when it could not begin.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+from prometheus_client import CollectorRegistry
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from ottla_pipeline import jobs, reach
+from ottla_pipeline.config.common import JobConfig
+from ottla_pipeline.config.loading import ConfigError, load
+from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.progress import GroupOffsets, Status
+from ottla_pipeline.running import Context, JobMetrics, Progress, follow
+from ottla_pipeline.spark import JavaMissing, build_session
+from ottla_pipeline.status_port import StatusPort
+
+UNUSABLE = (ConfigError, CannotBegin, JavaMissing, reach.Unreachable, OSError)
+
+
+def job_names() -> list[str]:
+    """The jobs there are, as the command line has them."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(jobs.__path__))
+
+
+class Jobs(click.Group):
+    """A subcommand for each job's file; imported when it is asked for."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return job_names()
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in job_names():
+            return None
+        return command_of(importlib.import_module(f"ottla_pipeline.jobs.{name.replace('-', '_')}"), name)
+
+
+def command_of(module: ModuleType, name: str) -> click.Command:
+    """The click command of one job."""
+    own: Sequence[click.Parameter] = getattr(module, "PARAMS", ())
+    shared: list[click.Parameter] = [
+        click.Option(
+            ["--config", "file"],
+            required=True,
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="The job's configuration (YAML).",
+        ),
+        click.Option(["--available-now"], is_flag=True, help="Take all there is, then stop."),
+        click.Option(["--check"], is_flag=True, help="Only check the configuration."),
+        click.Option(
+            ["--status-port"], type=click.IntRange(0, 65535), help="Serve /status and /metrics there."
+        ),
+        click.Option(["--status-host"], default="127.0.0.1", show_default=True, help="On this address."),
+        click.Option(
+            ["--master"], default="local[2]", show_default=True, help="Spark master (not under spark-submit)."
+        ),
+        click.Option(
+            ["--memory"], default="1g", show_default=True, help="Driver memory (not under spark-submit)."
+        ),
+    ]
+
+    def callback(**given: Any) -> None:
+        params = {option.name: given.pop(option.name) for option in own if option.name}
+        sys.exit(execute(module, name, params, **given))
+
+    text = (module.__doc__ or "").strip().partition("\n")[0]
+    return click.Command(name, params=[*own, *shared], callback=callback, help=text)
+
+
+def execute(
+    module: ModuleType,
+    name: str,
+    params: dict[str, Any],
+    *,
+    file: Path,
+    available_now: bool,
+    check: bool,
+    status_port: int | None,
+    status_host: str,
+    master: str,
+    memory: str,
+) -> int:
+    """Runs the job; its exit status."""
+
+    def say(line: str) -> None:
+        click.echo(f"{name}: {line}")
+
+    def complain(text: str) -> None:
+        for line in text.splitlines():
+            click.echo(f"{name}: {line}", err=True)
+
+    stop = threading.Event()
+    try:
+        config: JobConfig = load(file, module.CONFIG)
+        if check:
+            say(f"{file} is good")
+            return 0
+        if available_now:
+            config = config.model_copy(
+                update={"trigger": config.trigger.model_copy(update={"available_now": True})}
+            )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        return Execution(module, name, config, params, say).run(
+            stop, status_port, status_host, master=master, memory=memory
+        )
+    except UNUSABLE as error:
+        complain(str(error))
+        return 2
+    except (PySparkException, Py4JError) as error:
+        complain(short(error))
+        return 1
+
+
+class Execution:
+    """One run of a job, from the look at the brokers to the end of the Spark session."""
+
+    def __init__(
+        self, module: ModuleType, name: str, config: JobConfig, params: dict[str, Any], say: Any
+    ) -> None:
+        self._module = module
+        self._config = config
+        self._params = params
+        self._say = say
+        self._status = Status(name, config.name)
+        self._metrics = CollectorRegistry()
+        self._metrics.register(JobMetrics(self._status))
+
+    def run(self, stop: threading.Event, port: int | None, host: str, *, master: str, memory: str) -> int:
+        served = StatusPort(host, port, self._status.to_json, self._metrics) if port is not None else None
+        if served is not None:
+            self._say(f"status at {host}:{served.port}")
+        try:
+            return self._run(stop, master, memory)
+        except Exception as error:
+            self._status.state = "Failed"
+            self._status.error = (
+                short(error) if isinstance(error, PySparkException | Py4JError) else str(error)
+            )
+            raise
+        finally:
+            if served is not None:
+                served.close()
+
+    def _run(self, stop: threading.Event, master: str, memory: str) -> int:
+        config, module = self._config, self._module
+        reach.check(config.kafka.bootstrap)
+        settings = {**config.spark.settings, **getattr(module, "SESSION", {})}
+        spark = build_session(
+            f"ottla-{config.JOB}-{config.name}", master=master, memory=memory, extra=settings
+        )
+        self._status.application_id = spark.sparkContext.applicationId
+        context = Context(spark, self._say, self._metrics, self._params)
+        try:
+            if hasattr(module, "run"):
+                self._status.state = "Running"
+                code = int(module.run(context, config))
+                self._status.state = "Done"
+                return code
+            return self._stream(context, stop)
+        finally:
+            spark.stop()
+
+    def _stream(self, context: Context, stop: threading.Event) -> int:
+        config = self._config
+        group = GroupOffsets(config.kafka.librdkafka(), config.consumer_group)
+        progress = Progress(self._status, group, self._say)
+        context.spark.streams.addListener(progress)
+        try:
+            queries = self._module.start(context, config)
+            self._status.queries = len(queries)
+            self._status.state = "Running"
+            ended = follow(queries, stop)
+            self._status.state = "Done" if ended else "Stopped"
+            return 0
+        finally:
+            # Removing a listener waits for the events before it: the last batch's report is among them.
+            context.spark.streams.removeListener(progress)
+            progress.close()
+
+
+@click.group(cls=Jobs, context_settings={"max_content_width": 110})
+def main() -> None:
+    """Runs one of the pipeline's jobs on Spark."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The jobs' configuration: YAML files as strict models, every error with its path. No Spark in here."""

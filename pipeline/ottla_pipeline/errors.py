@@ -1,0 +1,24 @@
+"""Errors that jobs end with, and the lines of Spark's own that say what happened."""
+
+from __future__ import annotations
+
+import re
+
+
+class CannotBegin(Exception):
+    """A job that cannot go on with its folders, topics or schemas; the message says why and what to do."""
+
+
+_PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*: \S")
+
+
+def short(error: Exception) -> str:
+    """The lines of Spark's message that say what happened, without plans and stacks."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "Traceback (most recent call last):" in str(error).partition("\tat ")[0]:
+        # Of a task in Python: what it raised stands below its stack, and above Java's.
+        python = [line for line in lines[1:] if _PYTHON_ERROR.match(line)]
+        if python:
+            return python[0][:600]
+    told = [line for line in lines if not line.startswith(("at ", "=== ", "Current ", "{", "JVM stacktrace"))]
+    return " ".join(told[:3])[:600]

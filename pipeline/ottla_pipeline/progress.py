@@ -1,0 +1,182 @@
+"""How far a job is: read from Spark's reports, published as a group's offsets, kept as a status.
+
+Called by `running`, which hands in every report of every query. Pure but for `GroupOffsets`. Offsets are
+those that come next, as Kafka's groups have them. Only Kafka sources count; a job may have several, as both
+sides of a join.
+
+Invariant: offsets are published only after the batch that read up to them is done; so a lag monitor never
+sees a job further than it is.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+Offsets = dict[tuple[str, int], int]
+
+REQUEST_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch that is done. `ended_at` is ISO 8601 in UTC."""
+
+    id: int
+    records: int
+    duration_ms: int
+    ended_at: str
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "records": self.records,
+            "durationMs": self.duration_ms,
+            "endedAt": self.ended_at,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one query said of one batch: how far it is, and how far its topics were when it was made."""
+
+    query: str
+    batch: Batch
+    reached: Offsets
+    latest: Offsets
+
+    @property
+    def lag(self) -> int:
+        """Records that were there when the batch was made, and are not in it or one before."""
+        return sum(max(0, end - self.reached.get(where, 0)) for where, end in self.latest.items())
+
+
+def offsets_of(text: str | None) -> Offsets:
+    """Spark's `{"topic": {"0": 23}}`; empty for what other sources write."""
+    try:
+        raw = json.loads(text or "null")
+        return {(topic, int(p)): int(at) for topic, parts in raw.items() for p, at in parts.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}
+
+
+def report_of(progress: Mapping[str, Any], ended_at: str) -> Report:
+    """A report out of Spark's `StreamingQueryProgress`, as its JSON has it."""
+    reached: Offsets = {}
+    latest: Offsets = {}
+    read = 0
+    for source in progress["sources"]:
+        if not str(source["description"]).startswith("KafkaV2["):
+            continue
+        start = offsets_of(_text(source.get("startOffset")))
+        for where, at in offsets_of(_text(source["endOffset"])).items():
+            read += at - start.get(where, 0)
+            # A topic that two sources read is as far as the slower one.
+            reached[where] = min(at, reached.get(where, at))
+        for where, at in offsets_of(_text(source.get("latestOffset"))).items():
+            latest[where] = max(at, latest.get(where, at))
+    duration_ms = int(progress["durationMs"].get("triggerExecution", 0))
+    # Spark counts a record each time that it is read, which a batch may do more than once.
+    records = min(int(progress["numInputRows"]), read)
+    batch = Batch(int(progress["batchId"]), records, duration_ms, ended_at)
+    return Report(str(progress["id"]), batch, reached, latest)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) or value is None else json.dumps(value)
+
+
+@dataclass(slots=True)
+class Status:
+    """What `/status` says. `lag` is in records, None before the first report; `error` is why it failed."""
+
+    job: str
+    name: str
+    state: str = "Starting"  # Starting, Running, Done, Stopped, Failed
+    application_id: str | None = None
+    error: str | None = None
+    batches: int = 0
+    records: int = 0
+    last_batch: Batch | None = None
+    reports: dict[str, Report] = field(default_factory=dict)
+    idle: set[str] = field(default_factory=set)
+    queries: int = 0
+
+    def add(self, report: Report) -> None:
+        self.reports[report.query] = report
+        self.idle.discard(report.query)
+        if report.batch.records or self.last_batch is None:
+            self.last_batch = report.batch
+            self.batches += 1
+            self.records += report.batch.records
+
+    def idles(self, query: str) -> None:
+        """The query found nothing new to read."""
+        self.idle.add(query)
+
+    @property
+    def lag(self) -> int | None:
+        """Of all queries, those that idle having none."""
+        if len(self.reports.keys() | self.idle) < self.queries or not self.queries:
+            return None
+        return sum(report.lag for query, report in self.reports.items() if query not in self.idle)
+
+    @property
+    def caught_up(self) -> bool:
+        return self.lag == 0
+
+    def reached(self) -> Offsets:
+        """The next offset of each partition; of a topic that two queries read, the slower one's."""
+        found: Offsets = {}
+        for report in self.reports.values():
+            for where, at in report.reached.items():
+                found[where] = min(at, found.get(where, at))
+        return found
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "job": self.job,
+            "name": self.name,
+            "state": self.state,
+            "applicationId": self.application_id,
+            "lastBatch": self.last_batch.to_json() if self.last_batch else None,
+            "batches": self.batches,
+            "records": self.records,
+            "lag": self.lag,
+            "caughtUp": self.caught_up,
+            "error": self.error,
+        }
+
+
+class GroupOffsets:
+    """Commits a job's offsets under its consumer group, which has no members. Threads may share one."""
+
+    def __init__(self, settings: Mapping[str, str], group: str) -> None:
+        self._settings = {**settings, "group.id": group, "enable.auto.commit": False}
+        self._consumer: Consumer | None = None
+        self._lock = threading.Lock()
+
+    def publish(self, offsets: Offsets) -> str | None:
+        """Commits; what went wrong, if anything did. The next report tries again."""
+        if not offsets:
+            return None
+        positions = [TopicPartition(topic, part, at) for (topic, part), at in sorted(offsets.items())]
+        with self._lock:
+            try:
+                if self._consumer is None:
+                    self._consumer = Consumer(self._settings)
+                self._consumer.commit(offsets=positions, asynchronous=False)
+            except KafkaException as error:
+                return str(error.args[0].str())
+        return None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._consumer is not None:
+                self._consumer.close()
+                self._consumer = None
