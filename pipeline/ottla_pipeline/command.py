@@ -3,7 +3,7 @@
 A job's module has `CONFIG` (its model), its docstring's first line as help, and either
 `start(context, config)`, which gives streaming queries, or `run(context, config)`, which gives an exit
 status. It may have `SESSION` (settings of the Spark session) and `PARAMS` (click options of its own, whose
-values are in `context.params`). The module is imported, and its configuration checked, before Spark is started.
+values are in `context.params`). The module is imported, and its configuration checked, before Spark starts.
 
 Exit status: 0 when all is done or the job was told to stop, 1 when it failed, 2 when it could not begin.
 """
@@ -24,6 +24,7 @@ import click
 from prometheus_client import CollectorRegistry
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline import jobs, reach
 from ottla_pipeline.config.common import JobConfig
@@ -185,6 +186,7 @@ class Execution:
         group = GroupOffsets(config.kafka.librdkafka(), config.consumer_group)
         progress = Progress(self._status, group, self._say)
         context.spark.streams.addListener(progress)
+        queries: Sequence[StreamingQuery] = ()
         try:
             queries = self._module.start(context, config)
             self._status.queries = len(queries)
@@ -193,9 +195,8 @@ class Execution:
             self._status.state = "Done" if ended else "Stopped"
             return 0
         finally:
-            # Removing a listener waits for the events before it: the last batch's report is among them.
             context.spark.streams.removeListener(progress)
-            progress.close()
+            progress.close(queries)
 
 
 @click.group(cls=Jobs, context_settings={"max_content_width": 110})

@@ -115,6 +115,10 @@ class Status:
             self.batches += 1
             self.records += report.batch.records
 
+    def knows(self, query: str, batch_id: int) -> bool:
+        """Whether this batch of the query, or a later one, is in the status already."""
+        return query in self.reports and self.reports[query].batch.id >= batch_id
+
     def idles(self, query: str) -> None:
         """The query found nothing new to read."""
         self.idle.add(query)

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline.progress import GroupOffsets, Report, Status, report_of
+from ottla_pipeline.progress import GroupOffsets, Status, report_of
 
 Say = Callable[[str], None]
 
@@ -92,8 +92,7 @@ class Progress(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        raw = json.loads(event.progress.json)
-        self.take(report_of(raw, datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")))
+        self._take(event.progress.json)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         self._status.idles(str(event.id))
@@ -103,8 +102,9 @@ class Progress(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         pass
 
-    def take(self, report: Report) -> None:
-        self._status.add(report)
+    def _take(self, progress: str) -> None:
+        ended_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._status.add(report_of(json.loads(progress), ended_at))
         self._wanted.put(True)
 
     def _publish(self) -> None:
@@ -116,8 +116,14 @@ class Progress(StreamingQueryListener):
                 self._say(f"the offsets of the group could not be committed: {problem}")
             said = problem
 
-    def close(self) -> None:
-        """Publishes what was still wanted."""
+    def close(self, queries: Sequence[StreamingQuery]) -> None:
+        """Takes the last reports from the queries themselves, which have ended: Spark hands reports on later,
+        and no more once a session goes. Publishes what was still wanted."""
+        for query in queries:
+            if (last := query.lastProgress) is not None and not self._status.knows(
+                str(query.id), last.batchId
+            ):
+                self._take(last.json)
         self._wanted.put(False)
         self._thread.join(timeout=REPUBLISH_S)
         self._group.close()
