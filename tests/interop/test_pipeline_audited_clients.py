@@ -1,0 +1,323 @@
+"""Audited producers of three libraries on real brokers: what their audit events say, against what is there.
+
+The judge reads topics with confluent-kafka and knows nothing of the hooks but the two headers' text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from one_broker import OneBroker, one_broker
+
+from ottla.client.routing import Brokers
+from ottla.client.writer import NewRecord
+from ottla.local.cluster import LocalCluster
+from ottla.protocol.errors import KafkaError as OttlaKafkaError
+from ottla_pipeline.auditing.confluent import AuditedProducer
+from ottla_pipeline.auditing.kafka_python import AuditedProducer as AuditedKafkaPython
+from ottla_pipeline.auditing.reporting import AuditOptions
+from ottla_pipeline.auditing.writer import AuditedWriter
+
+NUMBERS = count()
+Name = tuple[str, str, int]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
+    with one_broker(
+        tmp_path_factory.mktemp("broker"),
+        {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"},
+    ) as running:
+        yield running
+
+
+def read_all(bootstrap: str, topic: str) -> list[Any]:
+    """Every record that a consumer of committed records gets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        # A partition that is written to all the time has no end that it would be told of.
+        ends = {
+            p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in partitions
+        }
+        left = {partition for partition, end in ends.items() if end}
+        found, until = [], time.monotonic() + 60
+        while left:
+            assert time.monotonic() < until, "all partitions are read to their ends"
+            for message in consumer.consume(10_000, timeout=0.3):
+                if message.error() is None:
+                    found.append(message)
+                else:
+                    assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                if message.offset() >= ends[message.partition()] - (message.error() is None):
+                    left.discard(message.partition())
+        return found
+    finally:
+        consumer.close()
+
+
+def name_of(message: Any, window_ms: int) -> Name:
+    """Producer, window and number, by the documented text of the headers."""
+    headers = dict(message.headers())
+    at, number = headers["ottla-produced"].decode().split("/")
+    window = int(at) // window_ms * window_ms
+    return headers["ottla-producer"].decode(), str(window), int(number)
+
+
+def told_by(events: list[dict[str, Any]], topic: str) -> set[Name]:
+    """The names that the last event of each window lists."""
+    last: dict[tuple[str, int], dict[str, Any]] = {}
+    for event in sorted(events, key=lambda event: event["report"]):
+        for window in event["windows"]:
+            if window["topic"] == topic:
+                last[event["producer"], window["start"]] = window
+    return {
+        (producer, str(start), number)
+        for (producer, start), window in last.items()
+        for first, final in window["numbers"]
+        for number in range(first, final + 1)
+    }
+
+
+class Line:
+    """A topic, and an audit topic of its own."""
+
+    def __init__(self, bootstrap: str, replicas: int = 1) -> None:
+        number = next(NUMBERS)
+        self.bootstrap, self.topic, self.audit_topic = bootstrap, f"t{number}", f"audit{number}"
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        names = (self.topic, self.audit_topic)
+        for future in admin.create_topics([NewTopic(name, 2, replicas) for name in names]).values():
+            future.result(90)
+
+    def options(self, **given: Any) -> AuditOptions:
+        return AuditOptions(**{"topic": self.audit_topic, "window_s": 1.0, "interval_s": 0.5, **given})
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(message.value()) for message in read_all(self.bootstrap, self.audit_topic)]
+
+    def names(self) -> list[Name]:
+        return [name_of(message, 1000) for message in read_all(self.bootstrap, self.topic)]
+
+    def assert_told_is_held(self, records: int) -> None:
+        """The audit events name just what a consumer finds, each once, and end with a last report."""
+        events, held = self.events(), self.names()
+        assert len(held) == len(set(held)) == records
+        assert told_by(events, self.topic) == set(held)
+        last = max(events, key=lambda event: event["report"])
+        assert last["final"]
+        assert sorted(event["report"] for event in events) == list(range(last["report"] + 1))
+
+
+def test_confluent_kafka_counts_what_is_acknowledged_and_keeps_what_it_was_given(broker: OneBroker) -> None:
+    line = Line(broker.bootstrap)
+    told: list[Any] = []
+    config = {"bootstrap.servers": line.bootstrap, "on_delivery": lambda error, _: told.append(error)}
+    with AuditedProducer(config, audit=line.options(server="web-17")) as producer:
+        for number in range(500):
+            producer.produce(
+                line.topic, b"v%d" % number, b"k", headers={"own": b"1"}, timestamp=1_000 + number
+            )
+        assert producer.flush(30) == 0
+        time.sleep(1.1)  # into another window
+        for number in range(500):
+            producer.produce(
+                line.topic, b"w%d" % number, headers=[("own", b"1")], on_delivery=lambda *_: None
+            )
+    assert told == [None] * 500
+    line.assert_told_is_held(1_000)
+    messages = read_all(line.bootstrap, line.topic)
+    assert {dict(message.headers())["own"] for message in messages} == {b"1"}
+    assert {message.timestamp()[1] for message in messages if message.key()} == set(range(1_000, 1_500))
+    assert {event["server"] for event in line.events()} == {"web-17"}
+
+
+def test_a_full_queue_takes_no_number(broker: OneBroker) -> None:
+    line = Line(broker.bootstrap)
+    config = {"bootstrap.servers": line.bootstrap, "queue.buffering.max.messages": 10, "linger.ms": 50}
+    full, sent = 0, 0
+    with AuditedProducer(config, audit=line.options()) as producer:
+        while sent < 50:
+            try:
+                producer.produce(line.topic, b"v")
+                sent += 1
+            except BufferError:
+                full += 1
+                producer.poll(0.01)
+    assert full > 0
+    line.assert_told_is_held(50)
+    assert (
+        sum(len(w["numbers"]) > 1 for event in line.events() for w in event["windows"] if w["numbers"]) == 0
+    )
+
+
+def test_what_is_not_delivered_is_not_counted(broker: OneBroker) -> None:
+    line = Line(broker.bootstrap)
+    config = {"bootstrap.servers": line.bootstrap, "message.max.bytes": 2_000_000}
+    failed: list[Any] = []
+    with AuditedProducer(config, audit=line.options()) as producer:
+        for size in (10, 1_500_000, 20):  # the broker takes a megabyte at most
+            producer.produce(line.topic, b"x" * size, on_delivery=lambda error, _: failed.append(error))
+            producer.flush(30)
+    assert [error is not None for error in failed] == [False, True, False]
+    line.assert_told_is_held(2)
+    assert max(window["failed"] for event in line.events() for window in event["windows"]) == 1
+
+
+def test_transactions_count_when_committed(broker: OneBroker) -> None:
+    line = Line(broker.bootstrap)
+    config = {"bootstrap.servers": line.bootstrap, "transactional.id": line.topic}
+    with AuditedProducer(config, audit=line.options()) as producer:
+        producer.init_transactions(60)
+        for commit in (True, False, True):
+            producer.begin_transaction()
+            for number in range(10):
+                producer.produce(line.topic, b"%d" % number)
+            if commit:
+                producer.commit_transaction(60)
+            else:
+                producer.flush(30)
+                producer.abort_transaction(60)
+    line.assert_told_is_held(20)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_kafka_python_counts_what_is_acknowledged(broker: OneBroker, transactional: bool) -> None:
+    line = Line(broker.bootstrap)
+    more = {"transactional_id": line.topic} if transactional else {}
+    producer = AuditedKafkaPython(bootstrap_servers=line.bootstrap, audit=line.options(), **more)
+    if transactional:
+        producer.init_transactions()
+        for commit in (False, True):
+            producer.begin_transaction()
+            for number in range(100):
+                producer.send(line.topic, b"v%d" % number, headers=[("own", b"1")])
+            (producer.commit_transaction if commit else producer.abort_transaction)()
+    else:
+        for number in range(100):
+            producer.send(line.topic, b"v%d" % number, headers=[("own", b"1")])
+        producer.flush(30)
+        with pytest.raises(TypeError):
+            producer.send(line.topic, 17)
+    producer.close(timeout=30)
+    line.assert_told_is_held(100)
+
+
+def test_our_writer_counts_what_is_acknowledged(broker: OneBroker) -> None:
+    line = Line(broker.bootstrap)
+
+    async def write() -> None:
+        brokers = Brokers([("127.0.0.1", broker.port)], client_id="test")
+        writer = AuditedWriter(brokers, line.topic, audit=line.options())
+        await writer.open()
+        for size in (1, 1_500_000, 2):
+            records = [NewRecord(b"x" * size, headers=[("own", b"1")])] * 2
+            if size <= 2:
+                await writer.write(records)
+            else:
+                with pytest.raises(OttlaKafkaError):
+                    await writer.write(records)
+        await writer.close()
+        await brokers.close()
+
+    asyncio.run(write())
+    line.assert_told_is_held(4)
+
+
+SCRIPT = """
+import sys, time
+from ottla_pipeline.auditing.confluent import AuditedProducer
+from ottla_pipeline.auditing.reporting import AuditOptions
+bootstrap, topic, audit_topic, how = sys.argv[1:]
+options = AuditOptions(topic=audit_topic, window_s=1.0, interval_s=0.2)
+producer = AuditedProducer({"bootstrap.servers": bootstrap}, audit=options)
+for number in range(100):
+    producer.produce(topic, b"v")
+producer.flush(30)
+print("sent", flush=True)
+while how == "wait":
+    producer.produce(topic, b"v")
+    producer.poll(0.01)
+"""
+
+
+def test_a_program_that_ends_without_closing_its_producer_has_reported_all(
+    broker: OneBroker, tmp_path: Path
+) -> None:
+    line = Line(broker.bootstrap)
+    arguments = [line.bootstrap, line.topic, line.audit_topic, "end"]
+    subprocess.run([sys.executable, "-c", SCRIPT, *arguments], check=True, timeout=60)
+    line.assert_told_is_held(100)
+
+
+def test_a_killed_producer_leaves_no_last_report_and_told_nothing_untrue(broker: OneBroker) -> None:
+    line = Line(broker.bootstrap)
+    arguments = [line.bootstrap, line.topic, line.audit_topic, "wait"]
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"sent\n"
+        until = time.monotonic() + 60
+        while not any(window["closed"] for event in line.events() for window in event["windows"]):
+            assert time.monotonic() < until, "it reports a window that is over"
+    finally:
+        process.kill()
+        process.wait()
+    events, held = line.events(), line.names()
+    assert not any(event["final"] for event in events)
+    assert sorted(event["report"] for event in events) == list(range(len(events)))
+    by_window = Counter((producer, window) for producer, window, _ in held)
+    for event in events:
+        for window in event["windows"]:
+            assert window["acknowledged"] <= by_window[event["producer"], str(window["start"])]
+    closed = [w for event in events for w in event["windows"] if w["closed"]]
+    assert closed
+    for window in closed:
+        assert window["acknowledged"] == by_window[events[0]["producer"], str(window["start"])]
+
+
+def test_a_record_counts_once_however_often_it_was_sent_while_leaders_die(cluster: LocalCluster) -> None:
+    line = Line(cluster.bootstrap, replicas=3)
+    config = {"bootstrap.servers": line.bootstrap, "enable.idempotence": True, "linger.ms": 1}
+    delivered: list[Any] = []
+    victim = cluster.brokers[0]
+    with AuditedProducer(config, audit=line.options()) as producer:
+        until = time.monotonic() + 6
+        killed = False
+        while time.monotonic() < until:
+            producer.produce(line.topic, b"v", on_delivery=lambda error, _: delivered.append(error))
+            producer.poll(0.001)
+            if not killed and len(delivered) > 500:
+                assert victim.pid is not None
+                os.kill(victim.pid, signal.SIGKILL)
+                killed = True
+        assert producer.flush(120) == 0
+    assert killed
+    assert delivered
+    assert not any(delivered), "an idempotent producer has all delivered"
+    line.assert_told_is_held(len(delivered))
