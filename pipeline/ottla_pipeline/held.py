@@ -1,8 +1,8 @@
-"""Which events the brokers hold, read by confluent-kafka: the audit's way to the brokers.
+"""Which events the brokers hold, read by confluent-kafka: the comparison's way to the brokers.
 
-Called by the audit job. On purpose it shares nothing with the lake job's way, which is Spark's connector on
+Called by the compare job. On purpose it shares nothing with the lake job's way, which is Spark's connector on
 the Java client: an error in either would show as a difference. Each partition is read by a task of its own,
-from its first offset to the end it had when the audit began.
+from its first offset to the end it had when the comparison began.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def consumer(bootstrap: str, options: Mapping[str, str]) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "ottla-audit",
+            "group.id": "ottla-compare",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",

@@ -1,12 +1,12 @@
-"""What an audit found: counts for each topic and time window, and the report made of them.
+"""What a comparison found: counts for each topic and time window, and the report made of them.
 
-Called by the audit job, which has Spark do the counting; everything here is plain data, so that the verdict
+Called by the compare job, which has Spark do the counting; everything here is plain data, so that the verdict
 can be tested without a cluster.
 
 The ids that were produced are the measure. The brokers and the lake are each held against them: `missing`
 are ids produced that a tier does not hold; `duplicated` are copies beyond the first that it holds of any id;
-`unexpected` are ids it holds that nobody says to have produced. An audit passes when all three are 0 in both
-tiers and no id was produced twice.
+`unexpected` are ids it holds that nobody says to have produced. It passes when all three are 0 in both tiers
+and no id was produced twice.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An audit's result. `samples` are the first differing ids; `without_id` counts records without one."""
+    """The result. `samples` are the first differing ids; `without_id` counts records without one."""
 
     window_length: str
     windows: Sequence[Window]

@@ -1,4 +1,4 @@
-"""The lake and audit jobs with real Spark on a real cluster.
+"""The lake job with real Spark on a real cluster.
 
 OTTLA_PIPELINE_BOOTSTRAP names another cluster to run them on (Apache Kafka's, say) in place of ours.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -23,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.local.cluster import run_admin
 from ottla.local.ports import wait_until
-from ottla_pipeline import held, split
+from ottla_pipeline import split
 from ottla_pipeline.commits import CommitLog
-from ottla_pipeline.jobs import audit, lake
+from ottla_pipeline.jobs import lake
 from ottla_pipeline.schema import EventSchema, SchemaError
 from ottla_pipeline.spark import JavaMissing, build_session, check_java
 
@@ -102,14 +100,6 @@ class Line:
 
     def ids(self) -> list[str]:
         return sorted(identity for _, identity, _ in self.produced)
-
-    def audit(self) -> audit.Audit:
-        manifest = self.folder / "manifest.jsonl"
-        lines = (json.dumps({"topic": t, "id": i, "time": at}) for t, i, at in self.produced)
-        manifest.write_text("".join(f"{line}\n" for line in lines))
-        return audit.Audit(
-            self.bootstrap, str(manifest), str(self.folder / "lake"), schema=SCHEMA, window="1 day"
-        )
 
 
 def known_to(address: str, topics: Sequence[str]) -> bool:
@@ -243,100 +233,3 @@ def test_a_lake_takes_no_batches_from_another_checkpoint(line: Line) -> None:
 def test_a_schema_that_cannot_be_used_is_refused(spark: SparkSession, schema: EventSchema, what: str) -> None:
     with pytest.raises(SchemaError, match=what):
         split.check(schema)
-
-
-def test_the_audit_passes_when_all_is_well(line: Line) -> None:
-    line.produce(range(40))
-    line.land()
-    report = audit.run(line.spark, line.audit())
-    assert report.passed
-    total = report.total()
-    assert (total.produced, total.brokers.held, total.lake.held) == (40, 40, 40)
-
-
-def test_the_audit_finds_a_loss_in_the_lake_by_topic_and_window(line: Line) -> None:
-    line.produce(range(20), day=1)
-    line.produce(range(20, 40), day=2)
-    line.land()
-    (planted,) = [p for p in line.parquet_files() if "2013-01-02" in str(p) and line.topics[1] in str(p)]
-    gone = {row["id"] for row in line.spark.read.parquet(str(planted)).select("id").collect()}
-    planted.unlink()
-    report = audit.run(line.spark, line.audit())
-    assert not report.passed
-    (window,) = report.differing()
-    assert (window.topic, window.start) == (line.topics[1], "2013-01-02T00:00:00Z")
-    assert (window.tally.lake.missing, window.tally.brokers.missing) == (len(gone), 0)
-    assert {sample.id for sample in report.samples} == gone
-
-
-def test_the_audit_finds_a_copy_that_the_brokers_hold_and_that_landed(line: Line) -> None:
-    line.produce(range(20))
-    topic, identity, time = line.produced[3]
-    line.send(topic, [json.dumps({"id": identity, "event_time": time}).encode()])
-    line.land()
-    total = audit.run(line.spark, line.audit()).total()
-    assert (total.brokers.duplicated, total.lake.duplicated) == (1, 1)
-    assert (total.brokers.missing, total.lake.missing) == (0, 0)
-
-
-def test_the_audit_finds_a_copy_of_files_in_the_lake(line: Line) -> None:
-    line.produce(range(4))
-    line.land()
-    first = line.parquet_files()[0]
-    first.with_name("copy.parquet").write_bytes(first.read_bytes())
-    total = audit.run(line.spark, line.audit()).total()
-    assert total.lake.duplicated == 2
-    assert not total.brokers.differs
-
-
-def test_the_audit_finds_what_the_brokers_lost_and_what_nobody_produced(line: Line) -> None:
-    line.produce(range(10))
-    line.land()
-    topic = line.topics[0]
-    line.produced.append((topic, "lost", "2013-01-05T00:00:00Z"))
-    line.produced.remove((topic, "e0", "2013-01-01T00:00:00Z"))
-    report = audit.run(line.spark, line.audit())
-    total = report.total()
-    assert (total.brokers.missing, total.lake.missing) == (1, 1)
-    assert (total.brokers.unexpected, total.lake.unexpected) == (1, 1)
-    found = {sample.id: (sample.produced, sample.brokers, sample.lake) for sample in report.samples}
-    assert found == {"lost": (1, 0, 0), "e0": (0, 1, 1)}
-
-
-def test_the_audit_reads_every_offset_of_a_partition_by_itself(line: Line) -> None:
-    line.produce(range(20))
-    line.send(line.topics[0], [b"no json"])
-    ranges = held.ranges(line.bootstrap, [*line.topics, "not-there"], {})
-    assert sum(part.end - part.start for part in ranges) == 21
-    found = [event for part in ranges for event in held.read(part, line.bootstrap, "id", "event_time", {})]
-    assert sorted(event.id for event in found if event.id is not None) == line.ids()
-    assert [event.id for event in found].count(None) == 1
-
-
-def test_the_audit_command_fails_on_a_difference_and_writes_it_down(line: Line) -> None:
-    line.produce(range(4))
-    line.land()
-    line.parquet_files()[0].unlink()
-    told = line.audit()
-    report = line.folder / "report.json"
-    command = [sys.executable, "-m", "ottla_pipeline.jobs.audit", "--bootstrap", told.bootstrap]
-    command += ["--manifest", told.manifest, "--lake", told.lake, "--report", str(report)]
-    found = subprocess.run(command, check=False, timeout=500, capture_output=True, text=True)
-    assert found.returncode == 1, found.stderr
-    assert "DIFFERENCES" in found.stdout
-    assert json.loads(report.read_text())["total"]["lake"]["missing"] == 2
-
-
-@pytest.mark.parametrize(
-    ("lines", "what"),
-    [
-        ("no json\n", "cannot be read as JSON lines"),
-        ('{"id": "1", "time": "2013-01-01T00:00:00Z"}\n', "1 lines are without an id or a topic"),
-        ("", "holds no event"),
-    ],
-)
-def test_a_manifest_that_nothing_can_be_held_against_is_refused(line: Line, lines: str, what: str) -> None:
-    manifest = line.folder / "unusable.jsonl"
-    manifest.write_text(lines)
-    with pytest.raises(audit.ManifestUnusable, match=what):
-        audit.run(line.spark, audit.Audit(line.bootstrap, str(manifest), str(line.folder / "lake")))

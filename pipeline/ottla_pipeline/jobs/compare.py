@@ -1,0 +1,215 @@
+"""Compares ids produced, held by the brokers and held by the lake: every one of them, once.
+
+    ottla-pipeline compare --config compare.yaml
+
+For what is over and has a list: every event has an id that no other event of its topic has. Three sets of ids
+meet here, each come by on its own way: the producer's manifest (JSON lines `{"id", "topic", "time"}`, one for
+each event acknowledged), the brokers (read by confluent-kafka, see `ottla_pipeline.held`), and the lake (its
+files as any reader sees them, not the lake job's log of what it thinks it wrote). Spark joins them, so size
+is no matter. What goes on and on, and has no list, is the audit job's (`jobs.audit`).
+
+Exit status: 0 when every id is held exactly once in both, 1 on any difference, 2 when no comparison was had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from confluent_kafka import KafkaException
+from py4j.protocol import Py4JError
+from pydantic import Field
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
+from rich.console import Console
+
+from ottla_pipeline import held
+from ottla_pipeline.commits import Files
+from ottla_pipeline.config.common import Interval, JobConfig, TopicName
+from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.running import Context
+from ottla_pipeline.tally import Difference, Report, Tally, Tier, Window
+
+COLUMNS = "topic STRING, id STRING, time STRING"
+SAMPLES = 20
+TIERS = ("produced", "brokers", "lake")
+
+
+class CompareConfig(JobConfig):
+    """What to compare. `topics` are compared besides those the manifest names (all is unexpected there)."""
+
+    JOB: ClassVar[str] = "compare"
+
+    checkpoint: str = ""  # of no use here: nothing is streamed
+    manifest: Annotated[str, Field(min_length=1)]
+    lake: Annotated[str, Field(min_length=1)]
+    topics: list[TopicName] | None = None
+    id_field: Annotated[str, Field(min_length=1)] = "id"
+    time_field: Annotated[str, Field(min_length=1)] = "event_time"
+    window: Interval = "1 day"
+    report: str | None = None
+
+
+CONFIG = CompareConfig
+SESSION = {
+    # A topic named 007 stays text, and the driver lists the lake's folders.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+class ManifestUnusable(CannotBegin):
+    """A manifest that nothing can be held against; the message says why."""
+
+
+def timed(frame: DataFrame, tier: str) -> DataFrame:
+    """Topic, id and time (a timestamp, null if it cannot be read) of one tier's events."""
+    time = sf.try_to_timestamp(sf.col("time"))
+    return frame.select("topic", "id", time.alias("time"), sf.lit(tier).alias("tier"))
+
+
+def produced(spark: SparkSession, manifest: str) -> DataFrame:
+    return timed(spark.read.schema(COLUMNS).option("mode", "FAILFAST").json(manifest), "produced")
+
+
+def in_brokers(spark: SparkSession, config: CompareConfig, topics: list[str]) -> DataFrame:
+    """Every record of these topics; the id is null where the record has none."""
+    bootstrap, options = config.kafka.bootstrap, config.kafka.librdkafka()
+    wanted = held.ranges(bootstrap, topics, options)
+    id_field, time_field = config.id_field, config.time_field
+
+    def read(parts: Iterable[held.Range]) -> Iterator[tuple[str, str | None, str | None]]:
+        for part in parts:
+            yield from held.read(held.Range(*part), bootstrap, id_field, time_field, options)
+
+    if not wanted:
+        return timed(spark.createDataFrame([], COLUMNS), "brokers")
+    rows = spark.sparkContext.parallelize(wanted, len(wanted)).mapPartitions(read)
+    return timed(spark.createDataFrame(rows, COLUMNS, verifySchema=False), "brokers")
+
+
+def in_lake(spark: SparkSession, config: CompareConfig, topics: list[str]) -> DataFrame:
+    """Every event that a reader of the lake finds: of the Delta table, or of the Parquet files."""
+    files, identity, time = Files(spark), config.id_field, config.time_field
+    if files.exists(f"{config.lake}/_delta_log"):
+        events = spark.read.format("delta").load(config.lake)
+    elif any(path.endswith(".parquet") for path in files.walk(config.lake)):
+        # Named, the columns need not be looked up in every footer; topic and date come with the folders.
+        events = spark.read.schema(f"`{identity}` STRING, `{time}` TIMESTAMP").parquet(config.lake)
+    else:
+        return timed(spark.createDataFrame([], COLUMNS), "lake")
+    return events.where(sf.col("topic").isin(topics)).select(
+        "topic", sf.col(identity).alias("id"), sf.col(time).alias("time"), sf.lit("lake").alias("tier")
+    )
+
+
+def copies(tiers: DataFrame) -> DataFrame:
+    """For each topic and id: how often each tier holds it, and its time."""
+    counts = [sf.count_if(sf.col("tier") == tier).alias(tier) for tier in TIERS]
+    return (
+        tiers.where(sf.col("id").isNotNull())
+        .groupBy("topic", "id")
+        .agg(*counts, sf.min("time").alias("time"))
+    )
+
+
+def differs() -> Any:
+    """Of a row of `copies`: not held exactly once everywhere."""
+    return (sf.col("produced") != 1) | (sf.col("brokers") != 1) | (sf.col("lake") != 1)
+
+
+def by_window(held_copies: DataFrame, window: str) -> DataFrame:
+    """Counts of each topic and time window, named as `tally_of` reads them."""
+
+    def over(tier: str) -> list[Any]:
+        count, expected = sf.col(tier), sf.col("produced") > 0
+        return [
+            sf.sum(count).alias(f"{tier}_held"),
+            sf.count_if(expected & (count == 0)).alias(f"{tier}_missing"),
+            sf.sum(sf.greatest(count - 1, sf.lit(0))).alias(f"{tier}_duplicated"),
+            sf.count_if(~expected & (count > 0)).alias(f"{tier}_unexpected"),
+        ]
+
+    start = sf.date_format(sf.window("time", window)["start"], "yyyy-MM-dd'T'HH:mm:ss'Z'")
+    # `window` drops rows without a time, which would hide them from the audit.
+    known = held_copies.where(sf.col("time").isNotNull()).withColumn("start", start)
+    unknown = held_copies.where(sf.col("time").isNull()).withColumn("start", sf.lit("unknown"))
+    return (
+        known.unionByName(unknown)
+        .groupBy("topic", "start")
+        .agg(
+            sf.count_if(sf.col("produced") > 0).alias("produced_ids"),
+            sf.sum(sf.greatest(sf.col("produced") - 1, sf.lit(0))).alias("repeated"),
+            *over("brokers"),
+            *over("lake"),
+        )
+        .orderBy("topic", "start")
+    )
+
+
+def tally_of(row: Row) -> Tally:
+    brokers, lake = (
+        Tier(*(int(row[f"{tier}_{name}"]) for name in ("held", "missing", "duplicated", "unexpected")))
+        for tier in ("brokers", "lake")
+    )
+    return Tally(int(row["produced_ids"]), int(row["repeated"]), brokers, lake)
+
+
+def compare(spark: SparkSession, config: CompareConfig) -> Report:
+    """Compares the three sets and returns what differs."""
+    manifest = produced(spark, config.manifest).persist()
+    try:
+        named = {row["topic"] for row in manifest.select("topic").distinct().collect()}
+        nameless = manifest.where(sf.col("id").isNull() | sf.col("topic").isNull()).count()
+    except (PySparkException, Py4JError) as error:
+        raise ManifestUnusable(f"{config.manifest} cannot be read as JSON lines: {short(error)}") from None
+    if nameless:
+        raise ManifestUnusable(f"{config.manifest}: {nameless:,} lines are without an id or a topic")
+    topics = sorted(named | set(config.topics or ()))
+    if not topics:
+        raise ManifestUnusable(f"{config.manifest} holds no event, and no topics are given")
+    brokers = in_brokers(spark, config, topics).persist()
+    tiers = manifest.unionByName(brokers).unionByName(in_lake(spark, config, topics))
+    counted = copies(tiers).persist()
+    try:
+        windows = [
+            Window(row["topic"], row["start"], tally_of(row))
+            for row in by_window(counted, config.window).collect()
+        ]
+        first = counted.where(differs()).orderBy("topic", "id").limit(SAMPLES).collect()
+        without_id = brokers.where(sf.col("id").isNull()).count()
+    finally:
+        for frame in (manifest, brokers, counted):
+            frame.unpersist()
+    samples = [Difference(r["topic"], r["id"], r["produced"], r["brokers"], r["lake"]) for r in first]
+    return Report(config.window, windows, samples, without_id)
+
+
+def show(report: Report, console: Console) -> None:
+    for table in report.tables():
+        console.print(table)
+    if report.without_id:
+        console.print(f"{report.without_id:,} records in the brokers have no id that can be read.")
+    verdict = "every event is held exactly once" if report.passed else "DIFFERENCES: see above"
+    console.print(f"compare: {verdict}", highlight=False)
+
+
+def run(context: Context, config: CompareConfig) -> int:
+    """The exit status: whether anything differs."""
+    try:
+        found = compare(context.spark, config)
+    except KafkaException as error:
+        raise CannotBegin(error.args[0].str()) from None
+    if config.report is not None:
+        path = Path(config.report)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(found.to_json())
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140  # nothing wrapped or cut in a log
+    show(found, console)
+    return 0 if found.passed else 1
