@@ -1,0 +1,182 @@
+"""Mirror topics of one cluster to another, each record exactly once.
+
+    ottla-pipeline mirror --config mirror.yaml
+
+Keys, values, headers, timestamps, partitions and their order stay; offsets cannot (a transaction's marker
+takes one), so those of consumer groups are translated. docs/pipeline-mirror.md has the configuration.
+
+Spark's Kafka source reads; what it has for writing to Kafka is at least once. So each partition of a batch is
+written by its task through a transactional producer that commits, with the records, how far the partition is
+(`ottla_pipeline.mirroring.writer`). A batch that Spark runs again is written from there on: nothing, mostly.
+Spark's checkpoint says what to read next, the target what is written; the first may be behind the second.
+
+A batch has a task for each source partition, so that many write at the same time. Before it is written, its
+topics are made and grown on the target.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ottla_pipeline.mirroring.config import MirrorConfig, seconds
+from ottla_pipeline.mirroring.groups import GroupsWanted, GroupSync, GroupThread, Offsets
+from ottla_pipeline.mirroring.target import syncs_topic
+from ottla_pipeline.mirroring.tasks import COLUMNS, REPORT_SCHEMA, mirror_partition
+from ottla_pipeline.mirroring.topics import Topics
+from ottla_pipeline.reach import check
+from ottla_pipeline.running import Context
+
+CONFIG = MirrorConfig
+SESSION: Final[Mapping[str, str]] = {
+    # Two attempts at the same partition at once would fence each other for ever.
+    "spark.speculation": "false",
+    # A thousand records of a megabyte fit into the two gigabytes that an Arrow column can hold.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+SYNCS_SETTINGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "message.timestamp.type": "CreateTime",
+    "segment.bytes": str(64 * 2**20),
+}
+
+
+class Figures:
+    """What the mirror says of itself at /metrics, besides what every job does."""
+
+    def __init__(self, context: Context) -> None:
+        registry = context.metrics
+        self._counters = {
+            name: Counter(f"ottla_mirror_{name}", text, registry=registry)
+            for name, text in (
+                ("records", "Records written to the target."),
+                ("bytes", "Their keys, values and headers, as Arrow holds them."),
+                ("transactions", "Transactions committed on the target."),
+                ("skipped", "Records of batches run again that were on the target already."),
+                ("looped", "Records left out because they came from the target."),
+            )
+        }
+        self._age = Gauge(
+            "ottla_mirror_age_seconds",
+            "Age of the newest record of the last batch when it was on the target.",
+            registry=registry,
+        )
+        self.offsets = Counter(
+            "ottla_mirror_group_offsets", "Offsets of groups committed on the target.", registry=registry
+        )
+
+    def add(self, rows: Sequence[Row], now_s: float) -> None:
+        for name, counter in self._counters.items():
+            counter.inc(sum(row[name] for row in rows))
+        if rows:
+            self._age.set(max(0.0, now_s - max(row["newest_ms"] for row in rows) / 1000))
+
+
+def land(
+    config: MirrorConfig, topics: Topics, figures: Figures, context: Context
+) -> Callable[[DataFrame, int], None]:
+    """The function for `foreachBatch`."""
+    target = config.target_of()
+
+    def mirror(records: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        # The batch was planned before: every partition that it has is among those that there are now.
+        facts = topics.refresh()
+        columns = records.withColumn("timestamp", sf.unix_millis("timestamp")).select(*COLUMNS)
+        rows = columns.mapInArrow(mirror_partition(target, facts), REPORT_SCHEMA).collect()
+        figures.add(rows, time.time())
+        context.say(told(batch_id, rows, time.monotonic() - began))
+
+    return mirror
+
+
+def told(batch_id: int, rows: Sequence[Row], took_s: float) -> str:
+    """A batch in one line."""
+
+    def total(name: str) -> int:
+        return sum(row[name] for row in rows)
+
+    extra = "".join(f", {total(name):,} {name}" for name in ("skipped", "looped") if total(name))
+    return (
+        f"batch {batch_id}: {total('records'):,} records of {len(rows)} partitions in "
+        f"{total('transactions')} transactions{extra}, {took_s:.1f} s"
+    )
+
+
+def wanted_topics(context: Context, config: MirrorConfig) -> Callable[[str], bool]:
+    """Whether a topic of the source is mirrored: by Java's regular expressions, as Spark sees it."""
+    if config.topics is not None:
+        return frozenset(config.topics).__contains__
+    jvm = context.spark._jvm
+    assert jvm is not None
+    matches = jvm.java.util.regex.Pattern.matches
+    pattern = config.names.source_pattern(str(config.topic_pattern))
+    return cache(lambda topic: bool(matches(pattern, topic)))
+
+
+def start(context: Context, config: MirrorConfig) -> Sequence[StreamingQuery]:
+    """Starts the mirror; the groups' thread ends with its query."""
+    check(config.target.bootstrap)
+    figures = Figures(context)
+    topics = topics_of(context, config)
+    topics.ensure(syncs_topic(config.mirror), {**SYNCS_SETTINGS, **config.target_topics.syncs_settings})
+    topics.refresh()
+    records = context.spark.readStream.format("kafka").options(**config.spark_source()).load()
+    writer = records.writeStream.queryName(config.name)
+    writer = writer.foreachBatch(land(config, topics, figures, context))
+    writer = writer.option("checkpointLocation", config.checkpoint)
+    query = writer.trigger(**config.trigger.write_options()).start()
+    if config.groups is not None:
+        carry_groups(config, topics, figures, context, query)
+    return [query]
+
+
+def topics_of(context: Context, config: MirrorConfig) -> Topics:
+    made = config.target_topics
+    return Topics(
+        config.kafka.librdkafka(),
+        config.target.librdkafka(),
+        config.names,
+        wanted_topics(context, config),
+        replication_factor=made.replication_factor,
+        not_copied=made.not_copied,
+        sync_configs=made.sync_configs,
+        interval_s=seconds(made.interval),
+        say=context.say,
+    )
+
+
+def carry_groups(
+    config: MirrorConfig, topics: Topics, figures: Figures, context: Context, query: StreamingQuery
+) -> None:
+    """Starts the thread that carries the groups' offsets over while the query runs."""
+    assert config.groups is not None
+
+    def active() -> bool:
+        try:
+            return bool(query.isActive)
+        except (PySparkException, Py4JError, OSError):
+            return False  # the session has ended before us
+
+    def passed(done: Mapping[str, Offsets]) -> None:
+        figures.offsets.inc(sum(len(offsets) for offsets in done.values()))
+
+    wanted = GroupsWanted(config.groups.pattern, (*config.groups.exclude, config.consumer_group))
+    sync = GroupSync(
+        config.kafka.librdkafka(),
+        config.target.librdkafka(),
+        syncs_topic(config.mirror),
+        wanted,
+        lambda: topics.facts,
+    )
+    GroupThread(sync, active, seconds(config.groups.interval), context.say, passed).start()

@@ -1,0 +1,146 @@
+"""The mirror job's configuration: two clusters, topics, how they are named, what of groups is carried over.
+
+    name: dr
+    source: {alias: east, bootstrap: "east:9092"}
+    target: {alias: west, bootstrap: "west:9092"}
+    topicPattern: "orders|flights\\\\..*"
+    naming: {policy: prefix}
+    groups: {pattern: ".*", interval: 10 seconds}
+    checkpoint: s3a://bucket/checkpoints/dr
+
+`source` is what other jobs call `kafka`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from ottla_pipeline.config.common import (
+    Interval,
+    JobConfig,
+    KafkaConfig,
+    Model,
+    Pattern,
+    Settings,
+    TopicsConfig,
+)
+from ottla_pipeline.mirroring.naming import ALIAS, NameRefused, Naming, Policy
+from ottla_pipeline.mirroring.target import Limits, Target, mirror_name, syncs_topic
+
+
+class ClusterConfig(KafkaConfig):
+    """A cluster, and what it is called in names of topics and on the way of records."""
+
+    alias: Annotated[str, Field(pattern=f"^{ALIAS}$", max_length=50)]
+
+
+class NamingConfig(Model):
+    """`prefix`: `orders` of east is `east.orders` on west. `identity`: it is `orders`, and `provenance` keeps
+    the clusters that a record has passed in a header, without which two mirrors would send it to and fro."""
+
+    policy: Policy = "prefix"
+    separator: Literal[".", "_", "-"] = "."
+    provenance: bool = True
+
+
+class GroupsConfig(Model):
+    """Consumer groups whose offsets are carried over (a Python regular expression), and how often."""
+
+    pattern: Pattern = ".*"
+    exclude: list[str] = Field(default_factory=list)
+    interval: Interval = "10 seconds"
+
+
+class TransactionConfig(Model):
+    """Limits of one transaction on the target; whichever is reached first ends it."""
+
+    max_records: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    max_bytes: Annotated[int, Field(ge=1, le=2**30)] = 16 * 2**20
+    timeout: Interval = "2 minutes"
+
+
+class TargetTopicsConfig(Model):
+    """How topics are made on the target: replicas (-1: the cluster's default), the settings of the source's
+    that are not copied, whether later changes of settings are, and how often these are looked for."""
+
+    replication_factor: Annotated[int, Field(ge=-1, le=100)] = -1
+    not_copied: list[str] = Field(default_factory=list)
+    sync_configs: bool = True
+    interval: Interval = "1 minute"
+    syncs_settings: Settings = Field(default_factory=dict)
+
+
+class MirrorConfig(JobConfig, TopicsConfig):
+    """Topics of `source` kept in `target`, each record once."""
+
+    JOB: ClassVar[str] = "mirror"
+
+    kafka: ClusterConfig = Field(alias="source")
+    target: ClusterConfig
+    naming: NamingConfig = NamingConfig()
+    groups: GroupsConfig | None = None
+    transaction: TransactionConfig = TransactionConfig()
+    target_topics: TargetTopicsConfig = TargetTopicsConfig()
+    data_loss: Literal["fail", "skip"] = "fail"
+    """What to do when records, or a topic, have gone before they were mirrored."""
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> MirrorConfig:
+        if self.kafka.alias == self.target.alias:
+            raise ValueError(f"source and target have the same alias, {self.target.alias!r}")
+        if self.naming.separator in self.kafka.alias + self.target.alias and self.naming.policy == "prefix":
+            raise ValueError(f"an alias holds the separator {self.naming.separator!r}")
+        if self.groups is not None and self.names.marks_records:
+            raise ValueError(
+                "groups cannot be carried over between topics that both clusters write to (naming.policy "
+                "identity): what a group has read of one's own records says nothing of the other's. Use the "
+                "policy prefix, or, for a mirror in one direction only, naming.provenance: false"
+            )
+        try:
+            self.names.check_named(self.topics or ())
+        except NameRefused as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def names(self) -> Naming:
+        naming = self.naming
+        return Naming(self.kafka.alias, self.target.alias, naming.policy, naming.separator, naming.provenance)
+
+    @property
+    def mirror(self) -> str:
+        """The mirror's own name on the target."""
+        return mirror_name(self.name, self.kafka.alias)
+
+    def target_of(self) -> Target:
+        """What tasks need of the target. OSError when a file of its `sasl` or `tls` cannot be read."""
+        limits = self.transaction
+        return Target(
+            self.mirror,
+            tuple(sorted(self.target.librdkafka().items())),
+            self.names,
+            syncs_topic(self.mirror),
+            Limits(limits.max_records, limits.max_bytes, round(seconds(limits.timeout) * 1000)),
+        )
+
+    def spark_source(self) -> dict[str, str]:
+        """Options of Spark's Kafka source: committed records only, with their headers."""
+        subscription = self.subscription()
+        if self.topic_pattern is not None:
+            subscription = {"subscribePattern": self.names.source_pattern(self.topic_pattern)}
+        return {
+            **self.source_options(self),
+            **subscription,
+            "kafka.isolation.level": "read_committed",
+            "includeHeaders": "true",
+            "failOnDataLoss": str(self.data_loss == "fail").lower(),
+        }
+
+
+def seconds(interval: str) -> float:
+    """Of '10 seconds' and the like, as `check_interval` lets it by."""
+    number, unit = interval.split()
+    return timedelta(**{f"{unit.rstrip('s')}s": int(number)}).total_seconds()

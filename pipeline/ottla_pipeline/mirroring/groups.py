@@ -1,0 +1,224 @@
+"""Committed offsets of consumer groups, carried over: who moves from the source to the target goes on there.
+
+Called by the job, on the driver, in a thread of its own: groups go on when no records come. A pass reads what
+the source's groups have committed, translates it with the syncs, and commits it for the same groups on the
+target, where these are not active. As MirrorMaker 2 does, it moves a group forward only: one that has been on
+the target already, and is further, stays there.
+
+Invariant: no offset is committed that would skip a record which the group has not read (`translation`), nor
+one before the target's first record: a consumer that finds its offset gone might start at the end.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from ottla_pipeline.mirroring.syncs import SyncReader
+from ottla_pipeline.mirroring.target import TopicFacts
+from ottla_pipeline.mirroring.translation import Table
+
+REQUEST_S: Final = 30.0
+EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+CATCH_UP_S: Final = 120.0
+Offsets = dict[tuple[str, int], int]
+"""By topic and partition."""
+NOT_ACTIVE: Final = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+ACTIVE_AFTER_ALL: Final = (
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.NON_EMPTY_GROUP,
+)
+
+
+def translated(
+    source: Mapping[tuple[str, int], int], table: Table, facts: Mapping[str, TopicFacts]
+) -> Offsets:
+    """A group's offsets as they are on the target, for the partitions that are mirrored."""
+    result: Offsets = {}
+    for (topic, partition), offset in source.items():
+        known = facts.get(topic)
+        if known is None or offset < 0 or table.lineage(topic, partition) != known.lineage:
+            continue
+        there = table.translate(topic, partition, offset)
+        if there is not None:
+            result[known.target, partition] = there
+    return result
+
+
+def moves(
+    wanted: Mapping[tuple[str, int], int], present: Mapping[tuple[str, int], int], starts: Offsets
+) -> Offsets:
+    """What is to be committed: forward only, and nothing before a partition's first record."""
+    result: Offsets = {}
+    for where, offset in wanted.items():
+        there = max(offset, starts.get(where, 0))
+        if there > present.get(where, -1):
+            result[where] = there
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsWanted:
+    """Which groups are carried over."""
+
+    pattern: str = ".*"
+    exclude: tuple[str, ...] = ()
+    """Names: the mirror's own group on the source among them."""
+
+    def has(self, group: str) -> bool:
+        return (
+            re.fullmatch(self.pattern, group) is not None
+            and group not in self.exclude
+            and not group.startswith("ottla-mirror-")
+        )
+
+
+class GroupSync:
+    """Passes over the groups; each opens with the syncs read to their end."""
+
+    def __init__(
+        self,
+        source: Mapping[str, str],
+        target: Mapping[str, str],
+        syncs: str,
+        wanted: GroupsWanted,
+        facts: Callable[[], Mapping[str, TopicFacts]],
+    ) -> None:
+        self._source = AdminClient(dict(source))
+        self._target = AdminClient(dict(target))
+        self._reader = SyncReader(target, syncs)
+        self._wanted = wanted
+        self._facts = facts
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def run(self) -> dict[str, Offsets]:
+        """One pass; what was committed, by group."""
+        facts = self._facts()
+        here = {group: committed(self._source, group) for group in self._groups()}
+        table = self._reader.catch_up(within_s=CATCH_UP_S)
+        wanted = {group: translated(offsets, table, facts) for group, offsets in here.items()}
+        wanted = {group: offsets for group, offsets in wanted.items() if offsets}
+        done: dict[str, Offsets] = {}
+        starts = self._starts({where for offsets in wanted.values() for where in offsets})
+        for group in not_active(self._target, list(wanted)):
+            todo = moves(wanted[group], committed(self._target, group), starts)
+            if todo and commit(self._target, group, todo):
+                done[group] = todo
+        return done
+
+    def _groups(self) -> list[str]:
+        listed = self._source.list_consumer_groups(request_timeout=REQUEST_S).result(REQUEST_S)
+        return sorted(group.group_id for group in listed.valid if self._wanted.has(group.group_id))
+
+    def _starts(self, partitions: Iterable[tuple[str, int]]) -> Offsets:
+        asked = {TopicPartition(*where): EARLIEST for where in partitions}
+        if not asked:
+            return {}
+        found = self._target.list_offsets(asked, request_timeout=REQUEST_S)
+        return {(where.topic, where.partition): int(f.result(REQUEST_S).offset) for where, f in found.items()}
+
+
+def committed(admin: AdminClient, group: str) -> Offsets:
+    """A group's offsets; none if it has none."""
+    asked = ConsumerGroupTopicPartitions(group)
+    futures = admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=REQUEST_S)
+    found = futures[group].result(REQUEST_S).topic_partitions or []
+    return {(w.topic, w.partition): w.offset for w in found if w.error is None and w.offset >= 0}
+
+
+def not_active(admin: AdminClient, groups: list[str]) -> list[str]:
+    """Those of the groups that have no members there, or are not there at all."""
+    if not groups:
+        return []
+    result: list[str] = []
+    for group, future in admin.describe_consumer_groups(groups, request_timeout=REQUEST_S).items():
+        try:
+            if future.result(REQUEST_S).state in NOT_ACTIVE:
+                result.append(group)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise
+            result.append(group)
+    return result
+
+
+def commit(admin: AdminClient, group: str, offsets: Offsets) -> bool:
+    """False if the group has become active meanwhile: its members have the say now."""
+    positions = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+    asked = ConsumerGroupTopicPartitions(group, positions)
+    try:
+        answer: Any = admin.alter_consumer_group_offsets([asked], request_timeout=REQUEST_S)[group].result(
+            REQUEST_S
+        )
+    except KafkaException as error:
+        if error.args[0].code() in ACTIVE_AFTER_ALL:
+            return False
+        raise
+    errors = [where.error for where in answer.topic_partitions if where.error is not None]
+    if any(error.code() not in ACTIVE_AFTER_ALL for error in errors):
+        raise KafkaException(errors[0])
+    return not errors
+
+
+class GroupThread(threading.Thread):
+    """Passes at an interval until the query has ended, and a last one then.
+
+    An error ends a pass, not the thread: the clusters may be away for a while. Not a daemon: a mirror that is
+    to stop when it has all there is carries the groups over before its process ends.
+    """
+
+    def __init__(
+        self,
+        sync: GroupSync,
+        active: Callable[[], bool],
+        interval_s: float,
+        say: Callable[[str], None],
+        passed: Callable[[dict[str, Offsets]], None] = lambda _: None,
+    ) -> None:
+        super().__init__(name="mirror-groups")
+        self._sync = sync
+        self._active = active
+        self._interval_s = interval_s
+        self._say = say
+        self._passed = passed
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        last = False
+        while not last:
+            last = not self._wait()
+            try:
+                done = self._sync.run()
+            except Exception as error:
+                self._say(f"groups were not carried over this time: {error}")
+            else:
+                self._passed(done)
+                for group, offsets in done.items():
+                    self._say(f"group {group}: {len(offsets)} offsets carried over")
+        self._sync.close()
+
+    def _wait(self) -> bool:
+        """Until the next pass is due, or the query has ended (False)."""
+        waited_s = 0.0
+        while waited_s < self._interval_s:
+            if not self._active():
+                return False
+            step_s = min(0.5, self._interval_s - waited_s)
+            self._stop.wait(step_s)
+            waited_s += step_s
+        return True

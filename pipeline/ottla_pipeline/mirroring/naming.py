@@ -1,0 +1,114 @@
+"""What a mirrored topic is called on the target, and which records must not be mirrored: they would come
+round.
+
+Pure; called by the job, its tasks and the topics' plan. Two policies:
+
+- *prefix*: `orders` of the cluster `east` is `east.orders` everywhere else, as MirrorMaker 2's
+  DefaultReplicationPolicy has it. A topic that has the target's alias in front came from there and is left
+  alone, at any depth: three clusters in a ring come to rest, too.
+- *identity*: the name stays. Names cannot tell where a record came from, so each record carries the aliases
+  of the clusters it has passed in a header, and one that has passed the target is not sent there again.
+
+Invariant: what `left_out` says of a topic, the Java regular expression `left_out_regex` says as well; Spark's
+source goes by the latter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ottla_pipeline.errors import CannotBegin
+
+Policy = Literal["prefix", "identity"]
+Headers = Sequence[tuple[str, str | bytes | None]]
+
+PATH_HEADER: Final = "ottla-mirror-path"
+"""Aliases of the clusters that a record has passed, oldest first, with commas between. Identity only."""
+ALIAS: Final = r"[a-zA-Z0-9_-]+"
+TOPIC_NAME_LENGTH_MAX: Final = 249
+_INTERNAL: Final = r"__.*|.*[.-]internal"
+"""Kafka's own topics, and those that mirrors and Connect keep for themselves: no one else's business."""
+
+
+class NameRefused(CannotBegin):
+    """A topic cannot be mirrored under the policy; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The policy between two clusters, by their aliases."""
+
+    source: str
+    target: str
+    policy: Policy = "prefix"
+    separator: str = "."
+    provenance: bool = True
+    """Identity: keep the path in a header. Without it nothing but the user prevents a loop."""
+
+    @property
+    def marks_records(self) -> bool:
+        return self.policy == "identity" and self.provenance
+
+    def target_topic(self, topic: str) -> str:
+        """The name on the target; NameRefused if Kafka would not have it."""
+        if self.policy == "identity":
+            return topic
+        name = f"{self.source}{self.separator}{topic}"
+        if len(name) > TOPIC_NAME_LENGTH_MAX:
+            raise NameRefused(
+                f"topic {topic!r} would be {name!r} on {self.target}: "
+                f"{len(name)} characters, of {TOPIC_NAME_LENGTH_MAX} that Kafka allows"
+            )
+        return name
+
+    def comes_from_target(self, topic: str) -> bool:
+        """Whether a topic's name says that its records were on the target already."""
+        return self.policy == "prefix" and self.target in topic.split(self.separator)[:-1]
+
+    def left_out(self, topic: str) -> bool:
+        """Not mirrored, whatever was asked for by pattern."""
+        return re.fullmatch(_INTERNAL, topic) is not None or self.comes_from_target(topic)
+
+    def left_out_regex(self) -> str:
+        """`left_out` as a regular expression, the same in Java and in Python."""
+        if self.policy == "identity":
+            return _INTERNAL
+        between = re.escape(self.separator)
+        return f"{_INTERNAL}|(?:.*{between})?{re.escape(self.target)}{between}.*"
+
+    def source_pattern(self, pattern: str) -> str:
+        """What Spark is to subscribe to: the user's (Java) pattern, without what is left out."""
+        return f"(?!(?:{self.left_out_regex()})$)(?:{pattern})"
+
+    def check_named(self, topics: Sequence[str]) -> None:
+        """NameRefused for a topic that was asked for by name and cannot be mirrored."""
+        for topic in topics:
+            if self.comes_from_target(topic):
+                raise NameRefused(
+                    f"topic {topic!r} came from {self.target}: mirrored there, it would go round"
+                )
+            if self.left_out(topic):
+                raise NameRefused(f"topic {topic!r} is internal to its cluster and is not mirrored")
+            self.target_topic(topic)
+
+
+def path_of(headers: Headers) -> tuple[str, ...]:
+    """The aliases that a record's headers say it has passed."""
+    path: list[str] = []
+    for name, value in headers:
+        if name == PATH_HEADER and isinstance(value, bytes):
+            path += [alias for alias in value.decode("ascii", "replace").split(",") if alias not in path]
+    return tuple(path)
+
+
+def pass_on(headers: Headers | None, naming: Naming) -> list[tuple[str, str | bytes | None]] | None:
+    """A record's headers on the target, with its path one longer; None if it was there already."""
+    path = path_of(headers or ())
+    if naming.target in path:
+        return None
+    longer = path if naming.source in path else (*path, naming.source)
+    kept = [header for header in headers or () if header[0] != PATH_HEADER]
+    return [*kept, (PATH_HEADER, ",".join(longer).encode())]

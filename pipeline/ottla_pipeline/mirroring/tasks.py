@@ -1,0 +1,134 @@
+"""What Spark runs for each partition of a batch: rows as Arrow, in the source's order, into transactions.
+
+Called by the job through `mapInArrow`; runs in Spark's Python workers. Spark's Kafka source gives each source
+partition to one task (the job sets no `minPartitions`), and the task checks that it is so.
+
+A worker keeps the writers that it opened, for the next batch: to open one costs a connection, two round trips
+and a fencing. Another worker that opens the same one fences it, which it notices at its next transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla_pipeline.mirroring.target import Limits, Target, TopicFacts
+from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WRITERS_MAX: Final = 16
+"""Kept open by one worker. Each has a thread for every broker that it talks to."""
+COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+REPORT_SCHEMA: Final = (
+    "topic STRING, partition INT, records BIGINT, bytes BIGINT, skipped BIGINT, looped BIGINT, "
+    "transactions BIGINT, read_s DOUBLE, produce_s DOUBLE, commit_s DOUBLE, newest_ms BIGINT"
+)
+
+
+class Writers:
+    """The open writers of one worker process, the ones used last."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[tuple[Target, TopicFacts, int], PartitionWriter] = OrderedDict()
+
+    def get(self, target: Target, facts: TopicFacts, partition: int) -> PartitionWriter:
+        key = (target, facts, partition)
+        writer = self._open.pop(key, None) or PartitionWriter(*key)
+        self._open[key] = writer
+        while len(self._open) > WRITERS_MAX:
+            _, oldest = self._open.popitem(last=False)
+            oldest.close()
+        return writer
+
+
+@lru_cache(maxsize=1)
+def worker_writers() -> Writers:
+    """This process' own; a worker runs one task at a time."""
+    return Writers()
+
+
+def transactions(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[list[pa.RecordBatch]]:
+    """The records in the same order, as many in each list as one transaction takes."""
+    pending: list[pa.RecordBatch] = []
+    records = size = 0
+    for whole in batches:
+        for batch in pieces(whole, limits):
+            if pending and (
+                records + batch.num_rows > limits.records_max or size + batch.nbytes > limits.bytes_max
+            ):
+                yield pending
+                pending, records, size = [], 0, 0
+            pending.append(batch)
+            records += batch.num_rows
+            size += batch.nbytes
+    if pending:
+        yield pending
+
+
+def pieces(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces that do not exceed the limits; a single record may."""
+    if batch.num_rows > 1 and (batch.num_rows > limits.records_max or batch.nbytes > limits.bytes_max):
+        half = batch.num_rows // 2
+        yield from pieces(batch.slice(0, half), limits)
+        yield from pieces(batch.slice(half), limits)
+    elif batch.num_rows:
+        yield batch
+
+
+def mirror_partition(
+    target: Target, topics: Mapping[str, TopicFacts]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """The function for `mapInArrow`: writes a task's records, gives one row of REPORT_SCHEMA."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        written, newest_ms, where = Written(), -1, None
+        began = time.monotonic()
+        for chunk in transactions(batches, target.limits):
+            here = {origin(batch) for batch in chunk} | ({where} if where else set())
+            if len(here) != 1:
+                raise WriteFailed(
+                    f"one task got records of {here}: a source partition needs a task of its own"
+                )
+            where = here.pop()
+            topic, partition = where
+            worker_writers().get(target, topics[topic], partition).write(chunk, written)
+            newest_ms = max(newest_ms, *(batch.column("timestamp")[-1].as_py() for batch in chunk))
+        if where is not None:
+            busy_s = written.produce_s + written.commit_s
+            row: dict[str, Any] = {
+                "topic": where[0],
+                "partition": where[1],
+                "records": written.records,
+                "bytes": written.bytes,
+                "skipped": written.skipped,
+                "looped": written.looped,
+                "transactions": written.transactions,
+                "read_s": time.monotonic() - began - busy_s,
+                "produce_s": written.produce_s,
+                "commit_s": written.commit_s,
+                "newest_ms": newest_ms,
+            }
+            columns = {
+                name: pa.array([value], pa.int32() if name == "partition" else None)
+                for name, value in row.items()
+            }
+            yield pa.RecordBatch.from_pydict(columns)
+
+    return run
+
+
+def origin(batch: pa.RecordBatch) -> tuple[str, int]:
+    """The source partition of a batch; WriteFailed if there are two."""
+    topics, partitions = batch.column("topic").unique(), batch.column("partition").unique()
+    if len(topics) != 1 or len(partitions) != 1:
+        raise WriteFailed(
+            f"one task got records of {topics.to_pylist()} and partitions {partitions.to_pylist()}"
+        )
+    return str(topics[0].as_py()), int(partitions[0].as_py())

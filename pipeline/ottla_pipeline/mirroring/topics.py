@@ -1,0 +1,260 @@
+"""Topics on the target: made with the source's partitions and settings, grown and configured as these change.
+
+Called by the job on the driver before each batch, so that whatever the batch holds has its place. What is
+to be done is decided by `plan`, a pure function of what both clusters have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.mirroring.naming import Naming
+from ottla_pipeline.mirroring.target import TopicFacts
+from ottla_pipeline.mirroring.translation import Lineage
+
+REQUEST_S: Final = 60.0
+NOT_COPIED: Final = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "message.timestamp.difference.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.type",
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+    }
+)
+"""Matters of the cluster that a topic is in. Timestamps come with the records: see ALWAYS."""
+ALWAYS: Final = {"message.timestamp.type": "CreateTime"}
+"""With LogAppendTime the target would put its own in the place of the source's."""
+MESSAGE_BYTES_MAX: Final = "max.message.bytes"
+MESSAGE_BYTES_DEFAULT: Final = 1_048_588
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as its cluster has it; `configs` are those that were set on the topic itself."""
+
+    id: str
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    message_bytes_max: int = MESSAGE_BYTES_DEFAULT
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done on the target, by its topics' names."""
+
+    create: dict[str, Topic] = field(default_factory=dict)
+    grow: dict[str, int] = field(default_factory=dict)
+    configure: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """A setting that is None goes back to the cluster's default."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.create or self.grow or self.configure)
+
+
+def copied(configs: Mapping[str, str], not_copied: Iterable[str] = ()) -> dict[str, str]:
+    """The source's settings as the target should have them."""
+    left_out = NOT_COPIED.union(not_copied)
+    return {name: value for name, value in configs.items() if name not in left_out} | ALWAYS
+
+
+def plan(
+    source: Mapping[str, Topic],
+    target: Mapping[str, Topic],
+    naming: Naming,
+    *,
+    not_copied: Iterable[str] = (),
+    sync_configs: bool = True,
+) -> Plan:
+    """What makes the target's topics like the source's. Partitions are never taken away: Kafka cannot."""
+    result = Plan()
+    left_alone = NOT_COPIED.union(not_copied) - ALWAYS.keys()
+    for name, topic in source.items():
+        there = naming.target_topic(name)
+        wanted = copied(topic.configs, not_copied)
+        found = target.get(there)
+        if found is None:
+            result.create[there] = Topic("", topic.partitions, wanted)
+            continue
+        if found.partitions < topic.partitions:
+            result.grow[there] = topic.partitions
+        if sync_configs:
+            changed: dict[str, str | None] = {
+                key: value for key, value in wanted.items() if found.configs.get(key) != value
+            }
+            gone = found.configs.keys() - wanted.keys() - left_alone
+            if changed or gone:
+                result.configure[there] = changed | dict.fromkeys(sorted(gone))
+    return result
+
+
+class Topics:
+    """Both clusters' topics, as far as the mirror has to do with them."""
+
+    def __init__(
+        self,
+        source: Mapping[str, str],
+        target: Mapping[str, str],
+        naming: Naming,
+        wanted: Callable[[str], bool],
+        *,
+        replication_factor: int = -1,
+        not_copied: Iterable[str] = (),
+        sync_configs: bool = True,
+        interval_s: float = 60.0,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._source = AdminClient(dict(source))
+        self._target = AdminClient(dict(target))
+        self._naming = naming
+        self._wanted = wanted
+        self._replication_factor = replication_factor
+        self._not_copied = frozenset(not_copied)
+        self._sync_configs = sync_configs
+        self._interval_s = interval_s
+        self._say = say
+        self._seen: dict[str, int] = {}
+        self._looked_at = float("-inf")
+        self.facts: dict[str, TopicFacts] = {}
+
+    def refresh(self, now_s: float | None = None) -> Mapping[str, TopicFacts]:
+        """Facts of all topics that are mirrored, their targets made and grown. Asks the source for its topics
+        each time, and for all else when these have changed, or after the interval."""
+        now_s = time.monotonic() if now_s is None else now_s
+        seen = self._listed()
+        if seen != self._seen or now_s - self._looked_at >= self._interval_s:
+            self.facts = self._look(list(seen))
+            self._seen, self._looked_at = seen, now_s
+        return self.facts
+
+    def ensure(self, topic: str, configs: Mapping[str, str]) -> None:
+        """A topic of one partition on the target, made unless it is there."""
+        if topic not in self._target.list_topics(timeout=REQUEST_S).topics:
+            self._create({topic: Topic("", 1, configs)})
+
+    def _listed(self) -> dict[str, int]:
+        found = self._source.list_topics(timeout=REQUEST_S).topics
+        return {
+            name: len(topic.partitions)
+            for name, topic in sorted(found.items())
+            if topic.error is None and topic.partitions and self._wanted(name)
+        }
+
+    def _look(self, names: list[str]) -> dict[str, TopicFacts]:
+        naming = self._naming
+        there = [naming.target_topic(name) for name in names]
+        source = described(self._source, names)
+        target = described(self._target, there)
+        todo = plan(source, target, naming, not_copied=self._not_copied, sync_configs=self._sync_configs)
+        if not todo.empty:
+            self._apply(todo)
+            target = described(self._target, there)
+        clusters = [admin.list_topics(timeout=REQUEST_S).cluster_id for admin in (self._source, self._target)]
+        facts: dict[str, TopicFacts] = {}
+        for name, topic in source.items():
+            here = target[naming.target_topic(name)]
+            lineage = Lineage(f"{clusters[0]}/{topic.id}", f"{clusters[1]}/{here.id}")
+            facts[name] = TopicFacts(name, naming.target_topic(name), lineage, here.message_bytes_max)
+        return facts
+
+    def _apply(self, todo: Plan) -> None:
+        self._create(todo.create)
+        if todo.grow:
+            grown = self._target.create_partitions(
+                [NewPartitions(name, total) for name, total in todo.grow.items()], operation_timeout=REQUEST_S
+            )
+            for name, future in grown.items():
+                _settled(future, f"topic {name} to {todo.grow[name]} partitions on {self._naming.target}")
+                self._say(f"grew {name} to {todo.grow[name]} partitions")
+        for name, changes in todo.configure.items():
+            entries = [
+                ConfigEntry(
+                    key,
+                    value or "",
+                    incremental_operation=AlterConfigOpType.DELETE
+                    if value is None
+                    else AlterConfigOpType.SET,
+                )
+                for key, value in changes.items()
+            ]
+            resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+            for future in self._target.incremental_alter_configs([resource]).values():
+                _settled(future, f"settings of topic {name} on {self._naming.target}")
+            self._say(f"set {', '.join(changes)} of {name}")
+
+    def _create(self, topics: Mapping[str, Topic]) -> None:
+        if not topics:
+            return
+        new = [
+            NewTopic(name, topic.partitions, self._replication_factor, config=dict(topic.configs))
+            for name, topic in topics.items()
+        ]
+        for name, future in self._target.create_topics(new, operation_timeout=REQUEST_S).items():
+            _settled(future, f"topic {name} on {self._naming.target}")
+            self._say(f"made {name} with {topics[name].partitions} partitions")
+
+
+class TopicsUnsettled(CannotBegin):
+    """A topic of the target could not be made as it has to be; the message says which, and the broker's
+    answer.
+    """
+
+
+def _settled(future: object, what: str) -> None:
+    try:
+        future.result(REQUEST_S)  # type: ignore[attr-defined]
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise TopicsUnsettled(f"{what}: {error.args[0].str()}") from None
+
+
+def described(admin: AdminClient, names: list[str]) -> dict[str, Topic]:
+    """Those of these topics that there are."""
+    if not names:
+        return {}
+    found = {}
+    for name, future in admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_S).items():
+        try:
+            found[name] = future.result(REQUEST_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+    configs = admin.describe_configs(resources, request_timeout=REQUEST_S) if resources else {}
+    result: dict[str, Topic] = {}
+    for resource, future in configs.items():
+        entries = future.result(REQUEST_S)
+        own = {
+            key: entry.value
+            for key, entry in entries.items()
+            if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value and entry.value is not None
+        }
+        topic = found[resource.name]
+        largest = entries.get(MESSAGE_BYTES_MAX)
+        result[resource.name] = Topic(
+            str(topic.topic_id),
+            len(topic.partitions),
+            own,
+            int(largest.value) if largest is not None else MESSAGE_BYTES_DEFAULT,
+        )
+    return result

@@ -1,0 +1,198 @@
+"""Which offset of the target stands for which offset of the source.
+
+Pure; called by the writer (`runs_of`: what a transaction wrote, by its delivery reports) and by the groups'
+part (`Table.translate`). A transaction leaves a `Sync`: runs of records that follow each other without a
+gap on both sides. Syncs are kept in a compacted topic of the target, each under a key made of its partition
+and its *slot*.
+
+Slots thin out what is old: transaction number n has the level "how often does 2 divide n", and each level
+keeps its latest `RING`. So the last 2 · RING transactions are all there, and at a distance of d
+transactions from the end one in d / RING is: a few hundred records a partition, for ever, where MirrorMaker
+2 keeps the newest alone.
+
+Invariants of a translation T of the source offset g (tests/unit/test_pipeline_mirror_translation.py):
+- it never skips: each mirrored record at g or after is at T or after;
+- it is exact for what the last 2 · RING transactions wrote: T is just where the first record at g or after
+  is, or behind the one before it;
+- a greater g has no smaller T.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+RING: Final = 64
+"""Syncs kept of each level."""
+RUNS_MAX: Final = 200
+"""Of one transaction: a compacted source has gaps everywhere. About 5 kB."""
+FIRST: Final = "first"
+"""The slot of a partition's first transaction, which says where the mirror begins."""
+
+
+class Run(NamedTuple):
+    """`length` records at consecutive offsets, on the source and on the target."""
+
+    source: int
+    target: int
+    length: int
+
+
+class Lineage(NamedTuple):
+    """Which topics these are: one that is deleted and made again has the same name, and other offsets."""
+
+    source: str
+    """The source's cluster and topic ids."""
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """What one transaction wrote for a partition."""
+
+    lineage: Lineage
+    number: int
+    """0 for the partition's first transaction, then one more each."""
+    position: int
+    """The source offset from which the next transaction goes on."""
+    runs: tuple[Run, ...]
+
+    def encode(self) -> bytes:
+        body = {
+            "source": self.lineage.source,
+            "target": self.lineage.target,
+            "number": self.number,
+            "position": self.position,
+            "runs": self.runs,
+        }
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(value: bytes) -> Sync:
+        body = json.loads(value)
+        runs = tuple(Run(*run) for run in body["runs"])
+        return Sync(Lineage(body["source"], body["target"]), body["number"], body["position"], runs)
+
+
+class SyncKey(NamedTuple):
+    """The key of a sync: a newer one of the same key takes its place."""
+
+    topic: str
+    partition: int
+    slot: str
+
+    def encode(self) -> bytes:
+        return json.dumps(self, separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(key: bytes) -> SyncKey:
+        return SyncKey(*json.loads(key))
+
+
+def slot_of(number: int) -> str:
+    """The slot of a partition's transaction, by its number."""
+    if number == 0:
+        return FIRST
+    level = (number & -number).bit_length() - 1
+    return f"{level}.{(number >> (level + 1)) % RING}"
+
+
+def runs_of(sources: Sequence[int], reports: Sequence[tuple[int, int]]) -> list[Run]:
+    """The runs of one transaction. `sources`: the offsets of its records, ascending, in the order they were
+    written; `reports`: (index in `sources`, target offset) of some of them, the first among them, ascending.
+
+    Where as many target offsets lie between two reports as records, there is nothing else in between, and
+    all are known. Otherwise others wrote to that partition too, and only the reported ones are.
+    """
+    assert bool(sources) == bool(reports), "records without a report"
+    assert not reports or reports[0][0] == 0, "the first record is reported"
+    runs: list[Run] = []
+    for place, (index, target) in enumerate(reports):
+        later, at = reports[place + 1] if place + 1 < len(reports) else (index + 1, target + 1)
+        end = later if at - target == later - index else index + 1
+        if sources[end - 1] - sources[index] == end - 1 - index:
+            _extend(runs, Run(sources[index], target, end - index))
+            continue
+        for here in range(index, end):
+            _extend(runs, Run(sources[here], target + here - index, 1))
+    return thinned(runs)
+
+
+def _extend(runs: list[Run], run: Run) -> None:
+    if runs:
+        last = runs[-1]
+        if run.source == last.source + last.length and run.target == last.target + last.length:
+            runs[-1] = Run(last.source, last.target, last.length + run.length)
+            return
+    runs.append(run)
+
+
+def thinned(runs: list[Run], most: int = RUNS_MAX) -> list[Run]:
+    """At most `most` of them, the first and the last included: coarser, and as safe."""
+    if len(runs) <= most:
+        return runs
+    return [runs[place * (len(runs) - 1) // (most - 1)] for place in range(most)]
+
+
+@dataclass(slots=True)
+class _Partition:
+    lineage: Lineage
+    slots: dict[str, Sync] = field(default_factory=dict)
+    runs: list[Run] | None = None
+    """All runs, sorted; None when a sync came since."""
+
+
+class Table:
+    """The syncs of one mirror, in the order in which its topic has them."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+
+    def add(self, key: SyncKey, sync: Sync) -> None:
+        """One record of the topic. Those of another lineage, which are older, are forgotten."""
+        where = (key.topic, key.partition)
+        known = self._partitions.get(where)
+        if known is None or known.lineage != sync.lineage:
+            known = self._partitions[where] = _Partition(sync.lineage)
+        known.slots[key.slot] = sync
+        known.runs = None
+
+    def latest(self, topic: str, partition: int) -> Sync | None:
+        """The sync of the partition's last transaction."""
+        known = self._partitions.get((topic, partition))
+        return max(known.slots.values(), key=lambda sync: sync.number) if known else None
+
+    def lineage(self, topic: str, partition: int) -> Lineage | None:
+        known = self._partitions.get((topic, partition))
+        return known.lineage if known else None
+
+    def translate(self, topic: str, partition: int, offset: int) -> int | None:
+        """The target's offset for a group that has `offset` to read next; None if nothing was mirrored."""
+        known = self._partitions.get((topic, partition))
+        if known is None:
+            return None
+        if known.runs is None:
+            known.runs = merged(run for sync in known.slots.values() for run in sync.runs)
+        return translate(known.runs, offset)
+
+
+def merged(runs: Iterable[Run]) -> list[Run]:
+    """Sorted, and those that follow each other made one."""
+    result: list[Run] = []
+    for run in sorted(runs):
+        _extend(result, run)
+    return result
+
+
+def translate(runs: Sequence[Run], offset: int) -> int | None:
+    """See the module: never skips. `runs` are sorted and do not overlap."""
+    if not runs:
+        return None
+    place = bisect_right(runs, offset, key=lambda run: run.source) - 1
+    if place < 0:
+        return runs[0].target  # before all that was mirrored
+    run = runs[place]
+    return run.target + min(offset - run.source, run.length)
