@@ -1,0 +1,36 @@
+"""Where and when a record was produced, as columns: out of the headers that audited producers write.
+
+Called by the audit job on topics, and by the lake job, whose tables carry the same columns so that what has
+landed can be counted alike. All three are null for a record of a producer that is not audited.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+
+from ottla_pipeline.auditing.events import PRODUCED_HEADER, PRODUCER_HEADER
+
+PRODUCER = "kafka_producer"  # STRING
+PRODUCED_AT = "kafka_produced_at"  # TIMESTAMP
+PRODUCED_NUMBER = "kafka_produced_number"  # BIGINT
+
+
+def header(headers: Column, name: str) -> Column:
+    """The first value of a header as text; null when there is none."""
+    return sf.get(sf.filter(headers, lambda one: one["key"] == name), sf.lit(0))["value"].cast("string")
+
+
+def produced_columns(headers: Column) -> dict[str, Column]:
+    """The three columns, by name, of Spark's `headers` (Kafka source with includeHeaders)."""
+    stamp = header(headers, PRODUCED_HEADER)
+    at_ms = sf.split_part(stamp, sf.lit("/"), sf.lit(1)).try_cast("bigint")
+    number = sf.split_part(stamp, sf.lit("/"), sf.lit(2)).try_cast("bigint")
+    producer = header(headers, PRODUCER_HEADER)
+    # All of it or nothing: half a name would count as a record of its own.
+    whole = (sf.length(producer) > 0) & (at_ms >= 0) & (number >= 0)
+    return {
+        PRODUCER: sf.when(whole, producer),
+        PRODUCED_AT: sf.when(whole, sf.timestamp_millis(at_ms)),
+        PRODUCED_NUMBER: sf.when(whole, number),
+    }

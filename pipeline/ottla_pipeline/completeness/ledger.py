@@ -1,0 +1,243 @@
+"""What the audit knows: of each topic and window, what each producer said and what each tier holds.
+
+Called by the audit job, which adds what its streams bring batch by batch, and by `verdicts`, which reads it.
+Pure: the shell writes `to_json` down after every batch and gives it back after a crash.
+
+Invariants: a batch is added once, as the ledger remembers each stream's last one, and is written down before
+Spark goes on to the next. A window's count by its producer replaces the one of an earlier report.
+Nothing is thrown away for being late: `horizons` say up to when each stream has been read, and verdicts wait
+for these, not for the clock. A window that is complete in every tier, with no more to come, keeps sums only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+from ottla_pipeline.auditing.events import AuditEvent, WindowCount
+from ottla_pipeline.completeness.seen import BITS, Seen
+
+EVENTS: Final = "audit events"
+"""The name of the stream of audit events, among those of the tiers."""
+
+
+class Counted(NamedTuple):
+    """Records of a batch, of one producer (None: not audited), topic and window, in one bucket of numbers."""
+
+    topic: str
+    producer: str | None
+    start_ms: int
+    bucket: int
+    bits: int
+    records: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """One producer's part of a window: what it said last, in which report, and what each tier holds of it."""
+
+    told: WindowCount | None = None
+    report: int = -1
+    tiers: dict[str, Seen] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Sums:
+    """What a tier holds of a window that is complete."""
+
+    counted: int
+    duplicated: int
+    unacknowledged: int
+
+
+@dataclass(slots=True)
+class Folded:
+    """A complete window. What comes of these producers afterwards are copies: all of theirs was there."""
+
+    producers: list[str]
+    acknowledged: int
+    tiers: dict[str, Sums]
+
+
+@dataclass(slots=True)
+class Window:
+    entries: dict[str, Entry] = field(default_factory=dict)
+    completed_ms: dict[str, int] = field(default_factory=dict)
+    folded: Folded | None = None
+
+
+@dataclass(slots=True)
+class Producer:
+    """What a producer's audit events tell of itself."""
+
+    server: str
+    first_report: int
+    last_report: int
+    reports: Seen
+    lost_reports: list[int]
+    published_at_ms: int
+    window_ms: int
+    final: bool
+
+    def gaps(self) -> int:
+        """Reports that were published, by its own word, and have not been read."""
+        expected = [(self.first_report, self.last_report)]
+        return sum(number not in self.lost_reports for number in self.reports.missing(expected, BITS))
+
+
+@dataclass(slots=True)
+class Ledger:
+    window_ms: int
+    tiers: tuple[str, ...]
+    windows: dict[tuple[str, int], Window] = field(default_factory=dict)
+    producers: dict[str, Producer] = field(default_factory=dict)
+    horizons_ms: dict[str, int] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
+    unaudited: dict[str, dict[str, int]] = field(default_factory=dict)
+    unreadable_events: int = 0
+    forgotten_before_ms: int = 0
+    late: dict[str, int] = field(default_factory=dict)
+
+    def is_new(self, stream: str, batch_id: int) -> bool:
+        """Whether this batch has still to be added; notes that it is. Batches come in order."""
+        if batch_id <= self.batches.get(stream, -1):
+            return False
+        self.batches[stream] = batch_id
+        return True
+
+    def add_counts(self, tier: str, rows: Iterable[Counted]) -> None:
+        assert tier in self.tiers
+        for row in rows:
+            if row.producer is None:
+                topics = self.unaudited.setdefault(tier, {})
+                topics[row.topic] = topics.get(row.topic, 0) + row.records
+                continue
+            if row.start_ms < self.forgotten_before_ms:
+                self.late[tier] = self.late.get(tier, 0) + row.records
+                continue
+            window = self.windows.setdefault((row.topic, row.start_ms), Window())
+            if window.folded is not None and row.producer in window.folded.producers:
+                sums = window.folded.tiers[tier]
+                sums.counted += row.records
+                sums.duplicated += row.records
+                continue
+            entry = window.entries.setdefault(row.producer, Entry())
+            entry.tiers.setdefault(tier, Seen()).add(row.bucket, row.bits, row.records)
+
+    def add_events(self, events: Iterable[AuditEvent], unreadable: int = 0) -> None:
+        self.unreadable_events += unreadable
+        for event in events:
+            self._add_producer(event)
+            if event.window_ms != self.window_ms:
+                continue  # its windows are none of ours; the verdicts name the producer
+            for told in event.windows:
+                if told.start_ms < self.forgotten_before_ms:
+                    continue
+                window = self.windows.setdefault((told.topic, told.start_ms), Window())
+                if window.folded is not None and event.producer in window.folded.producers:
+                    continue  # it was closed, and this is an event read twice
+                entry = window.entries.setdefault(event.producer, Entry())
+                if event.report > entry.report:
+                    entry.told, entry.report = told, event.report
+
+    def _add_producer(self, event: AuditEvent) -> None:
+        known = self.producers.get(event.producer)
+        if known is None:
+            known = self.producers[event.producer] = Producer(
+                event.server, event.report, event.report, Seen(), [], 0, event.window_ms, False
+            )
+        known.reports.add(event.report // BITS, 1 << event.report % BITS, 1)
+        known.first_report = min(known.first_report, event.report)
+        known.last_report = max(known.last_report, event.report)
+        known.published_at_ms = max(known.published_at_ms, event.published_at_ms)
+        known.final = known.final or event.final
+        known.lost_reports = sorted({*known.lost_reports, *event.lost_reports})
+
+    def reached(self, stream: str, at_ms: int) -> None:
+        """Everything that the stream's source held at this time has been added."""
+        self.horizons_ms[stream] = max(at_ms, self.horizons_ms.get(stream, 0))
+
+    def horizon_ms(self, tier: str) -> int:
+        """Up to when both the tier and the audit events have been read."""
+        return min(self.horizons_ms.get(tier, 0), self.horizons_ms.get(EVENTS, 0))
+
+    def forget(self, keep_ms: int) -> None:
+        """Drops windows that were over so long before every horizon, and producers that ended then."""
+        before_ms = min(self.horizon_ms(tier) for tier in self.tiers) - keep_ms
+        before_ms -= before_ms % self.window_ms
+        if before_ms <= self.forgotten_before_ms:
+            return
+        self.forgotten_before_ms = before_ms
+        self.windows = {key: window for key, window in self.windows.items() if key[1] >= before_ms}
+        self.producers = {
+            name: producer
+            for name, producer in self.producers.items()
+            if producer.published_at_ms >= before_ms or not producer.final
+        }
+
+    def to_json(self) -> str:
+        body = {
+            "window_ms": self.window_ms,
+            "tiers": self.tiers,
+            "windows": [_window_to_json(key, window) for key, window in self.windows.items()],
+            "producers": {
+                name: {slot: getattr(producer, slot) for slot in Producer.__slots__}
+                | {"reports": producer.reports.to_json()}
+                for name, producer in self.producers.items()
+            },
+            "horizons_ms": self.horizons_ms,
+            "batches": self.batches,
+            "unaudited": self.unaudited,
+            "unreadable_events": self.unreadable_events,
+            "forgotten_before_ms": self.forgotten_before_ms,
+            "late": self.late,
+        }
+        return json.dumps(body, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Ledger:
+        raw: dict[str, Any] = json.loads(text)
+        raw["tiers"] = tuple(raw["tiers"])
+        raw["windows"] = dict(_window_from_json(one) for one in raw["windows"])
+        raw["producers"] = {
+            name: Producer(**(one | {"reports": Seen.from_json(one["reports"])}))
+            for name, one in raw["producers"].items()
+        }
+        return cls(**raw)
+
+
+def _window_to_json(key: tuple[str, int], window: Window) -> list[Any]:
+    entries = {
+        name: [
+            asdict(entry.told) if entry.told else None,
+            entry.report,
+            {tier: seen.to_json() for tier, seen in entry.tiers.items()},
+        ]
+        for name, entry in window.entries.items()
+    }
+    return [*key, entries, window.completed_ms, asdict(window.folded) if window.folded else None]
+
+
+def _window_from_json(raw: Sequence[Any]) -> tuple[tuple[str, int], Window]:
+    topic, start_ms, entries, completed_ms, folded = raw
+    window = Window(
+        {name: _entry_from_json(*parts) for name, parts in entries.items()},
+        completed_ms,
+        Folded(**(folded | {"tiers": {tier: Sums(**sums) for tier, sums in folded["tiers"].items()}}))
+        if folded
+        else None,
+    )
+    return (topic, start_ms), window
+
+
+def _entry_from_json(told: dict[str, Any] | None, report: int, tiers: dict[str, Any]) -> Entry:
+    if told is not None:
+        numbers = told["numbers"]
+        told = told | {"numbers": None if numbers is None else tuple(tuple(pair) for pair in numbers)}
+    return Entry(
+        WindowCount(**told) if told is not None else None,
+        report,
+        {tier: Seen.from_json(seen) for tier, seen in tiers.items()},
+    )

@@ -1,0 +1,196 @@
+"""What is to be said of each window and tier: complete, missing, duplicated, pending or unknown.
+
+Called by the audit job after its batches. Pure but for two notes that it makes in the ledger: when a window
+was found complete for the first time, and that a complete one may keep sums only.
+
+Of a window, a tier and a producer:
+
+    missing          acknowledged numbers that the tier does not hold
+    duplicated       records beyond the first of their number, also where a loss makes up for them in the sum
+    unacknowledged   numbers that it holds and that were not acknowledged: nobody was promised these; no error
+    unreported       records of a producer that has said nothing of the window
+
+A verdict on what lacks waits until the tier and the audit events have been read up to `grace` after the
+window's end; before, it is pending. Unknown is what nobody can tell: a producer was killed with its last
+counts (its windows stay open), or an audit event was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ottla_pipeline.completeness.ledger import EVENTS, Entry, Folded, Ledger, Sums, Window
+from ottla_pipeline.completeness.seen import Seen
+
+COMPLETE: Final = "complete"
+PENDING: Final = "pending"
+MISSING: Final = "missing"
+DUPLICATED: Final = "duplicated"
+UNKNOWN: Final = "unknown"
+BOTH: Final = "missing, duplicated"
+STATUSES: Final = (COMPLETE, PENDING, MISSING, DUPLICATED, BOTH, UNKNOWN)
+SAMPLES: Final = 5
+_NOTHING: Final = Seen()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One window in one tier. `samples` name the first missing records; `completed_ms` is when it was found
+    complete, None if it was not."""
+
+    topic: str
+    start_ms: int
+    tier: str
+    status: str
+    acknowledged: int
+    counted: int
+    missing: int = 0
+    duplicated: int = 0
+    unacknowledged: int = 0
+    unreported: int = 0
+    completed_ms: int | None = None
+    samples: tuple[str, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        return self.status not in (COMPLETE, PENDING)
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Of the producers of a window, in one tier. `open` when one of them may still have more to say."""
+
+    acknowledged: int = 0
+    counted: int = 0
+    missing: int = 0
+    duplicated: int = 0
+    unacknowledged: int = 0
+    unreported: int = 0
+    open: bool = False
+
+    def add(self, entry: Entry, tier: str) -> None:
+        seen, told = entry.tiers.get(tier, _NOTHING), entry.told
+        self.counted += seen.count
+        self.duplicated += seen.duplicated
+        if told is None:
+            self.unreported += seen.distinct
+            self.open = True
+            return
+        self.acknowledged += told.acknowledged
+        self.open = self.open or not told.closed
+        # Without the numbers only so much can be told as the counts tell: no more is missing than this.
+        held = (
+            seen.within(told.numbers) if told.numbers is not None else min(seen.distinct, told.acknowledged)
+        )
+        self.missing += told.acknowledged - held
+        self.unacknowledged += seen.distinct - held
+
+
+def judge(ledger: Ledger, grace_ms: Mapping[str, int], now_ms: int) -> list[Row]:
+    """A row for each window and tier, by topic, time and tier. `now_ms` is noted for what is complete now."""
+    rows: list[Row] = []
+    for (topic, start_ms), window in sorted(ledger.windows.items()):
+        end_ms = start_ms + ledger.window_ms
+        settled = {tier: ledger.horizon_ms(tier) >= end_ms + grace_ms[tier] for tier in ledger.tiers}
+        found = [_row(topic, start_ms, tier, window, settled[tier], now_ms) for tier in ledger.tiers]
+        if window.entries and all(settled.values()) and all(r.status == COMPLETE for r in found):
+            window.folded = Folded(
+                [*(window.folded.producers if window.folded else ()), *window.entries],
+                found[0].acknowledged,
+                {row.tier: Sums(row.counted, row.duplicated, row.unacknowledged) for row in found},
+            )
+            window.entries.clear()
+        rows += found
+    return rows
+
+
+def _row(topic: str, start_ms: int, tier: str, window: Window, settled: bool, now_ms: int) -> Row:
+    total = _Sum()
+    if window.folded is not None:
+        sums = window.folded.tiers[tier]
+        total = _Sum(
+            window.folded.acknowledged,
+            sums.counted,
+            duplicated=sums.duplicated,
+            unacknowledged=sums.unacknowledged,
+        )
+    for entry in window.entries.values():
+        total.add(entry, tier)
+    status = _status(total, settled)
+    if total.missing == 0 and not total.open:
+        window.completed_ms.setdefault(tier, now_ms)
+    return Row(
+        topic,
+        start_ms,
+        tier,
+        status,
+        total.acknowledged,
+        total.counted,
+        total.missing,
+        total.duplicated,
+        total.unacknowledged,
+        total.unreported,
+        window.completed_ms.get(tier),
+        _samples(window, tier) if total.missing and settled else (),
+    )
+
+
+def _status(total: _Sum, settled: bool) -> str:
+    if not settled and (total.missing or total.open):
+        return PENDING
+    if total.missing:
+        return BOTH if total.duplicated else MISSING
+    if total.duplicated:
+        return DUPLICATED
+    return UNKNOWN if total.open else COMPLETE
+
+
+def _samples(window: Window, tier: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for name, entry in sorted(window.entries.items()):
+        if entry.told is not None and entry.told.numbers is not None and len(found) < SAMPLES:
+            seen = entry.tiers.get(tier, _NOTHING)
+            lacking = seen.missing(entry.told.numbers, SAMPLES - len(found))
+            found += [f"{name} number {number}" for number in lacking]
+    return tuple(found)
+
+
+def problems(ledger: Ledger) -> list[str]:
+    """What keeps the audit from telling, beside the windows: a line each."""
+    found = []
+    for name, producer in sorted(ledger.producers.items()):
+        if gaps := producer.gaps():
+            found.append(f"{gaps:,} audit events of {name} were published and have not been read")
+        if producer.window_ms != ledger.window_ms:
+            found.append(
+                f"{name} counts in windows of {producer.window_ms} ms, and this job in such of "
+                f"{ledger.window_ms} ms: what it says was left out"
+            )
+    if ledger.unreadable_events:
+        found.append(f"{ledger.unreadable_events:,} records of the audit topic are no audit events")
+    for tier, count in sorted(ledger.late.items()):
+        found.append(f"{count:,} records in {tier} came for windows that are no longer kept")
+    return found
+
+
+def silent(ledger: Ledger, after_ms: int) -> list[str]:
+    """Producers that said nothing for so long, without a last report: killed, or cut off."""
+    until_ms = ledger.horizons_ms.get(EVENTS, 0) - after_ms
+    return sorted(
+        name
+        for name, producer in ledger.producers.items()
+        if not producer.final and producer.published_at_ms < until_ms
+    )
+
+
+def verdict(rows: Sequence[Row], troubles: Sequence[str]) -> str:
+    """The whole in a word: the worst there is."""
+    found = {row.status for row in rows}
+    for status in (BOTH, MISSING, DUPLICATED):
+        if status in found:
+            return status if {MISSING, DUPLICATED} - found else BOTH
+    if UNKNOWN in found or troubles:
+        return UNKNOWN
+    return PENDING if PENDING in found else COMPLETE
