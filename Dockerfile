@@ -2,15 +2,18 @@
 #
 #   FLAVOUR=java    (the default) with Java and ZooKeeper's server, for ensembles that the operator runs
 #   FLAVOUR=plain   without
+#   FLAVOUR=spark   with Java, Spark and its connectors in their place: pipelines' drivers and executors
 #
 # BASE_IMAGE lets it build where no registry is: any Debian with Python 3.11 or later.
 ARG BASE_IMAGE=python:3.12-slim
 
 FROM ${BASE_IMAGE} AS build
+ARG FLAVOUR=java
 WORKDIR /build
-COPY requirements/runtime.txt requirements/
+COPY requirements/runtime.txt requirements/spark.txt requirements/
 RUN python3 -m venv --copies /opt/ottla \
- && /opt/ottla/bin/pip install --no-cache-dir --quiet --require-hashes -r requirements/runtime.txt
+ && case "$FLAVOUR" in spark) lock=spark ;; *) lock=runtime ;; esac \
+ && /opt/ottla/bin/pip install --no-cache-dir --no-compile --quiet --require-hashes -r requirements/$lock.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY broker broker
 COPY operator operator
@@ -18,7 +21,7 @@ COPY pipeline pipeline
 RUN python3 -m venv /tmp/tools && /tmp/tools/bin/pip install --no-cache-dir --quiet hatchling \
  && /tmp/tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheel . \
  && /opt/ottla/bin/pip install --no-cache-dir --quiet --no-deps /tmp/wheel/*.whl \
- && /opt/ottla/bin/python -m compileall -q /opt/ottla/lib
+ && /opt/ottla/bin/python -m compileall -q -j 0 /opt/ottla/lib
 
 FROM ${BASE_IMAGE}
 ARG FLAVOUR=java
@@ -31,11 +34,18 @@ RUN apt-get update && apt-get install -y --no-install-recommends tini \
         for found in /usr/share/java/$jar.jar; do [ ! -e "$found" ] || ln -s "$found" /opt/zookeeper/; done; \
       done; \
     fi \
+ && if [ "$FLAVOUR" = spark ]; then \
+      mkdir -p /usr/share/man/man1 \
+   && apt-get install -y --no-install-recommends openjdk-17-jre-headless; \
+    fi \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/ottla ottla \
  && install -d -o 10001 -g 10001 /var/lib/ottla /run/ottla
 COPY --from=build /opt/ottla /opt/ottla
 ENV PATH=/opt/ottla/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OTTLA_ZOOKEEPER_JARS=/opt/zookeeper
+# Of Maven's, by Ivy, as `make setup` gets them: among Spark's own jars nobody has to fetch or to ship them again.
+RUN [ "$FLAVOUR" != spark ] || { \
+      OTTLA_IVY_HOME=/tmp/ivy python3 -m ottla_pipeline.prefetch --into-spark && rm -rf /tmp/* ; }
 USER 10001:10001
 WORKDIR /var/lib/ottla
 EXPOSE 9092

@@ -46,13 +46,15 @@ bench: setup
 bench-kubernetes: setup
 	$(BIN)/python -m tests.e2e.measure
 
-# Hashed, with no index host in it: all extras for development, the operator's and security's for the image.
+# Hashed, with no index host in it: all extras for development; the operator's for the image of brokers, the
+# pipeline's for that of Spark, both with security's.
 COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 lock: setup
 	$(BIN)/pip install --quiet pip-tools
 	$(COMPILE) --all-extras --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --extra operator --extra security --output-file requirements/runtime.txt pyproject.toml
+	$(COMPILE) --extra pipeline --extra security --output-file requirements/spark.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

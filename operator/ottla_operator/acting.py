@@ -7,12 +7,13 @@ no other from being tried.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ottla_operator.conditions import Condition, Finding, find, is_true, merge, no, yes
 from ottla_operator.planning.observed import Observed
+from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.revision import Revision
 from ottla_operator.planning.steps import (
     DeleteSecret,
@@ -22,13 +23,24 @@ from ottla_operator.planning.steps import (
     RemoveBroker,
     ReplaceBroker,
     StartBroker,
+    StartDriver,
     Step,
     StopBroker,
+    StopDriver,
     StopZooKeeper,
 )
 from ottla_operator.platform.credentials import take_secret_step
-from ottla_operator.platform.port import Kafka, Launch, Platform, Recorder, Secrets, StepFailed, Store
-from ottla_operator.resources import AnyResource, BrokerCluster, BrokerClusterStatus
+from ottla_operator.platform.port import (
+    Drivers,
+    Kafka,
+    Launch,
+    Platform,
+    Recorder,
+    Secrets,
+    StepFailed,
+    Store,
+)
+from ottla_operator.resources import AnyResource, BrokerCluster, BrokerClusterStatus, Pipeline
 from ottla_operator.resources.common import Status
 
 log = logging.getLogger(__name__)
@@ -49,6 +61,8 @@ class Planned:
     """What the status says stays, unless the spec changed since or nothing was ever said."""
     once_done: Status | None = None
     """The status in its place when all steps could be taken."""
+    launch: DriverLaunch | None = None
+    """Of a Pipeline: what its driver is to run with."""
 
 
 @dataclass(slots=True)
@@ -83,7 +97,9 @@ class Actor:
         store: Store,
         clock_ms: Callable[[], int],
         recorder: Recorder | None,
+        drivers: Drivers,
     ) -> None:
+        self._drivers = drivers
         self._platform = platform
         self._kafka = kafka
         self._secrets = secrets
@@ -102,10 +118,46 @@ class Actor:
         """Take a resource's steps and write its status; `failures`: of what was tried for it before."""
         metadata = planned.resource.metadata
         if metadata.managed and not metadata.paused:
-            failures = failures + await self._take_all(planned, cluster, target, result)
+
+            async def take(step: Step) -> None:
+                await self._take(planned.resource, step, cluster, target)
+
+            failures = failures + await self._take_all(planned, take, result)
             if planned.once_done is not None and not failures:
                 planned = replace(planned, status=planned.once_done)
         await self.finish(planned, failures, result)
+
+    async def act_on_driver(self, planned: Planned, pipeline: Pipeline, result: Pass) -> None:
+        """The same of a Pipeline, which needs no cluster for it."""
+        metadata, failures = pipeline.metadata, list[StepFailed]()
+        if metadata.managed and not metadata.paused:
+            if planned.launch is not None and not any(isinstance(s, StartDriver) for s in planned.steps):
+                failures = await self._keep_driver(pipeline, planned.launch, result)
+
+            async def take(step: Step) -> None:
+                match step:
+                    case StartDriver():
+                        assert planned.launch is not None, "a driver is started with something"
+                        await self._drivers.start(pipeline, planned.launch)
+                    case StopDriver():
+                        await self._drivers.stop(pipeline, planned.launch if step.again else None)
+                    case _:
+                        raise AssertionError(f"{step} is none of a driver's")
+
+            if not failures:
+                failures = await self._take_all(planned, take, result)
+        await self.finish(planned, failures, result)
+
+    async def _keep_driver(self, pipeline: Pipeline, launch: DriverLaunch, result: Pass) -> list[StepFailed]:
+        try:
+            done = await self._drivers.keep(pipeline, launch)
+        except StepFailed as failure:
+            self.record(pipeline, failure.reason, failure.message, warning=True)
+            return [failure]
+        result.steps += done
+        for what in done:
+            self.record(pipeline, "Kept", what)
+        return []
 
     async def keep(
         self, cluster: BrokerCluster, target: Revision, observed: Observed, result: Pass
@@ -130,13 +182,13 @@ class Actor:
             self._recorder.record(resource, reason, message, warning=warning)
 
     async def _take_all(
-        self, planned: Planned, cluster: BrokerCluster, target: Revision, result: Pass
+        self, planned: Planned, take: Callable[[Step], Awaitable[None]], result: Pass
     ) -> list[StepFailed]:
         """Take a resource's steps in order; what fails does not keep the others from being tried."""
         failures = []
         for step in planned.steps:
             try:
-                await self._take(planned.resource, step, cluster, target)
+                await take(step)
                 self.record(planned.resource, type(step).__name__, str(step))
             except StepFailed as failure:
                 failures.append(failure)
@@ -168,6 +220,8 @@ class Actor:
                 await self._platform.remove_broker(cluster, step.broker, delete_volume=step.delete_volume)
             case PutPassword() | PutCertificate() | DeleteSecret():
                 await take_secret_step(self._secrets, resource, step, self._clock_ms())
+            case StartDriver() | StopDriver():
+                raise AssertionError(f"{step} is a pipeline's")
             case _:
                 await self._kafka.take(step)
 
@@ -176,6 +230,8 @@ class Actor:
         resource = planned.resource
         if planned.done and resource.metadata.deleting:
             await self._secrets.release(resource)
+            if isinstance(resource, Pipeline):
+                await self._drivers.remove(resource)
             await self._store.release(resource)
             result.steps.append(f"{resource.key} is gone")
             return
@@ -211,6 +267,10 @@ class Actor:
         if not is_true(status.conditions, "Ready"):
             result.settled = False
             result.unready.append(resource.kind)
+        catching_up = find(status.conditions, "CaughtUp")
+        if catching_up is not None and catching_up.status == "False":
+            # How far it is, people want to see.
+            result.settled = False
         if isinstance(status, BrokerClusterStatus):
             result.cluster = status
         if status != resource.status:

@@ -48,7 +48,7 @@ class Condition(BaseModel):
 
 
 # Types whose True says that something is out of the ordinary; of all others it is False that does.
-_TRUE_IS_UNUSUAL = frozenset({"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused"})
+_TRUE_IS_UNUSUAL = frozenset({"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused", "Failing"})
 
 
 def is_unusual(condition: Condition) -> bool:

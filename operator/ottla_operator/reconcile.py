@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ottla_operator.acting import Actor, Pass, Planned
 from ottla_operator.conditions import find, is_true, no, parse_iso_time
 from ottla_operator.planning.cluster import ClusterPlan, Placement, plan_cluster
 from ottla_operator.planning.groups import plan_group
-from ottla_operator.planning.observed import Observed
+from ottla_operator.planning.observed import DriverInstance, Observed
+from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
 from ottla_operator.planning.quotas import default_client_is_elsewhere, plan_quotas
 from ottla_operator.planning.resets import query_of
 from ottla_operator.planning.revision import Revision, target_revision
@@ -24,8 +25,16 @@ from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
 from ottla_operator.planning.users import plan_users, secrets_of
 from ottla_operator.planning.versions import plan_upgrade
-from ottla_operator.platform.port import Kafka, Platform, Recorder, Secrets, Store
-from ottla_operator.resources import AnyResource, BrokerCluster, ConsumerGroup, Quota, Topic, User
+from ottla_operator.platform.port import Drivers, Kafka, Platform, Recorder, Secrets, Store
+from ottla_operator.resources import (
+    AnyResource,
+    BrokerCluster,
+    ConsumerGroup,
+    Pipeline,
+    Quota,
+    Topic,
+    User,
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,23 +57,30 @@ class Reconciler:
         recorder: Recorder | None = None,
         *,
         secrets: Secrets,
+        drivers: Drivers,
     ) -> None:
+        self._drivers = drivers
         self._platform = platform
         self._kafka = kafka
         self._secrets = secrets
         self._store = store
         self._clock_ms = clock_ms
-        self._actor = Actor(platform, kafka, secrets, store, clock_ms, recorder)
+        self._actor = Actor(platform, kafka, secrets, store, clock_ms, recorder, drivers)
 
     async def reconcile(self) -> Pass:
         resources = await self._store.resources()
         clusters = sorted(
             (r for r in resources if isinstance(r, BrokerCluster)), key=lambda c: c.metadata.age_key
         )
+        pipelines = [r for r in resources if isinstance(r, Pipeline)]
+        drivers = await self._drivers.observe(pipelines) if pipelines else {}
         result = Pass()
         if not clusters:
-            for planned in self._without_cluster(resources, None):
-                await self._actor.finish(planned, [], result)
+            for planned in self._without_cluster(resources, None, drivers):
+                if isinstance(planned.resource, Pipeline):
+                    await self._actor.act_on_driver(planned, planned.resource, result)
+                else:
+                    await self._actor.finish(planned, [], result)
             return result
         cluster = clusters[0]
         members = [r for r in resources if not isinstance(r, BrokerCluster)]
@@ -77,12 +93,13 @@ class Reconciler:
         elsewhere = default_client_is_elsewhere(r for r in ours if isinstance(r, Quota))
         plan = plan_cluster(cluster, observed, target, upgrade, default_client_elsewhere=elsewhere)
         if cluster.metadata.deleting:
-            planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(ours, cluster)]
+            planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(ours, cluster, drivers)]
         else:
             planned_all = self._of_members(cluster, ours, observed, plan, target)
+            planned_all += self._of_pipelines(cluster, ours, drivers, plan.placement.usable)
         others = {c.metadata.name for c in clusters[1:]}
         strangers = [r for r in members if r.spec.cluster_ref.name != cluster.metadata.name]
-        planned_all += self._without_cluster(strangers, None, others)
+        planned_all += self._without_cluster(strangers, None, drivers, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
         kept = await self._actor.keep(cluster, target, observed, result)
         await self._actor.act(planned_all[0], cluster, target, result, kept)
@@ -92,7 +109,10 @@ class Reconciler:
 
         async def act(planned: Planned) -> None:
             async with room:
-                await self._actor.act(planned, cluster, target, result, [])
+                if isinstance(planned.resource, Pipeline):
+                    await self._actor.act_on_driver(planned, planned.resource, result)
+                else:
+                    await self._actor.act(planned, cluster, target, result, [])
 
         # They are of different things, and many: none waits for the answers that another waits for.
         ended = await asyncio.gather(*(act(planned) for planned in planned_all[1:]), return_exceptions=True)
@@ -169,6 +189,24 @@ class Reconciler:
         ]
         return [self._of_cluster(cluster, plan, throttling), *of_members]
 
+    def _of_pipelines(
+        self,
+        cluster: BrokerCluster,
+        ours: Sequence[AnyResource],
+        drivers: Mapping[str, DriverInstance],
+        usable: bool,
+    ) -> list[Planned]:
+        users = {r.metadata.name: r for r in ours if isinstance(r, User)}
+        view = ClusterView(cluster, "", usable, self._platform.bootstrap(cluster), users)
+        return [self._of_pipeline(r, drivers, view) for r in ours if isinstance(r, Pipeline)]
+
+    def _of_pipeline(
+        self, pipeline: Pipeline, drivers: Mapping[str, DriverInstance], view: ClusterView
+    ) -> Planned:
+        driver = drivers.get(pipeline.key, DriverInstance())
+        plan = plan_pipeline(pipeline, driver, view, self._drivers.traits(pipeline), self._clock_ms())
+        return Planned(pipeline, plan.findings, plan.status, plan.steps, plan.done, launch=plan.launch)
+
     def _past_deadline(self, planned: Planned, usable: bool) -> Planned:
         deleted_at = planned.resource.metadata.deletion_timestamp
         if deleted_at is None or planned.done or usable:
@@ -184,6 +222,7 @@ class Reconciler:
         self,
         resources: Iterable[AnyResource],
         leaving: BrokerCluster | None,
+        drivers: Mapping[str, DriverInstance],
         not_run: Collection[str] = (),
     ) -> list[Planned]:
         planned = []
@@ -194,6 +233,10 @@ class Reconciler:
             gone = "is being deleted" if leaving is not None else "does not exist"
             if name in not_run:
                 gone = "is not run: one data folder runs one BrokerCluster"
+            if isinstance(resource, Pipeline):
+                view = ClusterView(None, f"BrokerCluster {name} {gone}")
+                planned.append(self._of_pipeline(resource, drivers, view))
+                continue
             if resource.metadata.deleting:
                 message = f"let go, with nothing deleted in Kafka: BrokerCluster {name} {gone}"
                 self._actor.record(resource, "Released", message)

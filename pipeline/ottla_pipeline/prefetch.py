@@ -1,17 +1,21 @@
 """Fetches the Spark packages that the jobs need, once: `python -m ottla_pipeline.prefetch`.
 
-Called by `make setup`. Runs spark-submit's own resolution (Ivy, with its cache), then writes down where the
-jars are (`spark.jar_list`), so that later sessions neither resolve nor download anything. Quick afterwards.
+Called by `make setup`, and with `--into-spark` by an image's build: there the jars are put among Spark's own,
+on the class path of drivers and executors alike. Runs spark-submit's own resolution (Ivy, with its cache),
+then writes down where the jars are (`spark.jar_list`), so that later sessions neither resolve nor download
+anything. Quick afterwards.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 import click
 
-from ottla_pipeline.spark import JavaMissing, build_session, jar_list, prefetched_jars
+from ottla_pipeline.spark import JavaMissing, build_session, jar_list, prefetched_jars, spark_jars
 
 
 def prefetch() -> list[str]:
@@ -31,15 +35,23 @@ def prefetch() -> list[str]:
     return [str(jar) for jar in jars]
 
 
-def main() -> int:
+def into_spark(jars: list[str]) -> None:
+    """Copies them to where every session finds them."""
+    for jar in jars:
+        shutil.copy(jar, spark_jars())
+
+
+def main(arguments: Sequence[str]) -> int:
     try:
         jars = prefetch()
     except JavaMissing as error:
         click.echo(f"prefetch: {error}", err=True)
         return 2
+    if "--into-spark" in arguments:
+        into_spark(jars)
     click.echo(f"prefetch: {len(jars)} jars for Spark's Kafka connector are here")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 SPARK_VERSION = "4.0.0"
@@ -107,8 +108,17 @@ def prefetched_jars() -> list[Path] | None:
     return jars if jars and all(jar.is_file() for jar in jars) else None
 
 
+def spark_jars() -> Path:
+    """The folder of Spark's own jars, which are on the class path of drivers and executors."""
+    return Path(pyspark.__file__).parent / "jars"
+
+
 def package_settings() -> dict[str, str]:
-    """How Spark comes by the connector: jars already here, or names for Ivy to resolve."""
+    """How Spark comes by the connector: among its own jars (in an image), jars already here, or names for Ivy
+    to resolve."""
+    bundled = sorted(spark_jars().glob(f"*{LOCAL_FILES.split(':')[1]}*.jar"))
+    if bundled:
+        return local_file_settings(bundled)
     jars = prefetched_jars()
     if jars is not None:
         return {"spark.jars": ",".join(str(jar) for jar in jars)} | local_file_settings(jars)

@@ -11,6 +11,7 @@ from typing import Any
 from tests.e2e.kube import Kube, Object, stage_of, wait_for
 
 IMAGE = "ottla:dev"
+SPARK_IMAGE = "ottla-spark:dev"
 SYSTEM = os.environ.get("OTTLA_E2E_SYSTEM", "ottla-system")
 """The namespace of the operator."""
 NAMESPACE = os.environ.get("OTTLA_E2E_NAMESPACE", "ottla-e2e")

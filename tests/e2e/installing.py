@@ -9,7 +9,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.e2e.clusters import IMAGE, NAMESPACE, SYSTEM
+from tests.e2e.clusters import IMAGE, NAMESPACE, SPARK_IMAGE, SYSTEM
 from tests.e2e.kube import Kube
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +28,9 @@ def connect() -> Kube | None:
     subprocess.run([script, "up"], check=True, timeout=1500)
     if os.environ.get("OTTLA_E2E_IMAGE") != "keep":
         subprocess.run([script, "base-image", _BASE], check=True, timeout=900)
-        build = [script, "load-image", str(ROOT), IMAGE, f"BASE_IMAGE={_BASE}"]
-        subprocess.run(build, check=True, timeout=1500)
+        for image, flavour in ((IMAGE, "java"), (SPARK_IMAGE, "spark")):
+            arguments = [f"BASE_IMAGE={_BASE}", f"FLAVOUR={flavour}"]
+            subprocess.run([script, "load-image", str(ROOT), image, *arguments], check=True, timeout=1500)
     return Kube(Path(script))
 
 
@@ -47,7 +48,13 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
     """OTTLA_E2E_NAMESPACED: where others share the cluster, with operators of their own."""
     if not os.environ.get("OTTLA_E2E_NAMESPACED"):
         return []
-    names = [NAMESPACE, f"{NAMESPACE}-gone", f"{NAMESPACE}-outside", f"{NAMESPACE}-secured"]
+    names = [
+        NAMESPACE,
+        f"{NAMESPACE}-gone",
+        f"{NAMESPACE}-outside",
+        f"{NAMESPACE}-secured",
+        f"{NAMESPACE}-pipelines",
+    ]
     for name in names:
         kube.ensure_namespace(name)
     return ["--set", f"watchNamespaces={{{','.join(names)}}}"]

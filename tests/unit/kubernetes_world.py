@@ -18,6 +18,7 @@ from ottla_operator.conditions import iso_time
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotFound
 from ottla_operator.kubernetes.controller import reconcile
+from ottla_operator.kubernetes.drivers import KubernetesDrivers
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
@@ -347,8 +348,15 @@ class KubernetesWorld:
         store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.said)
         platform = KubernetesPlatform(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms)
         secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
+        drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo")
         reconciler = Reconciler(
-            platform, QuietKafka(), store, lambda: self.api.now_ms, self.said, secrets=secrets
+            platform,
+            QuietKafka(),
+            store,
+            lambda: self.api.now_ms,
+            self.said,
+            secrets=secrets,
+            drivers=drivers,
         )
         return asyncio.run(reconcile(reconciler, store))
 

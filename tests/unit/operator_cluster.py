@@ -17,7 +17,9 @@ from ottla_operator.planning.observed import (
     AccessState,
     BrokerInstance,
     BrokerRunState,
+    DriverInstance,
     GroupState,
+    JobProgress,
     KafkaState,
     PartitionState,
     QuotaEntity,
@@ -26,6 +28,7 @@ from ottla_operator.planning.observed import (
     VolumeLoss,
     ZooKeeperState,
 )
+from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     AlterQuota,
@@ -43,7 +46,7 @@ from ottla_operator.planning.steps import (
 )
 from ottla_operator.platform.port import Address, KafkaStep, Launch, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
-from ottla_operator.resources import AnyResource, BrokerCluster
+from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import Status
 from ottla_operator.resources.loading import parse_resource
@@ -451,6 +454,49 @@ def _state(name: str, number: int, partition: Partition) -> PartitionState:
     )
 
 
+class FakeDrivers:
+    """Drivers that start, work and end at once when they are told to, unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, DriverInstance] = {}
+        self.launches: dict[str, DriverLaunch] = {}
+        self.log: list[str] = []
+        self.image = "one"
+        self.lingers = False
+
+    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
+        return {"image": self.image}
+
+    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        return {p.key: self.running[p.key] for p in pipelines if p.key in self.running}
+
+    async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+        return ()
+
+    async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
+        known = self.running.get(pipeline.key)
+        assert known is None or known.state in ("Stopped", "Crashed"), f"there is one already: {known}"
+        self.log.append(f"start {launch.revision}")
+        self.launches[pipeline.key] = launch
+        progress = JobProgress("app-1", 0, True)
+        self.running[pipeline.key] = DriverInstance(
+            "Running", "driver", launch.revision, exit_code=known.exit_code if known else None,
+            message=known.message if known else "", progress=progress,
+        )  # fmt: skip
+
+    async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
+        self.log.append("stop" if after is None else "stop to start again")
+        now = self.running[pipeline.key]
+        if self.lingers:
+            self.running[pipeline.key] = replace(now, state="Stopping", progress=None)
+        else:
+            del self.running[pipeline.key]
+
+    async def remove(self, pipeline: Pipeline) -> None:
+        self.log.append("remove")
+        self.running.pop(pipeline.key, None)
+
+
 class FakeSecrets:
     """Secrets by name."""
 
@@ -524,6 +570,7 @@ class World:
         self.cluster = cluster or FakeCluster()
         self.store = FakeStore(self.cluster)
         self.secrets = FakeSecrets()
+        self.drivers = FakeDrivers()
 
     def apply(self, kind: str, name: str, spec: Mapping[str, object], **annotations: str) -> None:
         self.store.apply(kind, name, spec, **annotations)
@@ -546,6 +593,7 @@ class World:
             self.store,
             lambda: self.cluster.now_ms,
             secrets=self.secrets,
+            drivers=self.drivers,
         )
         result = asyncio.run(reconciler.reconcile())
         self.cluster.advance(ms)

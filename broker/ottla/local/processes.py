@@ -26,7 +26,17 @@ class StartFailed(Exception):
 class ChildProcess:
     """One child process with a log file and a pid file."""
 
-    def __init__(self, name: str, command: Sequence[str], *, log: Path, pid_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        pid_file: Path | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """`folder`: that it works in, else ours."""
+        self._folder = folder
         self.name = name
         self.command = list(command)
         self.log = log
@@ -43,6 +53,7 @@ class ChildProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                cwd=self._folder,
                 preexec_fn=_die_with_parent,
             )
         if self.pid_file is not None:

@@ -24,14 +24,24 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
 
+{{- define "ottla.driverRole" -}}
+{{ include "ottla.name" . }}-{{ .Release.Namespace }}-spark-driver
+{{- end }}
+
 {{- /* Its own kinds, everywhere: a namespace that is deleted loses its Roles before its resources, and
        finalizers that nobody may take off would hold it for ever. */ -}}
 {{- define "ottla.own" -}}
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters, topics, users, quotas, consumergroups]
+  resources: [brokerclusters, topics, users, quotas, consumergroups, pipelines]
   verbs: [get, list, watch, patch, update]
 - apiGroups: [ottla.dev]
-  resources: [brokerclusters/status, topics/status, users/status, quotas/status, consumergroups/status]
+  resources:
+    - brokerclusters/status
+    - topics/status
+    - users/status
+    - quotas/status
+    - consumergroups/status
+    - pipelines/status
   verbs: [get, patch, update]
 - apiGroups: [ottla.dev]
   resources:
@@ -40,6 +50,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
     - users/finalizers
     - quotas/finalizers
     - consumergroups/finalizers
+    - pipelines/finalizers
   verbs: [update]
 {{- end }}
 
@@ -63,6 +74,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [rolebindings]        # of pipelines' drivers, to the one ClusterRole that may be bound
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterroles]
+  resourceNames: ["{{ include "ottla.driverRole" . }}"]
+  verbs: [bind]
 - apiGroups: ["", events.k8s.io]
   resources: [events]
   verbs: [create, patch]

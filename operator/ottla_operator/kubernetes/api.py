@@ -38,6 +38,7 @@ _PLURALS: Final = {
     "ServiceAccount": ("v1", "serviceaccounts"),
     "StatefulSet": ("apps/v1", "statefulsets"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     **{kind: (API_VERSION, model.definition.plural) for kind, model in KINDS.items()},
 }

@@ -49,7 +49,8 @@ log = logging.getLogger(__name__)
 def operator(namespaces: tuple[str, ...], resync_s: float, http_port: int, log_level: str) -> None:
     """Run the operator on Kubernetes: brokers, topics, quotas and groups as their resources say.
 
-    Images come from OTTLA_BROKER_IMAGE, OTTLA_ZOOKEEPER_IMAGE and OTTLA_IMAGE_PULL_POLICY.
+    Images come from OTTLA_BROKER_IMAGE, OTTLA_ZOOKEEPER_IMAGE, OTTLA_PIPELINE_IMAGE and
+    OTTLA_IMAGE_PULL_POLICY; OTTLA_DRIVER_ROLE is the ClusterRole of pipelines' drivers.
     """
     logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     for noisy in ("kopf", "aiohttp.access", "urllib3"):
@@ -70,6 +71,8 @@ def images_from(environment: dict[str, str]) -> Images:
     return Images(
         broker=broker,
         zookeeper=environment.get("OTTLA_ZOOKEEPER_IMAGE") or broker,
+        pipeline=environment.get("OTTLA_PIPELINE_IMAGE") or default.pipeline,
+        driver_role=environment.get("OTTLA_DRIVER_ROLE") or default.driver_role,
         pull_policy=environment.get("OTTLA_IMAGE_PULL_POLICY") or default.pull_policy,
     )
 

@@ -18,6 +18,7 @@ from typing import Final
 from ottla_operator.acting import Pass
 from ottla_operator.handlers import cluster_of
 from ottla_operator.kubernetes.api import Api, ApiError, Forbidden
+from ottla_operator.kubernetes.drivers import KubernetesDrivers
 from ottla_operator.kubernetes.events import EventRecorder
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
@@ -153,7 +154,10 @@ class Controller:
         platform = KubernetesPlatform(self._api, self._images, namespace, cluster, self._clock_ms)
         kafka = KafkaAdmin(platform.client_properties)
         secrets = KubernetesSecrets(self._api, namespace, cluster)
-        reconciler = Reconciler(platform, kafka, store, self._clock_ms, self._recorder, secrets=secrets)
+        drivers = KubernetesDrivers(self._api, self._images, namespace, cluster)
+        reconciler = Reconciler(
+            platform, kafka, store, self._clock_ms, self._recorder, secrets=secrets, drivers=drivers
+        )
         failures = 0
         steps: list[str] = []
         try:

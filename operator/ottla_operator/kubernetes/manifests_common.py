@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla_operator.kubernetes import naming
-from ottla_operator.resources import API_VERSION, BrokerCluster
+from ottla_operator.resources import API_VERSION, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import Storage
 from ottla_operator.resources.common import parse_quantity
 
@@ -25,11 +25,14 @@ USER: Final = 10001
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What pods run; `broker` where a BrokerCluster names none."""
+    """What pods run where a resource names nothing else."""
 
     broker: str = "ottla:dev"
     zookeeper: str = "ottla:dev"
     pull_policy: str = "IfNotPresent"
+    pipeline: str = "ottla-spark:dev"
+    driver_role: str = "ottla-spark-driver"
+    """The ClusterRole that pipelines' drivers are bound to."""
 
 
 def digest(value: object) -> str:
@@ -37,12 +40,12 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def owner(cluster: BrokerCluster) -> Manifest:
+def owner(resource: BrokerCluster | Pipeline) -> Manifest:
     return {
         "apiVersion": API_VERSION,
-        "kind": cluster.kind,
-        "name": cluster.metadata.name,
-        "uid": cluster.metadata.uid,
+        "kind": resource.kind,
+        "name": resource.metadata.name,
+        "uid": resource.metadata.uid,
         "controller": True,
         "blockOwnerDeletion": True,
     }

@@ -19,7 +19,10 @@ CLUSTER_LABEL: Final = f"{GROUP}/cluster"
 COMPONENT_LABEL: Final = f"{GROUP}/component"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
+PIPELINE_LABEL: Final = f"{GROUP}/pipeline"
+
 BROKER, ZOOKEEPER, SECURITY = "broker", "zookeeper", "security"
+PIPELINE, EXECUTOR = "pipeline", "executor"
 
 HASH_ANNOTATION: Final = f"{GROUP}/config-hash"
 SETTINGS_ANNOTATION: Final = f"{GROUP}/settings"
@@ -95,3 +98,23 @@ def labels(cluster: str, component: str) -> dict[str, str]:
         MANAGED_BY: MANAGER,
         **selector_labels(cluster, component),
     }
+
+
+# ---- pipelines
+
+
+def driver_name(pipeline: str) -> str:
+    """The StatefulSet of a pipeline's driver, and all that is beside it."""
+    return f"{pipeline}-driver"
+
+
+def driver_pod(pipeline: str) -> str:
+    return f"{driver_name(pipeline)}-0"
+
+
+def pipeline_selector(cluster: str, pipeline: str) -> dict[str, str]:
+    return {**selector_labels(cluster, PIPELINE), PIPELINE_LABEL: pipeline}
+
+
+def pipeline_labels(cluster: str, pipeline: str, component: str) -> dict[str, str]:
+    return {**labels(cluster, component), PIPELINE_LABEL: pipeline}

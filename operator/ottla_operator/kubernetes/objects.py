@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from ottla_operator.kubernetes import naming
@@ -31,17 +32,19 @@ _KINDS: Final = (
 
 
 class Objects:
-    """The objects with a cluster's label in its namespace."""
+    """The objects with a cluster's label in its namespace; `component`: of that one alone."""
 
-    def __init__(self, api: Api, namespace: str, cluster: str) -> None:
+    def __init__(self, api: Api, namespace: str, cluster: str, component: str = "") -> None:
         self._api = api
         self.namespace = namespace
         self._selector = f"{naming.CLUSTER_LABEL}={cluster}"
+        if component:
+            self._selector += f",{naming.COMPONENT_LABEL}={component}"
         self.listed = Listed()
 
-    async def list(self, *, secrets: bool = False) -> None:
+    async def list(self, *, secrets: bool = False, kinds: Sequence[str] = _KINDS) -> None:
         """Begin a pass. Raises ApiError: without lists there is no pass. `secrets`: these, too."""
-        kinds = (*_KINDS, "Secret") if secrets else _KINDS
+        kinds = (*kinds, "Secret") if secrets else kinds
         lists = await asyncio.gather(
             *(self._api.list(kind, self.namespace, self._selector) for kind in kinds)
         )

@@ -127,8 +127,8 @@ def _instance(
         return BrokerInstance(
             broker, "Stopped", config_hash=config_hash, settings=settings, name=name, volume_loss=loss
         )
-    seen = _container(pod, "broker")
-    state, message = _state(pod, seen)
+    seen = container_of(pod, "broker")
+    state, message = pod_state(pod, seen)
     ready_since = _ready_since(pod) if state == "Running" else None
     restarts = int(seen.get("restartCount", 0))
     crashes = 0 if ready_since is not None else restarts
@@ -164,7 +164,8 @@ def _rack(pod: Object) -> str | None:
     return None if rack in (None, "", naming.NO_RACK) else rack
 
 
-def _state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
+def pod_state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
+    """Of the container that was `seen` in the pod, and why it is not running or not ready."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
         return "Stopping", ""
@@ -186,7 +187,8 @@ def _state(pod: Object, seen: Object) -> tuple[BrokerRunState, str]:
     return "Running", "is not ready"
 
 
-def _container(pod: Object, name: str) -> Object:
+def container_of(pod: Object, name: str) -> Object:
+    """What the kubelet tells of a container."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return next((status for status in statuses if status.get("name") == name), {})
 
@@ -258,7 +260,7 @@ def zookeeper_state(listed: Listed, cluster: str, members: int, connect: str) ->
     reasons = [
         f"{name_of(pod)}: {message}"
         for pod in pods.values()
-        for message in (_state(pod, _container(pod, "zookeeper"))[1],)
+        for message in (pod_state(pod, container_of(pod, "zookeeper"))[1],)
         if message
     ]
     message = "; ".join([f"{ready} of {members} ZooKeeper servers are ready", *reasons])

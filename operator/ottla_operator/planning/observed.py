@@ -13,6 +13,8 @@ from ottla.security.acls import AclBinding
 
 BrokerRunState = Literal["Stopped", "Starting", "Running", "Stopping", "Crashed"]
 
+DriverRunState = Literal["Stopped", "Starting", "Running", "Stopping", "Crashed"]
+
 VolumeLossKind = Literal["Asked", "Forced", "Gone", "Unreachable"]
 
 PartitionKey = tuple[str, int]
@@ -175,6 +177,47 @@ class Secret:
     """The key of the resource that it was written for ("User/alice"); "" when it is none of ours."""
     version: str = ""
     """Another one after each change."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """The last batch that a pipeline's job has ended."""
+
+    id: int
+    records: int
+    duration_ms: int
+    ended_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """What a pipeline's driver tells of its job."""
+
+    application_id: str = ""
+    lag: int | None = None
+    caught_up: bool = False
+    last_batch: BatchProgress | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverInstance:
+    """A pipeline's driver as the platform sees it: a pod, or a process."""
+
+    state: DriverRunState = "Stopped"
+    name: str = ""
+    revision: str = ""
+    """What it runs with."""
+    crashes: int = 0
+    """In a row, as far as the platform counts them."""
+    resting: bool = False
+    """It is started again by the platform itself, or not to be started yet."""
+    exit_code: int | None = None
+    """How its process ended the last time; None when it never did."""
+    message: str = ""
+    """Why it does not run, or what the process that ended said last."""
+    progress: JobProgress | None = None
+    """None when it does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

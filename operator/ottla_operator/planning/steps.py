@@ -253,6 +253,28 @@ class DeleteAcls:
         return f"remove {_acls(self.bindings)}"
 
 
+@dataclass(frozen=True, slots=True)
+class StartDriver:
+    """Start a pipeline's driver, which does not run."""
+
+    pipeline: str
+
+    def __str__(self) -> str:
+        return f"start the driver of {self.pipeline}"
+
+
+@dataclass(frozen=True, slots=True)
+class StopDriver:
+    """Let a pipeline's driver end in order; one that is to come back does so on the target revision."""
+
+    pipeline: str
+    reason: str
+    again: bool = False
+
+    def __str__(self) -> str:
+        return f"stop the driver of {self.pipeline}: {self.reason}"
+
+
 def _acls(bindings: Sequence[AclBinding]) -> str:
     """`2 ACLs of User:alice`"""
     whose = ", ".join(sorted({binding.entry.principal for binding in bindings}))
@@ -261,6 +283,7 @@ def _acls(bindings: Sequence[AclBinding]) -> str:
 
 SecretStep = PutPassword | PutCertificate | DeleteSecret
 UserStep = SecretStep | SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcls
+DriverStep = StartDriver | StopDriver
 ClusterStep = (
     EnsureZooKeeper
     | StopZooKeeper
@@ -284,4 +307,4 @@ ResourceStep = (
     | Reassign
     | UserStep
 )
-Step = ClusterStep | ResourceStep
+Step = ClusterStep | ResourceStep | DriverStep

@@ -6,17 +6,19 @@ seen in the next observation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ottla_operator.planning.observed import (
     BrokerInstance,
+    DriverInstance,
     GroupQuery,
     KafkaState,
     Secret,
     ZooKeeperState,
 )
+from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     AlterQuota,
@@ -33,7 +35,7 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.resources import AnyResource, BrokerCluster
+from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import Metadata, Status
 
@@ -122,6 +124,36 @@ class Platform(Protocol):
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
         """Let a broker that runs or not come back with an empty volume. Asked for only where `observe` told
         of a VolumeLoss."""
+        ...
+
+
+class Drivers(Protocol):
+    """Where the drivers of pipelines run: pods, or processes. Methods raise StepFailed.
+
+    Never are there two of one pipeline, which would work on one checkpoint.
+    """
+
+    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
+        """What a driver here is made of beside its resource: a change of it needs a new start."""
+        ...
+
+    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        """By the pipeline's key; of those that have, or had, a driver."""
+        ...
+
+    async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+        """Put right what surrounds the driver; stops none. What was done, in words."""
+        ...
+
+    async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None: ...
+
+    async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
+        """Begin an orderly end. `after`: what it is started with next, for a platform that does so by
+        itself; None when it is to stay down."""
+        ...
+
+    async def remove(self, pipeline: Pipeline) -> None:
+        """The resource goes, and with it what was asked to go. A driver that still runs is ended."""
         ...
 
 

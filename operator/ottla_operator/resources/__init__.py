@@ -3,18 +3,23 @@
 from ottla_operator.resources.cluster import BrokerCluster, BrokerClusterSpec, BrokerClusterStatus
 from ottla_operator.resources.common import API_VERSION, Metadata, Problem
 from ottla_operator.resources.group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus
+from ottla_operator.resources.pipeline import Pipeline, PipelineSpec, PipelineStatus
 from ottla_operator.resources.quota import Quota, QuotaSpec, QuotaStatus
 from ottla_operator.resources.topic import Topic, TopicSpec, TopicStatus
 from ottla_operator.resources.user import User, UserSpec, UserStatus
 
-AnyResource = BrokerCluster | Topic | Quota | ConsumerGroup | User
+AnyResource = BrokerCluster | Topic | Quota | ConsumerGroup | User | Pipeline
 
-KINDS: dict[str, type[BrokerCluster] | type[Topic] | type[Quota] | type[ConsumerGroup] | type[User]] = {
+KINDS: dict[
+    str,
+    type[BrokerCluster] | type[Topic] | type[Quota] | type[ConsumerGroup] | type[User] | type[Pipeline],
+] = {
     "BrokerCluster": BrokerCluster,
     "Topic": Topic,
     "Quota": Quota,
     "ConsumerGroup": ConsumerGroup,
     "User": User,
+    "Pipeline": Pipeline,
 }
 
 __all__ = [
@@ -28,6 +33,9 @@ __all__ = [
     "ConsumerGroupSpec",
     "ConsumerGroupStatus",
     "Metadata",
+    "Pipeline",
+    "PipelineSpec",
+    "PipelineStatus",
     "Problem",
     "Quota",
     "QuotaSpec",

@@ -19,7 +19,8 @@ from ottla_operator.up.view import LiveView, PlainView, View
     "--files",
     required=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A folder (or one file) with BrokerCluster, Topic, User, Quota and ConsumerGroup resources in YAML.",
+    help="A folder (or one file) with resources in YAML: BrokerCluster, Topic, User, Quota, ConsumerGroup, "
+    "Pipeline.",
 )
 @click.option(
     "--data",

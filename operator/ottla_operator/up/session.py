@@ -23,9 +23,10 @@ from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
 from ottla_operator.acting import Pass
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.local import HOST, LocalPlatform
+from ottla_operator.platform.local_drivers import LocalDrivers
 from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.reconcile import Reconciler, is_ready
-from ottla_operator.resources import BrokerCluster, User
+from ottla_operator.resources import BrokerCluster, Pipeline, User
 from ottla_operator.resources.loading import load_folder
 from ottla_operator.up.connecting import ClientFiles
 from ottla_operator.up.store import FolderStore
@@ -85,7 +86,10 @@ class Session:
         self._clients = ClientFiles(data / "clients", self.secrets)
         self.platform = LocalPlatform(data, port, clock_ms, self.secrets)
         self.kafka = KafkaAdmin(self.platform.client_properties)
-        self._reconciler = Reconciler(self.platform, self.kafka, self.store, clock_ms, secrets=self.secrets)
+        self.drivers = LocalDrivers(data, clock_ms, self.secrets)
+        self._reconciler = Reconciler(
+            self.platform, self.kafka, self.store, clock_ms, secrets=self.secrets, drivers=self.drivers
+        )
         self._announced = False
         self._controller: int | None = None
         self._noted: set[str] = set()
@@ -137,15 +141,21 @@ class Session:
         finally:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
-            view.say("stopping: brokers first, then ZooKeeper")
+            running = " after the pipelines" if self._runs_pipelines() else ""
+            view.say(f"stopping: brokers first{running}, then ZooKeeper")
+            await self.drivers.shutdown()
             await self.kafka.close()
             await self.platform.shutdown(last=self._controller)
             self._lock.close()
             view.say("stopped")
 
+    def _runs_pipelines(self) -> bool:
+        return any(isinstance(entry.resource, Pipeline) for entry in self.store.entries.values())
+
     def _signalled(self) -> None:
         if self.stopping.is_set():
             # Asked twice: in a hurry.
+            self.drivers.kill()
             self.platform.kill()
         self.stopping.set()
         self._wake.set()

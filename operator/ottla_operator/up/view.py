@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ottla_operator.conditions import Condition, is_unusual
-from ottla_operator.resources import KINDS, BrokerCluster
+from ottla_operator.resources import KINDS, BrokerCluster, Pipeline
 from ottla_operator.resources.common import Status
 from ottla_operator.up.store import Entry
 
@@ -143,6 +143,8 @@ class LiveView:
             table.add_row(entry.key, _coloured(status), reason, Text(message or _detail(entry)))
             if isinstance(entry.resource, BrokerCluster):
                 _add_brokers(table, entry.resource)
+            elif isinstance(entry.resource, Pipeline):
+                _add_progress(table, entry.resource)
         below = [Text(error, style="red") for error in errors]
         recent = [Text(line, style="dim") for line in self._recent]
         return Group(table, *below, Text(), *recent)
@@ -160,6 +162,16 @@ def _coloured(status: str) -> Text:
 
 def _detail(entry: Entry) -> str:
     return "" if entry.spec is not None else entry.file
+
+
+def _add_progress(table: Table, pipeline: Pipeline) -> None:
+    status = pipeline.status
+    if status.last_batch is None:
+        return
+    batch = status.last_batch
+    lag = "" if status.lag is None else f", lag {status.lag}"
+    took = f"{batch.records} records in {batch.duration_ms / 1000:.1f} s{lag}"
+    table.add_row(Text(f"  batch {batch.id}", style="dim"), "", batch.ended_at[11:19], took)
 
 
 def _add_brokers(table: Table, cluster: BrokerCluster) -> None:

@@ -1,0 +1,129 @@
+"""Drivers of pipelines as pods: the `Drivers` port over the API server.
+
+Called by the reconciler of one cluster. What a driver runs with is its pod's annotation; that the kubelet
+starts a container again, with growing pauses, is why a driver here always rests after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ottla_operator.kubernetes import manifests_pipelines, naming
+from ottla_operator.kubernetes.api import Api
+from ottla_operator.kubernetes.manifests_common import Images
+from ottla_operator.kubernetes.objects import Objects
+from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, container_of, pod_state
+from ottla_operator.planning.observed import DriverInstance, JobProgress
+from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.platform import driver_status
+from ottla_operator.resources import Pipeline
+
+_KINDS: Final = ("Pod", "ConfigMap", "StatefulSet", "Service", "ServiceAccount", "RoleBinding")
+
+
+class KubernetesDrivers:
+    """The drivers of the pipelines of one BrokerCluster."""
+
+    def __init__(self, api: Api, images: Images, namespace: str, cluster: str) -> None:
+        self._images = images
+        self._objects = Objects(api, namespace, cluster, naming.PIPELINE)
+
+    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
+        return {"image": manifests_pipelines.image_of(pipeline, self._images)}
+
+    # ---- observing
+
+    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        await self._objects.list(kinds=_KINDS)
+        listed, pipelines = self._objects.listed, list(pipelines)
+        told = await driver_status.ask(
+            {
+                pipeline.key: f"{address}:{manifests_pipelines.STATUS_PORT}"
+                for pipeline in pipelines
+                if (address := _address(_pod(listed, pipeline)))
+            }
+        )
+        return {p.key: driver_instance(listed, p.metadata.name, told.get(p.key)) for p in pipelines}
+
+    # ---- steps
+
+    async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+        manifests = manifests_pipelines.build_all(pipeline, self._images, launch)
+        done = [await self._objects.ensure(manifest) for manifest in manifests]
+        return [what for what in done if what]
+
+    async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
+        await self.keep(pipeline, launch)
+
+    async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
+        name = pipeline.metadata.name
+        pod = _pod(self._objects.listed, pipeline)
+        live = self._objects.listed.find("StatefulSet", naming.driver_name(name))
+        if after is not None or live is None:
+            # `keep` has given the set the new template, by which the next pod comes.
+            if pod is not None and not pod["metadata"].get("deletionTimestamp"):
+                await self._objects.delete_pod(pod)
+        elif live["spec"].get("replicas") != 0:
+            await self._objects.scale(live, 0)
+
+    async def remove(self, pipeline: Pipeline) -> None:
+        """The garbage collector takes what the pipeline owns."""
+
+
+def _pod(listed: Listed, pipeline: Pipeline) -> Object | None:
+    return listed.find("Pod", naming.driver_pod(pipeline.metadata.name))
+
+
+def _address(pod: Object | None) -> str:
+    if pod is None or pod["metadata"].get("deletionTimestamp"):
+        return ""
+    address = str((pod.get("status") or {}).get("podIP") or "")
+    return f"[{address}]" if ":" in address else address
+
+
+def driver_instance(listed: Listed, name: str, progress: JobProgress | None) -> DriverInstance:
+    """What is to be seen of a pipeline's driver."""
+    pod_name = naming.driver_pod(name)
+    pod = listed.find("Pod", pod_name)
+    stateful_set = listed.find("StatefulSet", naming.driver_name(name))
+    if pod is None:
+        wanted = stateful_set is not None and stateful_set["spec"].get("replicas") != 0
+        revision = _revision((stateful_set or {}).get("spec", {}).get("template", {})) if wanted else ""
+        return DriverInstance("Starting" if wanted else "Stopped", pod_name, revision, resting=True)
+    seen = container_of(pod, "driver")
+    state, message = pod_state(pod, seen)
+    ended = _ended(seen)
+    code = ended.get("exitCode")
+    return DriverInstance(
+        state=state,
+        name=pod_name,
+        revision=_revision(pod),
+        crashes=int(seen.get("restartCount", 0)),
+        resting=True,
+        exit_code=int(code) if code is not None else None,
+        message=_last_message(ended) if code is not None else message,
+        progress=progress if state == "Running" else None,
+    )
+
+
+def _revision(item: Object) -> str:
+    if not item.get("metadata"):
+        return ""
+    return annotations_of(item).get(naming.HASH_ANNOTATION, "")
+
+
+def _ended(seen: Object) -> Mapping[str, Any]:
+    """How the container ended the last time; empty when it never did."""
+    for state in ("state", "lastState"):
+        terminated: Mapping[str, Any] | None = (seen.get(state) or {}).get("terminated")
+        if terminated:
+            return terminated
+    return {}
+
+
+def _last_message(ended: Mapping[str, Any]) -> str:
+    if ended.get("reason") == "OOMKilled":
+        return "was killed for lack of memory: spec.driver.resources"
+    words = str(ended.get("message") or "").strip()
+    return f"ended with code {ended.get('exitCode')}" + (f": {words}" if words else "")

@@ -1,0 +1,232 @@
+"""Drivers of pipelines as processes on this machine, with Spark inside: the `Drivers` port of `ottla up`.
+
+Called by the reconciler. The folder `<data>/pipelines/<name>/data` stands for a pipeline's volume, and is
+where its driver works; the configuration and the log are beside it. A driver dies with us, so that after a
+start there is none left; like a kubelet, this remembers which ends were asked for and how often a driver
+crashed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ottla.local.ports import free_port
+from ottla.local.processes import ChildProcess
+from ottla_operator.planning.observed import DriverInstance
+from ottla_operator.planning.pipeline_config import DriverLaunch, driver_heap_mib, filled_in
+from ottla_operator.planning.pipelines import CONFIG_FILE, UNUSABLE
+from ottla_operator.platform import driver_status
+from ottla_operator.platform.last_words import last_words
+from ottla_operator.platform.port import StepFailed
+from ottla_operator.platform.secret_files import SecretFiles, write_private
+from ottla_operator.resources import Pipeline
+
+log = logging.getLogger(__name__)
+
+HOST: Final = "127.0.0.1"
+GRACE_MS: Final = 60_000
+BACK_OFF_MS_MIN, BACK_OFF_MS_MAX = 2_000, 60_000
+BACK_OFF_RESET_MS: Final = 120_000
+_LOG_LINES: Final = 40
+
+
+@dataclass(slots=True)
+class _Running:
+    """What is known of one pipeline's driver since we started."""
+
+    process: ChildProcess
+    port: int
+    revision: str
+    started_at_ms: int
+    log_from: int
+    """Where in the log this process began."""
+    stop_asked_ms: int | None = None
+    ended_at_ms: int | None = None
+    crashes: int = 0
+    last_exit: int | None = None
+    last_words: str = ""
+
+    @property
+    def back_off_ms(self) -> int:
+        return min(BACK_OFF_MS_MIN << min(max(0, self.crashes - 1), 10), BACK_OFF_MS_MAX)
+
+
+def command_of(pipeline: Pipeline, config: Path, port: int) -> list[str]:
+    """The command line of a driver that does all the work itself."""
+    return [
+        *(sys.executable, "-m", "ottla_pipeline.command", pipeline.spec.job, "--config", str(config)),
+        *("--status-port", str(port), "--status-host", HOST, "--master", "local[*]"),
+        *("--memory", f"{driver_heap_mib(pipeline)}m"),
+    ]
+
+
+class LocalDrivers:
+    """The drivers of all pipelines under one data folder."""
+
+    def __init__(self, data: Path, clock_ms: Callable[[], int], secrets: SecretFiles) -> None:
+        self._folder = data.absolute() / "pipelines"
+        self._clock_ms = clock_ms
+        self._secrets = secrets
+        self._drivers: dict[str, _Running] = {}
+
+    def folder(self, pipeline: Pipeline) -> Path:
+        """Where relative paths of its configuration lead."""
+        return self._folder / pipeline.metadata.name / "data"
+
+    def log(self, pipeline: Pipeline) -> Path:
+        return self._folder / pipeline.metadata.name / "driver.log"
+
+    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
+        return {}
+
+    # ---- observing
+
+    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        known = {p.key: self._drivers[p.key] for p in pipelines if p.key in self._drivers}
+        asked = {key: f"{HOST}:{d.port}" for key, d in known.items() if d.process.running}
+        told = await driver_status.ask(asked)
+        instances = {}
+        for key, driver in known.items():
+            seen = self._judge(driver)
+            progress = told.get(key) if seen.state == "Running" else None
+            instances[key] = DriverInstance(
+                state=seen.state,
+                name=f"process {driver.process.pid}" if driver.process.running else "",
+                revision=driver.revision,
+                crashes=driver.crashes,
+                resting=seen.resting,
+                exit_code=driver.last_exit,
+                message=driver.last_words,
+                progress=progress,
+            )
+        return instances
+
+    def _judge(self, driver: _Running) -> DriverInstance:
+        """State and rest of a process of ours, keeping the times at which it changed."""
+        now_ms = self._clock_ms()
+        if driver.process.running:
+            if driver.stop_asked_ms is not None:
+                if now_ms - driver.stop_asked_ms > GRACE_MS:
+                    driver.process.kill()
+                return DriverInstance("Stopping")
+            if now_ms - driver.started_at_ms > BACK_OFF_RESET_MS:
+                driver.crashes = 0
+            return DriverInstance("Running")
+        if driver.stop_asked_ms is not None:
+            return DriverInstance("Stopped")
+        if driver.ended_at_ms is None:
+            driver.ended_at_ms = now_ms
+            driver.last_exit = driver.process.exit_code
+            driver.last_words = _how_it_ended(driver)
+            driver.crashes += driver.last_exit != 0
+        if driver.last_exit == 0:
+            return DriverInstance("Stopped")
+        return DriverInstance("Crashed", resting=now_ms - driver.ended_at_ms < driver.back_off_ms)
+
+    # ---- steps
+
+    async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+        return ()
+
+    async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
+        before = self._drivers.get(pipeline.key)
+        if before is not None and before.process.running:
+            return
+        if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("ottla_pipeline") is None:
+            raise StepFailed("SparkMissing", "pyspark is not installed: pip install 'ottla[pipeline]'")
+        folder = self.folder(pipeline)
+        config = self._folder / pipeline.metadata.name / CONFIG_FILE
+        content = filled_in(
+            pipeline,
+            launch,
+            checkpoint=str(folder / "checkpoint") if pipeline.spec.storage is not None else None,
+            path_of=lambda secret, entry: str(self._secrets.path(secret, entry).absolute()),
+        )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # JSON is YAML; a configuration may hold passwords.
+            write_private(config, json.dumps(content, indent=1, default=str).encode())
+        except OSError as error:
+            raise StepFailed("FolderNotWritable", f"{folder}: {error.strerror}") from None
+        port, log_file = free_port(HOST), self.log(pipeline)
+        again = before is not None and before.revision == launch.revision and before.stop_asked_ms is None
+        process = ChildProcess(
+            f"driver of {pipeline.metadata.name}",
+            command_of(pipeline, config, port),
+            log=log_file,
+            folder=folder,
+        )
+        running = _Running(
+            process,
+            port,
+            launch.revision,
+            self._clock_ms(),
+            log_file.stat().st_size if log_file.exists() else 0,
+        )
+        if again and before is not None:
+            running.crashes, running.last_exit, running.last_words = (
+                before.crashes,
+                before.last_exit,
+                before.last_words,
+            )
+        process.start()
+        self._drivers[pipeline.key] = running
+
+    async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
+        driver = self._drivers.get(pipeline.key)
+        if driver is not None and driver.stop_asked_ms is None:
+            driver.stop_asked_ms = self._clock_ms()
+            driver.process.terminate()
+
+    async def remove(self, pipeline: Pipeline) -> None:
+        driver = self._drivers.pop(pipeline.key, None)
+        if driver is not None and driver.process.running:
+            driver.process.kill()
+        storage = pipeline.spec.storage
+        if storage is not None and storage.delete_claim:
+            await asyncio.to_thread(shutil.rmtree, self._folder / pipeline.metadata.name, True)
+
+    # ---- the end
+
+    async def shutdown(self, grace_s: float = 45) -> None:
+        """Let all end in order; those that do not are killed."""
+        processes = [driver.process for driver in self._drivers.values()]
+        for process in processes:
+            process.terminate()
+        try:
+            async with asyncio.timeout(grace_s):
+                while any(process.running for process in processes):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            log.warning("a pipeline's driver did not stop within %.0f s: killed", grace_s)
+        for process in processes:
+            process.stop(0)
+
+    def kill(self) -> None:
+        """End everything at once."""
+        for driver in self._drivers.values():
+            driver.process.kill()
+
+
+def _how_it_ended(driver: _Running) -> str:
+    """With all lines of a job that could not begin, else with the last one."""
+    code = driver.process.exit_code
+    if code is None or code < 0:
+        return f"was killed by signal {-(code or 0)}"
+    try:
+        with driver.process.log.open("rb") as file:
+            file.seek(driver.log_from)
+            said = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        said = []
+    words = "\n".join(said) if code == UNUSABLE else last_words("\n".join(said))
+    return f"ended with code {code}" + (f": {words}" if words else "")
