@@ -1,0 +1,34 @@
+"""The formats of schemas: Avro and JSON Schema, behind two functions.
+
+Called by `schemas` and `compatibility`. Texts in, verdicts out; nothing here knows of subjects, ids or Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ottla_pipeline.registry.formats import avro_schema, json_schema
+from ottla_pipeline.registry.formats.parsed import Incompatibility, InvalidSchema, Parsed
+
+__all__ = ["TYPES", "Incompatibility", "InvalidSchema", "Parsed", "parse", "unreadable"]
+
+TYPES: Final = (json_schema.TYPE, avro_schema.TYPE)
+_PARSE: Final = {avro_schema.TYPE: avro_schema.parse, json_schema.TYPE: json_schema.parse}
+_UNREADABLE: Final = {avro_schema.TYPE: avro_schema.unreadable, json_schema.TYPE: json_schema.unreadable}
+
+
+def parse(kind: str, text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
+    """A schema of a type; `references` are the texts of what it refers to, by name, from the bottom up.
+
+    Raises InvalidSchema, also for a type that is not served.
+    """
+    if kind not in _PARSE:
+        raise InvalidSchema(f"schema type {kind} is not served; served: {', '.join(TYPES)}")
+    return _PARSE[kind](text, references, normalize=normalize)
+
+
+def unreadable(reader: Parsed, writer: Parsed) -> list[Incompatibility]:
+    """What keeps data written with `writer` from being read with `reader`, a schema of the same type."""
+    assert reader.type == writer.type, f"{reader.type} against {writer.type}"
+    return _UNREADABLE[reader.type](reader, writer)

@@ -1,0 +1,132 @@
+"""Avro schemas: whether a text is one, and whether one can read what another wrote.
+
+Called by `formats`. The `avro` library parses. Its own check of compatibility is not used: it loses the
+place of what it finds under a union, and knows aliases of records only by their full names. The rules here
+are those of Java's `SchemaCompatibility`, which Confluent's registry asks, down to its kinds and paths.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from avro import schema as avro
+from avro.errors import AvroException, IgnoredLogicalType
+from avro.name import Names
+
+from ottla_pipeline.registry.formats.avro_text import canonical_text, full_name
+from ottla_pipeline.registry.formats.parsed import Incompatibility, InvalidSchema, Parsed, load_json
+
+TYPE: Final = "AVRO"
+_READS: Final = {
+    "long": {"int"},
+    "float": {"int", "long"},
+    "double": {"int", "long", "float"},
+    "bytes": {"string"},
+    "string": {"bytes"},
+}
+"""Which other primitive types a type can be read from."""
+_NAMED: Final = ("record", "error", "enum", "fixed")
+
+
+def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
+    """`references`: the texts that names in this one come from, those that others need first."""
+    names = Names()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", IgnoredLogicalType)  # such a type is read as what is under it
+            for reference in references.values():
+                avro.make_avsc_object(load_json(reference), names)
+            loaded = load_json(text)
+            model = avro.make_avsc_object(loaded, names)
+    except (AvroException, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidSchema(f"not an Avro schema: {error}") from None
+    return Parsed(TYPE, canonical_text(loaded, normalize=normalize), model)
+
+
+def unreadable(reader: Parsed, writer: Parsed) -> list[Incompatibility]:
+    """All that keeps `reader` from reading what `writer` wrote."""
+    return list(dict.fromkeys(_Check().differences(reader.model, writer.model, "")))
+
+
+class _Check:
+    """One comparison; pairs under way are taken to fit, so that schemas that contain themselves end."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], list[Incompatibility]] = {}
+
+    def differences(self, reader: Any, writer: Any, path: str) -> list[Incompatibility]:
+        pair = (id(reader), id(writer))
+        if pair not in self._known:
+            self._known[pair] = []
+            self._known[pair] = list(self._compare(reader, writer, path))
+        return self._known[pair]
+
+    def _compare(self, reader: Any, writer: Any, path: str) -> Iterator[Incompatibility]:
+        kind, written = reader.type, writer.type
+        if kind in ("union", "error_union") or written in ("union", "error_union"):
+            yield from self._unions(reader, writer, path)
+        elif kind != written:
+            if written not in _READS.get(kind, ()):
+                detail = f"a reader of type {kind} cannot read {written}"
+                yield Incompatibility("TYPE_MISMATCH", path or "/", detail)
+        elif kind == "array":
+            yield from self.differences(reader.items, writer.items, f"{path}/items")
+        elif kind == "map":
+            yield from self.differences(reader.values, writer.values, f"{path}/values")
+        elif kind in _NAMED:
+            yield from self._named(reader, writer, path)
+
+    def _unions(self, reader: Any, writer: Any, path: str) -> Iterator[Incompatibility]:
+        if reader.type not in ("union", "error_union"):
+            for number, branch in enumerate(writer.schemas):
+                yield from self.differences(reader, branch, f"{path}/{number}")
+        elif writer.type in ("union", "error_union"):
+            for number, branch in enumerate(writer.schemas):
+                if not self._any_reads(reader, branch):
+                    yield _lacking(branch, f"{path}/{number}")
+        elif not self._any_reads(reader, writer):
+            yield _lacking(writer, path or "/")
+
+    def _any_reads(self, reader: Any, writer: Any) -> bool:
+        return any(not self.differences(branch, writer, "") for branch in reader.schemas)
+
+    def _named(self, reader: Any, writer: Any, path: str) -> Iterator[Incompatibility]:
+        if reader.name != writer.name and writer.fullname not in _aliases(reader):
+            detail = f"the reader is named {reader.fullname}, the writer {writer.fullname}"
+            yield Incompatibility("NAME_MISMATCH", f"{path}/name", detail)
+        if reader.type == "fixed":
+            if reader.size != writer.size:
+                detail = f"the reader has {reader.size} bytes, the writer {writer.size}"
+                yield Incompatibility("FIXED_SIZE_MISMATCH", f"{path}/size", detail)
+        elif reader.type == "enum":
+            missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+            if missing and reader.props.get("default") not in reader.symbols:
+                detail = f"the reader lacks {', '.join(missing)} and has no default"
+                yield Incompatibility("MISSING_ENUM_SYMBOLS", f"{path}/symbols", detail)
+        else:
+            for number, field in enumerate(reader.fields):
+                yield from self._field(field, writer, f"{path}/fields/{number}")
+
+    def _field(self, field: Any, writer: Any, path: str) -> Iterator[Incompatibility]:
+        found = writer.fields_dict.get(field.name)
+        for alias in field.props.get("aliases") or () if found is None else ():
+            found = found or writer.fields_dict.get(alias)
+        if found is not None:
+            yield from self.differences(field.type, found.type, f"{path}/type")
+        elif not field.has_default and field.type.type == "enum" and field.type.props.get("default"):
+            detail = f"the field {field.name} is not written; only its enum has a default"
+            yield Incompatibility("TYPE_MISMATCH", f"{path}/type", detail)  # Java's kind for it
+        elif not field.has_default:
+            detail = f"the field {field.name} is not written and has no default"
+            yield Incompatibility("READER_FIELD_MISSING_DEFAULT_VALUE", path, detail)
+
+
+def _lacking(branch: Any, path: str) -> Incompatibility:
+    name = branch.fullname if branch.type in _NAMED else branch.type
+    return Incompatibility("MISSING_UNION_BRANCH", path, f"no branch of the reader's union reads {name}")
+
+
+def _aliases(schema: Any) -> set[str]:
+    return {full_name(alias, schema.namespace) for alias in schema.props.get("aliases") or ()}

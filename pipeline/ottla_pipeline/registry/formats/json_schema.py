@@ -1,0 +1,49 @@
+"""JSON Schemas: whether a text is one, and whether one accepts what another accepts.
+
+Called by `formats`. `jsonschema` checks a schema against its own draft's (draft 7 unless `$schema` says
+another); `json_compatibility` compares two.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from jsonschema import Draft7Validator
+from jsonschema.exceptions import SchemaError
+from jsonschema.validators import validator_for
+
+from ottla_pipeline.registry.formats.json_compatibility import differences
+from ottla_pipeline.registry.formats.parsed import Incompatibility, InvalidSchema, Parsed, load_json
+
+TYPE: Final = "JSON"
+
+
+class Document(NamedTuple):
+    """A schema, and the schemas that its `$ref`s name."""
+
+    schema: Any
+    references: dict[str, Any]
+
+
+def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
+    """`normalize` sorts the members of objects."""
+    loaded = load_json(text)
+    if not isinstance(loaded, dict | bool):
+        raise InvalidSchema("not a JSON Schema: must be an object, true or false")
+    if isinstance(loaded, dict):
+        try:
+            validator_for(loaded, default=Draft7Validator).check_schema(loaded)
+        except SchemaError as error:
+            where = "/".join(str(part) for part in error.absolute_path)
+            raise InvalidSchema(f"not a JSON Schema: /{where}: {error.message}") from None
+    canonical = json.dumps(loaded, separators=(",", ":"), ensure_ascii=False, sort_keys=normalize)
+    return Parsed(
+        TYPE, canonical, Document(loaded, {name: load_json(each) for name, each in references.items()})
+    )
+
+
+def unreadable(reader: Parsed, writer: Parsed) -> list[Incompatibility]:
+    """What `writer` accepts and `reader` does not."""
+    return differences(reader.model, writer.model)
