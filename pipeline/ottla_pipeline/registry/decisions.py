@@ -1,0 +1,327 @@
+"""What a write does: from the state and a request to the records that make it so, and the answer.
+
+Called by `store` with the state read to the end of the log, between the fence and the commit; called again
+from the start when another instance came in between. Pure: nothing happens until the records are in the
+log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from ottla_pipeline.registry import compatibility, errors
+from ottla_pipeline.registry.client import Reference
+from ottla_pipeline.registry.formats import Parsed
+from ottla_pipeline.registry.records import (
+    CONTEXT_PREFIX,
+    KIND_CONFIG,
+    KIND_DELETE_SUBJECT,
+    KIND_MODE,
+    KIND_NOOP,
+    KIND_SCHEMA,
+    DeletedTo,
+    Entry,
+    HighestId,
+    Key,
+    Level,
+    Record,
+    dump,
+    schema_record,
+)
+from ottla_pipeline.registry.schemas import Schemas
+from ottla_pipeline.registry.state import State
+
+MODES: Final = ("READWRITE", "READONLY", "IMPORT")
+RESERVED_SUBJECTS: Final = ("__GLOBAL", "__EMPTY")
+ID_MAX: Final = 2**31 - 1
+
+
+class Decision(NamedTuple):
+    """`records` go into the log together or not at all; when there are none, nothing is to be done."""
+
+    answer: Any
+    records: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A schema as it came in. `id` and `version` are set in mode IMPORT alone."""
+
+    text: str
+    type: str = "AVRO"
+    references: tuple[Reference, ...] = ()
+    metadata: str | None = None
+    rule_set: str | None = None
+    id: int | None = None
+    version: int | None = None
+
+    def entry(self, subject: str, version: int, schema_id: int, parsed: Parsed) -> Entry:
+        return Entry(
+            subject,
+            version,
+            schema_id,
+            parsed.type,
+            parsed.text,
+            self.references,
+            self.metadata,
+            self.rule_set,
+        )
+
+
+def check_subject(subject: str) -> None:
+    """Raises Refused for a name that a subject may not have."""
+    if not subject or any(ord(sign) < 32 or ord(sign) == 127 for sign in subject):
+        raise errors.invalid_subject(subject, "must have a name without control characters")
+    if subject in RESERVED_SUBJECTS:
+        raise errors.invalid_subject(subject, f"reserved, as are {', '.join(RESERVED_SUBJECTS)}")
+    if subject.startswith(CONTEXT_PREFIX):
+        raise errors.invalid_subject(subject, f"contexts ('{CONTEXT_PREFIX}NAME:') are not served")
+
+
+def find(
+    state: State,
+    schemas: Schemas,
+    subject: str,
+    wanted: Wanted,
+    *,
+    deleted: bool = False,
+    normalize: bool = False,
+) -> Entry | None:
+    """The version of a subject that is this schema; the newest, where several are."""
+    parsed = _parse(state, schemas, subject, wanted, normalize)
+    return _find(state, schemas, subject, wanted, parsed, deleted=deleted)
+
+
+def check(
+    state: State,
+    schemas: Schemas,
+    subject: str,
+    wanted: Wanted,
+    *,
+    version: int | None = None,
+    normalize: bool = False,
+) -> list[str]:
+    """Why a schema may not follow the versions of a subject, or one of them. Raises Refused."""
+    if version is None:
+        earlier = state.versions(subject)
+    else:
+        found = state.latest(subject) if version == -1 else state.entry(subject, version)
+        if found is None and version != -1:
+            raise errors.version_not_found(version)
+        earlier = [] if found is None else [found]
+    parsed = _parse(state, schemas, subject, wanted, normalize)
+    return compatibility.problems(
+        state.level(subject), parsed, earlier, lambda entry: schemas.of(state, entry)
+    )
+
+
+def register(
+    state: State, schemas: Schemas, subject: str, wanted: Wanted, *, normalize: bool = False
+) -> Decision:
+    """The answer is an Entry. A schema that the subject has already changes nothing."""
+    check_subject(subject)
+    mode = state.mode(subject)
+    if mode.startswith("READONLY"):
+        raise errors.not_permitted(f"Subject '{subject}' is in mode {mode}.")
+    if (wanted.id is None) != (mode == "READWRITE"):
+        must = "must have an id" if wanted.id is None else "must not have an id"
+        raise errors.not_permitted(f"Subject '{subject}' is in mode {mode}: a schema {must}.")
+    parsed = _parse(state, schemas, subject, wanted, normalize)
+    if wanted.version is None:
+        known = _find(state, schemas, subject, wanted, parsed, deleted=False)
+        if known is not None and wanted.id in (None, known.id):
+            return Decision(known)
+    if mode != "IMPORT":
+        found = compatibility.problems(
+            state.level(subject), parsed, state.versions(subject), lambda entry: schemas.of(state, entry)
+        )
+        if found:
+            raise errors.incompatible(subject, found)
+    every = state.versions(subject, deleted=True)
+    version = next_version = every[-1].version + 1 if every else 1
+    if wanted.version is not None:
+        if mode != "IMPORT" and wanted.version != next_version:
+            raise errors.invalid_schema(f"version {wanted.version}: the next one is {next_version}")
+        version = wanted.version
+    entry = wanted.entry(subject, version, 0, parsed)
+    entry = wanted.entry(subject, version, _id_for(state, entry, wanted.id), parsed)
+    # A schema that was deleted and comes again is one version, not two: the old one goes.
+    gone = tuple(
+        Record(Key(KIND_SCHEMA, subject, old.version), None)
+        for old in every
+        if old.deleted
+        and old.id == entry.id
+        and old.version < version
+        and not state.referrers(subject, old.version, deleted=True)
+    )
+    return Decision(entry, (schema_record(entry), *gone))
+
+
+def delete_version(state: State, subject: str, version: int, *, permanent: bool) -> Decision:
+    """The answer is the version's number; -1 stands for the latest."""
+    _check_writable(state, subject)
+    if not state.versions(subject, deleted=True):
+        raise errors.subject_not_found(subject)
+    entry = state.latest(subject) if version == -1 else state.entry(subject, version, deleted=True)
+    if entry is None:
+        raise errors.version_not_found("latest" if version == -1 else version)
+    if entry.deleted and not permanent:
+        raise errors.version_soft_deleted(subject, entry.version)
+    if not entry.deleted and permanent:
+        raise errors.version_not_soft_deleted(subject, entry.version)
+    if state.referrers(subject, entry.version, deleted=permanent):
+        raise errors.referenced(subject, entry.version)
+    if not permanent:
+        return Decision(entry.version, (schema_record(entry.as_deleted()),))
+    last = len(state.versions(subject, deleted=True)) == 1
+    return Decision(entry.version, tuple(_removal(state, [entry], subject if last else None)))
+
+
+def delete_subject(state: State, subject: str, *, permanent: bool) -> Decision:
+    """The answer is the numbers of the versions that went."""
+    _check_writable(state, subject)
+    every = state.versions(subject, deleted=True)
+    if not every:
+        raise errors.subject_not_found(subject)
+    live = state.versions(subject)
+    if not permanent and not live:
+        raise errors.subject_soft_deleted(subject)
+    if permanent and live:
+        raise errors.subject_not_soft_deleted(subject)
+    going = every if permanent else live
+    for entry in going:
+        others = state.referrers(subject, entry.version, deleted=permanent)
+        if any(other.subject != subject for other in others):
+            raise errors.referenced(subject, entry.version)
+    answer = [entry.version for entry in going]
+    if permanent:
+        return Decision(answer, tuple(_removal(state, going, subject)))
+    # Up to the highest of all: compaction forgets an earlier record of this key, which went as far.
+    return Decision(answer, (Record(Key(KIND_DELETE_SUBJECT, subject), DeletedTo(every[-1].version)),))
+
+
+def set_level(state: State, subject: str | None, changes: dict[str, Any]) -> Decision:
+    """`changes`: compatibilityLevel and normalize, those that are given; None takes one back."""
+    _check_scope(state, subject)
+    before = state.levels.get(subject)
+    settings = {**(json.loads(before.settings) if before else {}), **changes}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    level = Level(settings.get("compatibilityLevel"), settings.get("normalize"), dump(settings))
+    return Decision(settings, (Record(Key(KIND_CONFIG, subject), level),))
+
+
+def delete_level(state: State, subject: str | None) -> Decision:
+    """The answer is what was set."""
+    _check_scope(state, subject)
+    before = state.levels.get(subject)
+    if before is None:
+        if subject is not None:
+            raise errors.subject_not_found(subject)
+        return Decision({"compatibilityLevel": state.level(None)})
+    return Decision(json.loads(before.settings), (Record(Key(KIND_CONFIG, subject), None),))
+
+
+def set_mode(state: State, subject: str | None, mode: str, *, force: bool = False) -> Decision:
+    """IMPORT is for what has no schemas yet, unless forced; what is left of deleted ones goes."""
+    if subject is not None:
+        check_subject(subject)
+    records: list[Record] = []
+    if mode == "IMPORT" and state.mode(subject) != "IMPORT" and not force:
+        names = list(state.subjects) if subject is None else [subject]
+        rest: list[Entry] = []
+        for name in names:
+            if state.versions(name):
+                raise errors.not_permitted(f"Subject '{name}' has schemas: mode IMPORT needs force=true.")
+            rest += state.versions(name, deleted=True)
+        going = {(entry.subject, entry.version) for entry in rest}
+        for entry in rest:
+            for other in state.referrers(entry.subject, entry.version, deleted=True):
+                if (other.subject, other.version) not in going:
+                    raise errors.referenced(entry.subject, entry.version)
+        records += _removal(state, rest, None)
+    return Decision(mode, (*records, Record(Key(KIND_MODE, subject), mode)))
+
+
+def delete_mode(state: State, subject: str | None) -> Decision:
+    """The answer is the mode that was set."""
+    before = state.modes.get(subject)
+    if before is None:
+        if subject is not None:
+            raise errors.subject_not_found(subject)
+        return Decision(state.mode(None))
+    return Decision(before, (Record(Key(KIND_MODE, subject), None),))
+
+
+def _parse(state: State, schemas: Schemas, subject: str, wanted: Wanted, normalize: bool) -> Parsed:
+    if not wanted.text.strip():
+        raise errors.invalid_schema("it is empty")
+    normalize = normalize or state.normalizes(subject)
+    return schemas.parse(state, wanted.type, wanted.text, wanted.references, normalize=normalize)
+
+
+def _find(
+    state: State, schemas: Schemas, subject: str, wanted: Wanted, parsed: Parsed, *, deleted: bool
+) -> Entry | None:
+    probe = wanted.entry(subject, 1, 0, parsed)
+    for entry in reversed(state.versions(subject, deleted=deleted)):
+        if entry.identity == probe.identity:
+            return entry
+        # Others wrote it in another form, perhaps: held against ours.
+        same_but_text = (entry.type, *entry.identity[2:]) == (probe.type, *probe.identity[2:])
+        if same_but_text and _canonical(state, schemas, entry) == parsed.text:
+            return entry
+    return None
+
+
+def _canonical(state: State, schemas: Schemas, entry: Entry) -> str | None:
+    try:
+        return schemas.of(state, entry).text
+    except errors.Refused:
+        return None
+
+
+def _id_for(state: State, entry: Entry, wanted: int | None) -> int:
+    """The id that this schema has under any subject; or the one it came with; or the next."""
+    same = state.same(entry.identity)
+    if wanted is None:
+        if not same and state.highest_id >= ID_MAX:
+            raise errors.Refused(50001, "no id is left")
+        return same[0].id if same else state.highest_id + 1
+    if not 0 < wanted <= ID_MAX:
+        raise errors.invalid_schema(f"id {wanted}: must be from 1 to {ID_MAX}")
+    for other in state.under_id(wanted):
+        if other.identity != entry.identity:
+            raise errors.not_permitted(f"Id {wanted} belongs to another schema.")
+    return wanted
+
+
+def _removal(state: State, entries: list[Entry], emptied: str | None) -> Iterator[Record]:
+    """Tombstones, newest version first; what was set for a subject that is gone goes with it.
+
+    The highest id is written down before the versions that tell it are forgotten.
+    """
+    if entries:
+        yield Record(Key(KIND_NOOP), HighestId(state.highest_id))
+    for entry in reversed(entries):
+        yield Record(Key(KIND_SCHEMA, entry.subject, entry.version), None)
+    if emptied is not None:
+        if emptied in state.modes:
+            yield Record(Key(KIND_MODE, emptied), None)
+        if emptied in state.levels:
+            yield Record(Key(KIND_CONFIG, emptied), None)
+
+
+def _check_writable(state: State, subject: str | None) -> None:
+    mode = state.mode(subject)
+    if mode.startswith("READONLY"):
+        what = "The registry" if subject is None else f"Subject '{subject}'"
+        raise errors.not_permitted(f"{what} is in mode {mode}.")
+
+
+def _check_scope(state: State, subject: str | None) -> None:
+    if subject is not None:
+        check_subject(subject)
+    _check_writable(state, subject)

@@ -1,0 +1,213 @@
+"""The records of the schemas topic: Confluent's keys and values as JSON, so that a topic of its can be
+taken over.
+
+Called by `store`, which reads and writes them; `state` folds them, `decisions` makes them. A key is what
+compaction goes by, so it has to be the same bytes each time; unknown attributes of values are read over.
+
+The NOOP key has no value with Confluent's, and its reader never looks at one. Here it holds the highest id
+that was ever given away, written with each removal for good: compaction would forget it, and an id would
+come again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ottla_pipeline.registry.client import Reference
+
+KIND_SCHEMA: Final = "SCHEMA"
+KIND_CONFIG: Final = "CONFIG"
+KIND_MODE: Final = "MODE"
+KIND_DELETE_SUBJECT: Final = "DELETE_SUBJECT"
+KIND_NOOP: Final = "NOOP"
+CONTEXT_PREFIX: Final = ":."
+_MAGIC: Final = {KIND_SCHEMA: 1}
+_VERSION_MAX: Final = 2**31 - 1
+
+
+class UnreadableRecord(Exception):
+    """A record of the topic is none that this registry knows; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """`subject` is None for what holds for all; `version` is set for SCHEMA alone."""
+
+    kind: str
+    subject: str | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version of a subject. `metadata` and `rule_set` are JSON texts: kept and handed on, not acted
+    upon."""
+
+    subject: str
+    version: int
+    id: int
+    type: str
+    text: str
+    references: tuple[Reference, ...] = ()
+    metadata: str | None = None
+    rule_set: str | None = None
+    deleted: bool = False
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What makes it the same schema as another: those share an id."""
+        return (self.type, self.text, self.references, self.metadata, self.rule_set)
+
+    def as_deleted(self) -> Entry:
+        return replace(self, deleted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A CONFIG value: `settings` is all of it as JSON text, `compatibility` and `normalize` what we act
+    upon."""
+
+    compatibility: str | None
+    normalize: bool | None
+    settings: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTo:
+    """A DELETE_SUBJECT value: versions up to this one are deleted."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class HighestId:
+    id: int
+
+
+Value = Entry | Level | str | DeletedTo | HighestId | None
+"""By the key's kind; a mode is a str; None is a tombstone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    key: Key
+    value: Value
+
+
+def schema_record(entry: Entry) -> Record:
+    return Record(Key(KIND_SCHEMA, entry.subject, entry.version), entry)
+
+
+def encode_key(key: Key) -> bytes:
+    written: dict[str, Any] = {"keytype": key.kind}
+    if key.subject is not None:
+        written["subject"] = key.subject
+    if key.version is not None:
+        written["version"] = key.version
+    return dump({**written, "magic": _MAGIC.get(key.kind, 0)}).encode()
+
+
+def encode_value(key: Key, value: Value) -> bytes | None:
+    if value is None:
+        return None
+    written: dict[str, Any] = {} if key.subject is None else {"subject": key.subject}
+    match value:
+        case Entry():
+            written |= {"version": value.version, "id": value.id}
+            if value.type != "AVRO":
+                written["schemaType"] = value.type
+            if value.references:
+                written["references"] = [as_json(each) for each in value.references]
+            for name, text in (("metadata", value.metadata), ("ruleSet", value.rule_set)):
+                if text is not None:
+                    written[name] = json.loads(text)
+            written |= {"schema": value.text, "deleted": value.deleted}
+        case Level():
+            written |= json.loads(value.settings)
+        case str():
+            written["mode"] = value
+        case DeletedTo():
+            written["version"] = value.version
+        case HighestId():
+            written["highestId"] = value.id
+    return dump(written).encode()
+
+
+def decode_key(data: bytes | None) -> Key:
+    """Raises UnreadableRecord."""
+    try:
+        body = json.loads(data or b"null")
+        kind, subject, version = str(body["keytype"]), body.get("subject"), body.get("version")
+        if kind == KIND_SCHEMA:
+            if body.get("magic") not in (0, 1):
+                raise UnreadableRecord(f"a SCHEMA key of magic {body.get('magic')}; known: 0, 1")
+            return Key(kind, _subject(subject), _number(version))
+        return Key(kind, None if subject is None else _subject(subject))
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise UnreadableRecord(f"not a key: {(data or b'')[:200]!r}") from None
+
+
+def decode_value(key: Key, data: bytes | None) -> Value:
+    """Raises UnreadableRecord; None for a kind that is not known."""
+    if data is None:
+        return None
+    try:
+        body = json.loads(data)
+        if body is None:
+            return None
+        if key.kind == KIND_SCHEMA:
+            return _entry(key, body)
+        if key.kind == KIND_CONFIG:
+            settings = {name: body[name] for name in body if name != "subject" and body[name] is not None}
+            return Level(settings.get("compatibilityLevel"), settings.get("normalize"), dump(settings))
+        if key.kind == KIND_MODE:
+            return str(body["mode"])
+        if key.kind == KIND_DELETE_SUBJECT:
+            return DeletedTo(_number(body["version"]))
+        if key.kind == KIND_NOOP and "highestId" in body:
+            return HighestId(int(body["highestId"]))
+        return None
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise UnreadableRecord(f"not a value of {key}: {data[:200]!r}") from None
+
+
+def as_json(reference: Reference) -> dict[str, Any]:
+    return {"name": reference.name, "subject": reference.subject, "version": reference.version}
+
+
+def dump(body: Any) -> str:
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+
+
+def _entry(key: Key, body: dict[str, Any]) -> Entry:
+    references = tuple(
+        Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
+        for each in body.get("references") or ()
+    )
+    assert key.subject is not None
+    assert key.version is not None
+    return Entry(
+        key.subject,
+        key.version,
+        int(body["id"]),
+        str(body.get("schemaType") or "AVRO"),
+        str(body["schema"]),
+        references,
+        None if body.get("metadata") is None else dump(body["metadata"]),
+        None if body.get("ruleSet") is None else dump(body["ruleSet"]),
+        bool(body.get("deleted", False)),
+    )
+
+
+def _subject(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or not 0 < value <= _VERSION_MAX:
+        raise ValueError(value)
+    return value
