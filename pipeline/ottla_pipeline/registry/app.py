@@ -1,0 +1,146 @@
+"""The registry as an ASGI application: routes, content types, errors as JSON, health and metrics.
+
+Served by `command` with uvicorn, over a store that is started and stopped with it: no connection is taken
+before the schemas topic has been read to its end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ottla_pipeline.registry.api import ROUTES, Api, Handler, SchemaText
+from ottla_pipeline.registry.client import CONTENT_TYPE
+from ottla_pipeline.registry.errors import Refused
+from ottla_pipeline.registry.log import LogFailed, TopicUnfit
+from ottla_pipeline.registry.store import Store
+
+log = logging.getLogger(__name__)
+Scope = MutableMapping[str, Any]
+_ACCEPTED = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
+
+
+class Answer(JSONResponse):
+    media_type = CONTENT_TYPE
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+class Metrics:
+    """Of one application: what it was asked, and what it holds."""
+
+    def __init__(self, store: Store) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "ottla_registry_requests", "Requests", ("method", "path", "status"), registry=self.registry
+        )
+        self.seconds = Histogram(
+            "ottla_registry_request_seconds", "Time to answer", ("method",), registry=self.registry
+        )
+        for name, text, value in (
+            ("subjects", "Subjects, deleted ones too", lambda: len(store.state.subjects)),
+            ("highest_id", "The highest id given away", lambda: store.state.highest_id),
+            ("offset", "How far the schemas topic is read", lambda: store.reached),
+            ("claims", "How often this instance became the writer", lambda: store.claims),
+        ):
+            gauge = Gauge(f"ottla_registry_{name}", text, registry=self.registry)
+            gauge.set_function(value)
+
+
+class Registry:
+    """The ASGI callable. Paths reach the routes as they were sent: a subject's %2F is no boundary."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._metrics = Metrics(store)
+        api = Api(store)
+        routes = [
+            Route(path, self._endpoint(api, method, path, handler), methods=[method])
+            for method, path, handler in ROUTES
+        ]
+        routes += [Route("/healthz", self._health), Route("/metrics", self._show_metrics)]
+        self._starlette = Starlette(
+            routes=routes,
+            exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+        )
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        if scope["type"] == "http":
+            path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0]
+            scope["path"] = path.rstrip("/") or "/"
+        await self._starlette(scope, receive, send)
+
+    async def _live(self, receive: Any, send: Any) -> None:
+        await receive()  # that it begins
+        try:
+            await self._store.start()
+        except (TopicUnfit, LogFailed) as failure:
+            await self._store.stop()
+            await send({"type": "lifespan.startup.failed", "message": str(failure)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()  # that it ends
+        await self._store.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _endpoint(
+        self, api: Api, method: str, path: str, handler: Handler
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            with self._metrics.seconds.labels(method).time():
+                try:
+                    answer = await handler(api, request)
+                    response = _response(request, answer)
+                except Refused as refusal:
+                    response = error(refusal.status, refusal.code, str(refusal))
+            self._metrics.requests.labels(method, path, response.status_code).inc()
+            return response
+
+        return endpoint
+
+    async def _health(self, request: Request) -> Response:
+        failure = self._store.failure
+        if failure is not None:
+            return error(503, 503, failure)
+        return Answer({"status": "ok", "offset": self._store.reached, "writer": self._store.claimed})
+
+    async def _show_metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def error(status: int, code: int, message: str) -> Response:
+    return Answer({"error_code": code, "message": message}, status)
+
+
+def _response(request: Request, answer: Any) -> Response:
+    accepted = request.headers.get("accept", "")
+    media = next((each for each in _ACCEPTED if each in accepted), CONTENT_TYPE)
+    if isinstance(answer, SchemaText):
+        return Response(str(answer), media_type=media)
+    return Answer(answer, media_type=media)
+
+
+async def _http_error(request: Request, exception: Exception) -> Response:
+    assert isinstance(exception, HTTPException)
+    return error(
+        exception.status_code, exception.status_code, f"HTTP {exception.status_code} {exception.detail}"
+    )
+
+
+async def _internal_error(request: Request, exception: Exception) -> Response:
+    log.error("%s %s", request.method, request.url.path, exc_info=exception)
+    return error(500, 50001, f"{type(exception).__name__}; the registry's log has the details")

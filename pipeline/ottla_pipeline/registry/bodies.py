@@ -1,0 +1,97 @@
+"""The bodies of requests, checked. Called by `api`; a body that is wrong is refused with the place of the
+mistake."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from starlette.requests import Request
+
+from ottla_pipeline.registry.client import Reference
+from ottla_pipeline.registry.compatibility import LEVELS
+from ottla_pipeline.registry.decisions import MODES, Wanted
+from ottla_pipeline.registry.errors import Refused
+from ottla_pipeline.registry.records import dump
+
+BODY_BYTES_MAX: Final = 8 << 20
+AnyBody = TypeVar("AnyBody", bound="Body")
+
+
+class Body(BaseModel):
+    """Attributes that are not known are read over: clients are newer than registries."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ReferenceBody(Body):
+    name: StrictStr
+    subject: StrictStr
+    version: StrictInt
+
+
+class SchemaBody(Body):
+    text: StrictStr = Field(default="", alias="schema")
+    type: StrictStr | None = Field(default=None, alias="schemaType")
+    references: list[ReferenceBody] | None = None
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = Field(default=None, alias="ruleSet")
+    id: StrictInt | None = None
+    version: StrictInt | None = None
+
+    def wanted(self) -> Wanted:
+        references = tuple(Reference(each.name, each.subject, each.version) for each in self.references or ())
+        return Wanted(
+            self.text,
+            self.type or "AVRO",
+            references,
+            dump(self.metadata) if self.metadata else None,
+            dump(self.rule_set) if self.rule_set else None,
+            None if self.id in (None, -1) else self.id,
+            None if self.version in (None, 0, -1) else self.version,
+        )
+
+
+class LevelBody(Body):
+    """Settings that would be kept and do nothing are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+    compatibility: StrictStr | None = None
+    level: StrictStr | None = Field(default=None, alias="compatibilityLevel")
+    normalize: StrictBool | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """Those that were given, null too: that takes a setting back."""
+        found: dict[str, Any] = {}
+        if self.model_fields_set & {"compatibility", "level"}:
+            given = self.compatibility or self.level
+            if given is not None and given.upper() not in LEVELS:
+                raise Refused(42203, f"Compatibility level {given}: must be one of {', '.join(LEVELS)}.")
+            found["compatibilityLevel"] = None if given is None else given.upper()
+        if "normalize" in self.model_fields_set:
+            found["normalize"] = self.normalize
+        return found
+
+
+class ModeBody(Body):
+    mode: StrictStr
+
+    def checked(self) -> str:
+        if self.mode.upper() not in MODES:
+            raise Refused(42204, f"Mode {self.mode}: must be one of {', '.join(MODES)}.")
+        return self.mode.upper()
+
+
+async def read(request: Request, model: type[AnyBody]) -> AnyBody:
+    """Raises Refused: 413 for too much, 422 for what does not fit the model."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > BODY_BYTES_MAX:
+            raise Refused(413, f"the body has more than {BODY_BYTES_MAX} bytes")
+    try:
+        return model.model_validate_json(bytes(data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Refused(422, f"The body: {where + ': ' if where else ''}{first['msg']}") from None

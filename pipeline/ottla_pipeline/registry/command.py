@@ -1,0 +1,106 @@
+"""`ottla-registry`: a schema registry on a cluster. Ends in order on SIGTERM and SIGINT."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+import uvicorn
+
+from ottla_pipeline.config.common import check_addresses
+from ottla_pipeline.registry.app import Registry
+from ottla_pipeline.registry.log import SAFE_REPLICAS, TopicLog
+from ottla_pipeline.registry.store import Store
+
+log = logging.getLogger(__name__)
+GRACE_S = 10
+
+
+def _bootstrap(context: click.Context, parameter: click.Parameter, given: str) -> str:
+    try:
+        return check_addresses(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
+def _options(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    return dict(_pair(each, context, parameter) for each in given)
+
+
+def _file(context: click.Context, parameter: click.Parameter, given: Path | None) -> dict[str, str]:
+    lines = [] if given is None else given.read_text().splitlines()
+    wanted = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return dict(_pair(line, context, parameter) for line in wanted)
+
+
+def _pair(text: str, context: click.Context, parameter: click.Parameter) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        # What comes after the name may be a secret.
+        raise click.BadParameter(f"{text.split()[0]}: must be NAME=VALUE", context, parameter)
+    return name.strip(), value.strip()
+
+
+@click.command()
+@click.option("--bootstrap", required=True, callback=_bootstrap, help="Brokers to start from: HOST:PORT[,…].")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 in a pod."
+)
+@click.option("--port", default=8081, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--topic", default="_schemas", show_default=True, help="Made, compacted, if it is not there.")
+@click.option(
+    "--replication-factor",
+    default=SAFE_REPLICAS,
+    show_default=True,
+    type=click.IntRange(1, 32767),
+    help="Of the topic when it is made; as many as there are brokers at most.",
+)
+@click.option("--kafka-option", "options", multiple=True, callback=_options, help="librdkafka's NAME=VALUE.")
+@click.option(
+    "--kafka-config",
+    "file_options",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    callback=_file,
+    help="A file with such lines: what should not be seen on a command line.",
+)
+@click.option(
+    "--tls-certificate", type=click.Path(exists=True, dir_okay=False), help="PEM; then HTTPS alone."
+)
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="PEM.")
+def main(
+    bootstrap: str,
+    host: str,
+    port: int,
+    topic: str,
+    replication_factor: int,
+    options: dict[str, str],
+    file_options: dict[str, str],
+    tls_certificate: str | None,
+    tls_key: str | None,
+) -> None:
+    """A schema registry with Confluent's REST API, kept in a compacted topic.
+
+    Run several on one topic for more availability: each serves reads, and whichever is asked writes.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if (tls_certificate is None) != (tls_key is None):
+        raise click.UsageError("--tls-certificate and --tls-key go together")
+    settings = {**file_options, **options}
+    store = Store(TopicLog(bootstrap, topic, settings, replication_factor=replication_factor))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            Registry(store),
+            host=host,
+            port=port,
+            ssl_certfile=tls_certificate,
+            ssl_keyfile=tls_key,
+            access_log=False,
+            log_config=None,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )
+    server.run()
+    if not server.started:
+        sys.exit(1)

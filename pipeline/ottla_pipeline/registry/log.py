@@ -1,0 +1,263 @@
+"""The schemas topic as a log: read to its end and on, and written to by one instance at a time. Kafka is
+here.
+
+Called by `store`. All calls block; `read` runs in a thread of its own, the others in whatever thread calls
+them.
+
+One transactional id for the topic is the fence: who claims it ends what an older claimant has under way, and
+that one's next transaction fails. So a record can be in the log only if nobody claimed between the claimant's
+reading to the end and its commit. No instance needs to know of another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+log = logging.getLogger(__name__)
+REQUEST_S: Final = 10.0
+CLAIM_S: Final = 20.0
+COMMIT_S: Final = 10.0
+TRANSACTION_MS: Final = 15_000
+POLL_S: Final = 0.5
+BATCH_MAX: Final = 1000
+WRITE_HEADER: Final = "ottla-write"
+SAFE_REPLICAS: Final = 3
+_TOPIC_GONE: Final = frozenset(
+    (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._UNKNOWN_PARTITION)
+)
+
+
+class TopicUnfit(Exception):
+    """The topic cannot hold schemas; the message says why and what to do."""
+
+
+class LogFailed(Exception):
+    """Kafka did not do what it was asked; whether a write is in the log is not known."""
+
+
+class TooLarge(Exception):
+    """A record is larger than the topic or the brokers take."""
+
+
+class Read(NamedTuple):
+    """A record; `write` is the id of the write that it ends."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    write: bytes | None
+
+
+Deliver = Callable[[Sequence[Read], int], None]
+"""Takes records in order, and the offset up to which all has been read."""
+
+
+class TopicLog:
+    """`options` are librdkafka's settings for all its clients."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        options: Mapping[str, Any],
+        *,
+        replication_factor: int = SAFE_REPLICAS,
+    ) -> None:
+        self.topic = topic
+        self._replication_factor = replication_factor
+        self._client = {
+            "bootstrap.servers": bootstrap,
+            "client.id": "ottla-registry",
+            "logger": log,
+            **options,
+        }
+        self._partition = TopicPartition(topic, 0)
+        self._asker: Consumer | None = None
+        self._asking = threading.Lock()
+        self._producer: Producer | None = None
+        self._stopping = threading.Event()
+
+    # -- The topic --
+
+    def ensure_topic(self) -> None:
+        """Make the topic unless it is there; check it otherwise. Raises TopicUnfit, LogFailed."""
+        admin = AdminClient(self._client)
+        try:
+            known = admin.list_topics(timeout=REQUEST_S)
+            if self.topic not in known.topics:
+                self._create(admin, len(known.brokers))
+                known = admin.list_topics(timeout=REQUEST_S)
+            partitions = len(known.topics[self.topic].partitions) if self.topic in known.topics else 1
+            if partitions != 1:
+                reason = f"has {partitions} partitions and must have one, which orders its records"
+                raise TopicUnfit(f"topic {self.topic} {reason}")
+            resource = ConfigResource(ResourceType.TOPIC, self.topic)
+            configs = admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
+        except KafkaException as error:
+            raise LogFailed(f"topic {self.topic}: {_said(error)}") from error
+        policy = configs["cleanup.policy"].value
+        if policy != "compact":
+            reason = f"has cleanup.policy={policy}, which deletes schemas by age; set it to compact"
+            raise TopicUnfit(f"topic {self.topic} {reason}")
+
+    def _create(self, admin: AdminClient, brokers: int) -> None:
+        replicas = max(1, min(self._replication_factor, brokers))
+        if replicas < self._replication_factor:
+            log.warning("topic %s: %d brokers, so %d replicas", self.topic, brokers, replicas)
+        config = {"cleanup.policy": "compact"}
+        if replicas >= SAFE_REPLICAS:
+            config["min.insync.replicas"] = "2"
+        new = NewTopic(self.topic, 1, replicas, config=config)
+        try:
+            admin.create_topics([new], request_timeout=REQUEST_S)[self.topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    # -- Reading --
+
+    def read(self, deliver: Deliver) -> None:
+        """All records from the first one on, until `stop`. Raises LogFailed when the topic is not what it
+        was."""
+        reader = self._consumer()
+        try:
+            reader.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
+            while not self._stopping.is_set():
+                first = reader.poll(POLL_S)
+                if first is not None:
+                    self._hand_on([first, *reader.consume(BATCH_MAX, timeout=0)], deliver)
+        finally:
+            reader.close()
+
+    def _hand_on(self, messages: Sequence[Message], deliver: Deliver) -> None:
+        found: list[Read] = []
+        reached = 0
+        for message in messages:
+            error, offset = message.error(), message.offset()
+            if error is None:
+                assert offset is not None
+                headers = dict(message.headers() or ())
+                write = headers.get(WRITE_HEADER)
+                found.append(
+                    Read(offset, message.key(), message.value(), write if isinstance(write, bytes) else None)
+                )
+                reached = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                reached = max(reached, offset or 0)  # what lies before it may be ends of transactions
+            elif error.code() in _TOPIC_GONE:
+                raise LogFailed(f"topic {self.topic} was deleted or cut while it was read: {error.str()}")
+            else:
+                log.warning("reading topic %s: %s", self.topic, error.str())
+        if reached:
+            deliver(found, reached)
+
+    def end(self) -> int:
+        """The offset after the last record that can be read now. Raises LogFailed.
+
+        Asked on a connection of its own: on the reader's it would wait for the fetch under way.
+        """
+        try:
+            with self._asking:
+                if self._asker is None:
+                    self._asker = self._consumer()
+                offsets = self._asker.get_watermark_offsets(self._partition, timeout=REQUEST_S, cached=False)
+        except KafkaException as error:
+            raise LogFailed(f"topic {self.topic}: {_said(error)}") from error
+        if offsets is None:
+            raise LogFailed(f"topic {self.topic}: its leader does not answer")
+        return offsets[1]
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {
+                **self._client,
+                "group.id": "ottla-registry",  # belongs to no group: assigned by hand, commits nothing
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "allow.auto.create.topics": False,
+            }
+        )
+
+    # -- Writing --
+
+    def claim(self) -> None:
+        """Become the one who writes. What another one has under way is ended when this returns. Raises
+        LogFailed."""
+        self.release()
+        began = time.monotonic()
+        producer = Producer(
+            {
+                **self._client,
+                "transactional.id": f"ottla-registry-{self.topic}",
+                "transaction.timeout.ms": TRANSACTION_MS,
+                "delivery.timeout.ms": TRANSACTION_MS - 5000,
+                "linger.ms": 0,
+            }
+        )
+        try:
+            producer.init_transactions(CLAIM_S)
+        except KafkaException as error:
+            raise LogFailed(f"topic {self.topic}: could not become its writer: {_said(error)}") from error
+        log.info("writes topic %s from now on (%.0f ms)", self.topic, (time.monotonic() - began) * 1000)
+        self._producer = producer
+
+    def append(self, records: Sequence[tuple[bytes, bytes | None]], write: bytes) -> None:
+        """All records or none; they can be read soon after this returns. Raises LogFailed, TooLarge."""
+        producer = self._producer
+        assert producer is not None, "claim first"
+        refused: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                refused.append(error)
+
+        try:
+            producer.begin_transaction()
+            for number, (key, value) in enumerate(records, 1):
+                headers: list[tuple[str, str | bytes | None]] = []
+                if number == len(records):
+                    headers.append((WRITE_HEADER, write))
+                producer.produce(self.topic, value, key, partition=0, headers=headers, on_delivery=delivered)
+            producer.commit_transaction(COMMIT_S)
+        except KafkaException as error:
+            reasons = [each.code() for each in refused] + [error.args[0].code()]
+            if KafkaError.MSG_SIZE_TOO_LARGE in reasons:
+                raise TooLarge(f"larger than topic {self.topic} takes (max.message.bytes)") from error
+            raise LogFailed(f"topic {self.topic}: {_said(error)}") from error
+
+    def release(self) -> None:
+        """Write no more. What is under way is left to the next claim, or to the transaction's time limit."""
+        self._producer = None
+
+    def stop(self) -> None:
+        """Ends `read` soon."""
+        self._stopping.set()
+        with self._asking:
+            asker, self._asker = self._asker, None
+        if asker is not None:
+            asker.close()
+
+
+def _said(error: KafkaException) -> str:
+    inner = error.args[0]
+    return str(inner.str()) if isinstance(inner, KafkaError) else str(error)

@@ -1,0 +1,83 @@
+"""Schema registries as processes on a broker: `with Registry(bootstrap, directory) as registry`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+
+from ottla.local.ports import free_port, wait_until
+from ottla.local.processes import ChildProcess
+
+START_S: Final = 60.0
+_RUN: Final = "from ottla_pipeline.registry.command import main; main()"
+
+
+class Registry:
+    def __init__(self, bootstrap: str, directory: Path, topic: str = "_schemas") -> None:
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.log = directory / f"registry-{self.url.rpartition(':')[2]}.log"
+        self._command = [sys.executable, "-c", _RUN, "--bootstrap", bootstrap, "--topic", topic]
+        self._command += ["--port", self.url.rpartition(":")[2]]
+        self._process = ChildProcess("registry", self._command, log=self.log)
+
+    def __enter__(self) -> Registry:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            assert self.stop(), f"it must go on SIGTERM by itself: {self.log.read_text()}"
+            assert "Traceback" not in self.log.read_text(), self.log.read_text()
+        finally:
+            self.kill()
+
+    def start(self) -> None:
+        self._process.start()
+        assert wait_until(lambda: self._healthy() or not self._process.running, timeout_s=START_S)
+        assert self._process.running, self.log.read_text()
+
+    def stop(self) -> bool:
+        return self._process.stop(timeout_s=30)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def client(self) -> SchemaRegistryClient:
+        return SchemaRegistryClient({"url": self.url, "max.retries": 0})
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """HTTP's status and the answer; text where it is not JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, _loaded(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, _loaded(error.read())
+
+    def code(self, method: str, path: str, body: Any = None) -> int:
+        """Of an error."""
+        _, answer = self.ask(method, path, body)
+        assert isinstance(answer, Mapping), answer
+        return int(answer["error_code"])
+
+    def _healthy(self) -> bool:
+        try:
+            return self.ask("GET", "/healthz")[0] == 200
+        except OSError:
+            return False
+
+
+def _loaded(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode()
