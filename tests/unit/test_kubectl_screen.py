@@ -140,3 +140,15 @@ def test_an_upgrade_and_a_throttled_move_are_told() -> None:
     )
     assert "moving replicas (Empty): 2 of 9, for 30 s, at 1000 bytes/s a broker" in text
     assert "upgrading from 3.8 to 3.9: binaries" in text
+
+
+def test_pipelines_tell_how_far_they_are() -> None:
+    ready = [_condition("Ready", "True", "Running")]
+    batch = {"id": 7, "records": 120, "durationMs": 80, "endedAt": "2026-01-01T00:00:00Z"}
+    status = {"conditions": ready, "lag": 3, "lastBatch": batch, "applicationId": "spark-1"}
+    lake = {"kind": "Pipeline", "metadata": {"name": "lake"}, "spec": {"job": "lake"}, "status": status}
+    new = {"kind": "Pipeline", "metadata": {"name": "new"}, "spec": {"job": "audit"}}
+    lines = screen(_cluster(conditions=[_READY]), [lake, new], _NOW_MS).splitlines()
+    rows = [line.split() for line in lines if line.startswith(("PIPELINE", "lake", "new"))]
+    assert rows[1] == ["lake", "lake", "Running", "3", "7:", "120", "records", "spark-1"]
+    assert rows[2] == ["new", "audit", "-", "-", "-"]

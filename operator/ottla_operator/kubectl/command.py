@@ -234,7 +234,11 @@ def resume(kubectl: Kubectl, cluster: str) -> None:
 @click.argument("cluster")
 @click.option("-f", "--follow", is_flag=True)
 @click.option("--since", default="10m", show_default=True, help="How far back: 30s, 10m, 2h.")
-@click.option("--component", type=click.Choice(["broker", "zookeeper"]), help="Of these alone.")
+@click.option(
+    "--component",
+    type=click.Choice(["broker", "zookeeper", "pipeline", "executor"]),
+    help="Of these alone; pipeline: the drivers.",
+)
 @click.pass_obj
 def logs(kubectl: Kubectl, cluster: str, follow: bool, since: str, component: str | None) -> None:
     """The logs of all pods of CLUSTER together, each line with its pod's name."""

@@ -55,6 +55,10 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
     yield from (f"{_GAP}{condition['type']}: {_in_words(condition)}" for condition in unusual)
     yield ""
     yield from _brokers(status)
+    pipelines = [item for item in others if item["kind"] == "Pipeline"]
+    if pipelines:
+        yield ""
+        yield from _pipelines(pipelines)
     if others:
         yield ""
         yield from _resources(others)
@@ -102,6 +106,24 @@ def _brokers(status: Object) -> list[str]:
         row = (name, broker.get("podName", ""), broker.get("state", ""), ready, broker.get("configHash", ""))
         rows.append((*row, _short("; ".join(notes))))
     return _table(rows) if len(rows) > 1 else ["no brokers yet"]
+
+
+def _pipelines(pipelines: Sequence[Object]) -> list[str]:
+    rows: list[Row] = [("PIPELINE", "JOB", "STATUS", "LAG", "LAST BATCH", "APPLICATION")]
+    for item in pipelines:
+        status = _status(item)
+        batch = status.get("lastBatch")
+        rows.append(
+            (
+                item["metadata"]["name"],
+                item["spec"].get("job", ""),
+                _condition(item, "Ready").get("reason", ""),
+                str(status["lag"]) if "lag" in status else "-",
+                f"{batch['id']}: {batch['records']} records" if batch else "-",
+                status.get("applicationId") or "-",
+            )
+        )
+    return _table(rows)
 
 
 def _resources(others: Sequence[Object]) -> Iterator[str]:

@@ -1,0 +1,226 @@
+"""Pipelines on an API server in memory: the objects of a driver, one pod at most, and what its pod tells."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kubernetes_world import KubernetesWorld
+
+from ottla_operator.kubernetes import manifests_pipelines, naming
+from ottla_operator.kubernetes.drivers import driver_instance
+from ottla_operator.kubernetes.manifests_common import Images
+from ottla_operator.kubernetes.observing import Listed
+from ottla_operator.planning.pipeline_config import DriverLaunch, Login
+from ottla_operator.resources import Pipeline
+from ottla_operator.resources.loading import parse_resource
+
+IMAGES = Images("ottla:1", "ottla:1", "Never", "ottla-spark:1", "driver-role")
+LAUNCH = DriverLaunch("abc", "demo-bootstrap.shop.svc:9092")
+STORED = {"size": "1Gi", "deleteClaim": True}
+
+
+def a_pipeline(**spec: Any) -> Pipeline:
+    metadata = {"name": "lake", "namespace": "shop", "uid": "u-1", "generation": 1}
+    content = {"clusterRef": {"name": "demo"}, "job": "lake", "storage": STORED, **spec}
+    pipeline, problems = parse_resource("Pipeline", metadata, content)
+    assert isinstance(pipeline, Pipeline), problems
+    return pipeline
+
+
+def by_kind(pipeline: Pipeline, launch: DriverLaunch = LAUNCH) -> dict[str, dict[str, Any]]:
+    return {item["kind"]: item for item in manifests_pipelines.build_all(pipeline, IMAGES, launch)}
+
+
+def config_of(pipeline: Pipeline, launch: DriverLaunch = LAUNCH) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(by_kind(pipeline, launch)["ConfigMap"]["data"]["pipeline.yaml"])
+    return found
+
+
+# ---- manifests
+
+
+def test_all_is_owned_by_the_pipeline_and_labelled_by_its_cluster() -> None:
+    for manifest in by_kind(a_pipeline()).values():
+        metadata = manifest["metadata"]
+        assert (metadata["name"], metadata["namespace"]) == ("lake-driver", "shop")
+        assert metadata["ownerReferences"][0]["uid"] == "u-1"
+        assert metadata["labels"][naming.CLUSTER_LABEL] == "demo"
+        assert metadata["labels"][naming.PIPELINE_LABEL] == "lake"
+
+
+def test_the_driver_starts_executors_that_find_it_by_name() -> None:
+    objects = by_kind(a_pipeline(executor={"instances": 2, "resources": {"requests": {"cpu": "1500m"}}}))
+    container = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"][0]
+    command = container["command"]
+    assert command[2:4] == ["ottla-pipeline", "lake"]
+    assert command[command.index("--master") + 1] == "k8s://https://kubernetes.default.svc"
+    settings = config_of(a_pipeline(executor={"instances": 2}))["spark"]["settings"]
+    assert settings["spark.driver.host"] == "lake-driver-0.lake-driver.shop.svc"
+    assert settings["spark.kubernetes.driver.pod.name"] == "lake-driver-0"
+    assert settings["spark.executor.instances"] == "2"
+    assert settings["spark.kubernetes.container.image"] == "ottla-spark:1"
+    assert (
+        int(settings["spark.executor.memory"][:-1]) + int(settings["spark.executor.memoryOverhead"][:-1])
+        == 1024
+    )
+    assert objects["Service"]["spec"]["publishNotReadyAddresses"] is True
+    assert objects["RoleBinding"]["roleRef"]["name"] == "driver-role"
+
+
+def test_without_executors_the_driver_works_alone_and_has_no_rights() -> None:
+    objects = by_kind(a_pipeline(executor={"instances": 0}))
+    command = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[command.index("--master") + 1] == "local[*]"
+    assert "RoleBinding" not in objects
+
+
+def test_the_volume_is_the_drivers_and_the_executors_and_goes_when_asked_for() -> None:
+    objects = by_kind(a_pipeline())
+    spec = objects["StatefulSet"]["spec"]
+    assert spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "1Gi"
+    assert spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
+    assert spec["template"]["spec"]["containers"][0]["workingDir"] == "/var/lib/ottla"
+    assert config_of(a_pipeline())["checkpoint"] == "/var/lib/ottla/checkpoint"
+    template = json.loads(objects["ConfigMap"]["data"]["executor.yaml"])
+    claims = [volume.get("persistentVolumeClaim") for volume in template["spec"]["volumes"]]
+    assert {"claimName": "data-lake-driver-0"} in claims
+    assert template["spec"]["automountServiceAccountToken"] is False
+    kept = by_kind(a_pipeline(storage={"size": "1Gi"}))["StatefulSet"]["spec"]
+    assert kept["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
+
+
+def test_without_storage_no_checkpoint_is_made_up() -> None:
+    pipeline = a_pipeline(storage=None)
+    assert "checkpoint" not in config_of(pipeline)
+    assert "volumeClaimTemplates" not in by_kind(pipeline)["StatefulSet"]["spec"]
+
+
+def test_a_login_is_mounted_and_in_no_configuration() -> None:
+    launch = DriverLaunch("abc", "x:1", Login("scram-sha-512", True, "alice", "alice", "1", "demo-ca"))
+    spec = by_kind(a_pipeline(), launch)["StatefulSet"]["spec"]["template"]["spec"]
+    mounted = {volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume}
+    assert mounted == {"alice", "demo-ca"}
+    assert (
+        config_of(a_pipeline(), launch)["kafka"]["sasl"]["passwordFile"]
+        == "/etc/ottla-secrets/alice/password"
+    )
+
+
+def test_templates_are_merged_into_the_pods() -> None:
+    pod = {"spec": {"nodeSelector": {"disk": "fast"}}}
+    objects = by_kind(a_pipeline(driver={"template": {"pod": pod}}, executor={"template": {"pod": pod}}))
+    template = json.loads(objects["ConfigMap"]["data"]["executor.yaml"])
+    driver = objects["StatefulSet"]["spec"]["template"]
+    assert template["spec"]["nodeSelector"] == driver["spec"]["nodeSelector"] == {"disk": "fast"}
+
+
+# ---- what a pod tells
+
+
+def listed(pod: dict[str, Any] | None, replicas: int = 1) -> Listed:
+    template = {"metadata": {"annotations": {naming.HASH_ANNOTATION: "abc"}}}
+    stateful_set = {"metadata": {"name": "lake-driver"}, "spec": {"replicas": replicas, "template": template}}
+    metadata = {"name": "lake-driver-0", "uid": "u", **template["metadata"]}
+    pods = [] if pod is None else [{"metadata": {**metadata, **pod.pop("metadata", {})}, "status": pod}]
+    return Listed.of({"StatefulSet": [stateful_set], "Pod": pods})
+
+
+def container(**seen: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "driver", "restartCount": 2, **seen}]}
+
+
+CRASH = {"exitCode": 2, "message": "lake: pipeline.yaml: a: is missing\n"}
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "replicas", "state", "code", "message"),
+    [
+        (None, 0, "Stopped", None, ""),
+        (None, 1, "Starting", None, ""),
+        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, 1, "Stopping", None, ""),
+        (
+            container(state={"waiting": {"reason": "ErrImagePull"}}),
+            1,
+            "Crashed",
+            None,
+            "its image  cannot be had",
+        ),
+        (
+            container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": CRASH}),
+            *(1, "Crashed", 2, "ended with code 2: lake: pipeline.yaml: a: is missing"),
+        ),
+        (
+            {
+                **container(
+                    state=RUNNING, started=True, lastState={"terminated": {**CRASH, "exitCode": 137}}
+                ),
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+            *(1, "Running", 137, "ended with code 137: lake: pipeline.yaml: a: is missing"),
+        ),
+        (
+            container(
+                state={"waiting": {"reason": "CrashLoopBackOff"}},
+                lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+            ),
+            *(1, "Crashed", 137, "was killed for lack of memory: spec.driver.resources"),
+        ),
+    ],
+)
+def test_what_is_seen_of_a_driver(
+    pod: dict[str, Any] | None, replicas: int, state: str, code: int | None, message: str
+) -> None:
+    seen = driver_instance(listed(pod, replicas), "lake", None)
+    assert (seen.state, seen.exit_code, seen.message) == (state, code, message)
+    assert seen.revision == ("" if state == "Stopped" else "abc")
+    assert seen.resting
+
+
+# ---- over a whole operator
+
+
+SPEC = {"clusterRef": {"name": "demo"}, "job": "lake", "storage": STORED, "config": {"x": 1}}
+
+
+def hash_of_pod(world: KubernetesWorld) -> str:
+    pod = world.api.items.get(("Pod", "lake-driver-0"))
+    return "" if pod is None else str(pod["metadata"]["annotations"][naming.HASH_ANNOTATION])
+
+
+@pytest.fixture
+def world() -> KubernetesWorld:
+    world = KubernetesWorld()
+    world.cluster(replicas=1)
+    world.api.resource("Pipeline", "lake", SPEC)
+    world.until(lambda: hash_of_pod(world) != "")
+    return world
+
+
+def test_a_change_replaces_the_pod_and_a_suspension_takes_it_away(world: KubernetesWorld) -> None:
+    first = hash_of_pod(world)
+    world.api.resource("Pipeline", "lake", {**SPEC, "config": {"x": 2}})
+    world.until(lambda: hash_of_pod(world) not in ("", first))
+    world.api.resource("Pipeline", "lake", {**SPEC, "suspend": True})
+    world.until(lambda: world.condition(kind="Pipeline", name="lake") == ("True", "Suspended"))
+    assert hash_of_pod(world) == ""
+    world.api.resource("Pipeline", "lake", SPEC)
+    world.until(lambda: hash_of_pod(world) == first)
+
+
+def test_what_somebody_deletes_comes_back(world: KubernetesWorld) -> None:
+    for kind in ("ConfigMap", "Service", "ServiceAccount", "RoleBinding"):
+        world.api.delete_one(kind, "lake-driver")
+        assert "lake-driver" not in world.api.names(kind)
+    world.step()
+    for kind in ("ConfigMap", "Service", "ServiceAccount", "RoleBinding"):
+        assert "lake-driver" in world.api.names(kind)
+
+
+def test_it_goes_with_all_it_owns(world: KubernetesWorld) -> None:
+    world.api.delete_one("Pipeline", "lake")
+    world.until(lambda: ("Pipeline", "lake") not in world.api.items)
+    world.api.tick()
+    assert not [key for key in world.api.items if key[1].startswith("lake-driver")]
