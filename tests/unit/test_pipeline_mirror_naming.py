@@ -41,15 +41,15 @@ def test_the_pattern_for_the_source_leaves_out_the_same_topics(
     topic: str, policy: str, separator: str
 ) -> None:
     naming = Naming("east", "west", policy, separator)  # type: ignore[arg-type]
-    assert (re.fullmatch(naming.source_pattern(".*"), topic) is None) == naming.left_out(topic)
+    for match in (re.fullmatch, re.search):  # whichever of the two Spark does
+        assert (match(naming.source_pattern(".*"), topic) is None) == naming.left_out(topic)
 
 
 def test_a_users_alternatives_stay_together() -> None:
     pattern = EAST_TO_WEST.source_pattern("orders|west.orders|flights")
-    assert [t for t in ("orders", "flights", "west.orders", "xflights") if re.fullmatch(pattern, t)] == [
-        "orders",
-        "flights",
-    ]
+    topics = ("orders", "flights", "west.orders", "xflights", "orders2")
+    for match in (re.fullmatch, re.search):
+        assert [topic for topic in topics if match(pattern, topic)] == ["orders", "flights"]
 
 
 @given(st.permutations(["a", "b", "c"]), TOPICS)

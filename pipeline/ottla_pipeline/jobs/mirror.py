@@ -124,10 +124,10 @@ def wanted_topics(context: Context, config: MirrorConfig) -> Callable[[str], boo
     return cache(lambda topic: bool(matches(pattern, topic)))
 
 
-def start(context: Context, config: MirrorConfig) -> Sequence[StreamingQuery]:
+def start(context: Context, config: MirrorConfig, figures: Figures | None = None) -> Sequence[StreamingQuery]:
     """Starts the mirror; the groups' thread ends with its query."""
     check(config.target.bootstrap)
-    figures = Figures(context)
+    figures = figures or Figures(context)
     topics = topics_of(context, config)
     topics.ensure(syncs_topic(config.mirror), {**SYNCS_SETTINGS, **config.target_topics.syncs_settings})
     topics.refresh()

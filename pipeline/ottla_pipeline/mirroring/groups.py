@@ -196,7 +196,7 @@ class GroupThread(threading.Thread):
         self._interval_s = interval_s
         self._say = say
         self._passed = passed
-        self._stop = threading.Event()
+        self._pause = threading.Event()
 
     def run(self) -> None:
         last = False
@@ -219,6 +219,6 @@ class GroupThread(threading.Thread):
             if not self._active():
                 return False
             step_s = min(0.5, self._interval_s - waited_s)
-            self._stop.wait(step_s)
+            self._pause.wait(step_s)
             waited_s += step_s
         return True

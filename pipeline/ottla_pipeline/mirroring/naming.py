@@ -80,8 +80,9 @@ class Naming:
         return f"{_INTERNAL}|(?:.*{between})?{re.escape(self.target)}{between}.*"
 
     def source_pattern(self, pattern: str) -> str:
-        """What Spark is to subscribe to: the user's (Java) pattern, without what is left out."""
-        return f"(?!(?:{self.left_out_regex()})$)(?:{pattern})"
+        """What Spark is to subscribe to: the user's (Java) pattern, without what is left out. With anchors:
+        Spark takes a topic in which the pattern is found anywhere."""
+        return f"^(?!(?:{self.left_out_regex()})$)(?:{pattern})$"
 
     def check_named(self, topics: Sequence[str]) -> None:
         """NameRefused for a topic that was asked for by name and cannot be mirrored."""

@@ -91,10 +91,13 @@ class PartitionWriter:
                 if fresh:
                     self._transaction(fresh, written)
                 break
-            except KafkaException as error:
+            except (KafkaException, SystemError) as error:
+                told = error_of(error)
+                if told is None:
+                    raise
                 self.close()
                 if attempt == ATTEMPTS:
-                    raise WriteFailed(self._told(error)) from None
+                    raise WriteFailed(self._told(self._failed or told)) from None
         written.skipped += sum(batch.num_rows for batch in batches) - sum(b.num_rows for b in fresh)
 
     def close(self) -> None:
@@ -103,11 +106,10 @@ class PartitionWriter:
             self._producer.purge()
         self._producer = self._group = None
 
-    def _told(self, error: KafkaException) -> str:
-        first: KafkaError = self._failed or error.args[0]
+    def _told(self, error: KafkaError) -> str:
         return (
-            f"{self.name} to {self._facts.target} on {self._target.naming.target}: {first.str()} "
-            f"({first.name()}), {ATTEMPTS} times"
+            f"{self.name} to {self._facts.target} on {self._target.naming.target}: {error.str()} "
+            f"({error.name()}), {ATTEMPTS} times"
         )
 
     # ------------------------------------------------------------------ opening
@@ -126,6 +128,7 @@ class PartitionWriter:
                 "queue.buffering.max.messages": 2 * limits.records_max + 1000,
             }
         )
+        self._failed = None
         producer.init_transactions(REQUEST_S)
         self._producer = producer
         consumer = Consumer(
@@ -144,7 +147,6 @@ class PartitionWriter:
             consumer.close()
         found = found or self._remembered()
         self._position = position_for(found, self._facts.lineage, self.name)
-        self._failed = None
 
     def _committed(self, consumer: Consumer) -> Position | None:
         where = TopicPartition(self._facts.target, self._partition)
@@ -271,6 +273,13 @@ class PartitionWriter:
             pass
         if self._failed is not None:
             raise KafkaException(self._failed)
+
+
+def error_of(error: BaseException) -> KafkaError | None:
+    """What librdkafka said; None if it was not librdkafka. confluent-kafka raises a fatal error before it
+    runs the delivery reports behind it, which Python then blames for it with a SystemError."""
+    told = error if isinstance(error, KafkaException) else error.__cause__
+    return told.args[0] if isinstance(told, KafkaException) else None
 
 
 def headers_of(column: pa.Array, rows: int) -> list[list[tuple[str, str | bytes | None]] | None]:

@@ -1,0 +1,232 @@
+"""`python -m bench.pipeline_mirror`: how fast the mirror is, where its time goes, and how late records
+arrive.
+
+Two clusters of ours, one broker each, and Spark, all on this machine: what is measured is the sum of all of
+them on its cores. `throughput` and `lag` are for others to call, with clusters of their own.
+
+- Throughput: a topic is filled, and mirrored with `availableNow` by a session that has mirrored before. The
+  time is that of the batches; of the tasks' time in them it is told what went into reading (Spark's source
+  and Arrow), into the producer's queue, and into commits.
+- Lag: records are produced at a rate, each with its time; the mirror runs with its trigger; a read_committed
+  consumer on the target takes the time when each comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import Row, SparkSession
+
+from ottla.local.cluster import LocalCluster
+from ottla_pipeline.config.loading import validate
+from ottla_pipeline.jobs import mirror
+from ottla_pipeline.mirroring.config import MirrorConfig
+from ottla_pipeline.running import Context
+from ottla_pipeline.spark import build_session
+
+SETTINGS = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+WARM_RECORDS = 20_000
+
+
+def fill(bootstrap: str, topic: str, partitions: int, records: int, record_bytes: int) -> None:
+    """A topic of its own, with keyed records of that size in turns on its partitions."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result(60)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True})
+    values = [os.urandom(record_bytes) for _ in range(64)]
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(topic, values[number % 64], b"%d" % number, number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    producer.flush(300)
+
+
+def config_of(source: str, target: str, topic: str, folder: Path, **more: Any) -> MirrorConfig:
+    raw = {
+        "name": topic,
+        "source": {"alias": "east", "bootstrap": source},
+        "target": {"alias": "west", "bootstrap": target},
+        "topics": [topic],
+        "checkpoint": str(folder / topic),
+        **more,
+    }
+    return validate(raw, MirrorConfig, "bench")
+
+
+class Reports(mirror.Figures):
+    """Keeps what the tasks say of themselves."""
+
+    def __init__(self, context: Context, kept: list[Any]) -> None:
+        super().__init__(context)
+        self._kept = kept
+
+    def add(self, rows: Sequence[Row], now_s: float) -> None:
+        self._kept.extend(rows)
+
+
+def throughput(
+    spark: SparkSession, source: str, target: str, topic: str, folder: Path, **more: Any
+) -> dict[str, float]:
+    """Mirrors all that the topic has; figures of the tasks' reports."""
+    reports: list[Any] = []
+    config = config_of(source, target, topic, folder, trigger={"availableNow": True}, **more)
+    context = Context(spark, lambda _: None)
+    began = time.monotonic()
+    for query in mirror.start(context, config, Reports(context, reports)):
+        query.awaitTermination()
+        took_s = time.monotonic() - began
+        batch_s = sum(progress["durationMs"].get("addBatch", 0) for progress in query.recentProgress) / 1000
+
+    def total(name: str) -> float:
+        return float(sum(row[name] for row in reports))
+
+    busy_s = total("read_s") + total("produce_s") + total("commit_s")
+    return {
+        "records": total("records"),
+        "transactions": total("transactions"),
+        "took_s": took_s,
+        "batch_s": batch_s,
+        "records_per_s": total("records") / batch_s,
+        "mb_per_s": total("bytes") / batch_s / 1e6,
+        "read_share": total("read_s") / busy_s,
+        "produce_share": total("produce_s") / busy_s,
+        "commit_share": total("commit_s") / busy_s,
+    }
+
+
+def lag(
+    spark: SparkSession,
+    source: str,
+    target: str,
+    topic: str,
+    folder: Path,
+    *,
+    rate: int,
+    seconds: float,
+    interval: str = "100 milliseconds",
+) -> dict[str, float]:
+    """From the producer's `produce` to a reader of the target, of records at a rate, the first third left
+    out.
+    """
+    fill(source, topic, 2, 2, 100)
+    config = config_of(source, target, topic, folder, trigger={"interval": interval})
+    (query,) = mirror.start(Context(spark, lambda _: None), config)
+    try:
+        producer = Producer({"bootstrap.servers": source, "linger.ms": 5})
+        expected = int(rate * seconds)
+        late: list[float] = []
+        with reading(target, f"east.{topic}", late, expected):
+            began = time.time()
+            for number in range(expected):
+                due = began + number / rate
+                if due > time.time():
+                    time.sleep(due - time.time())
+                now = time.time()
+                producer.produce(topic, b"%.6f" % now, None, number % 2)
+                producer.poll(0)
+            producer.flush(60)
+        measured = sorted(late[len(late) // 3 :])
+    finally:
+        query.stop()
+    return {
+        "rate": rate,
+        "records": len(late),
+        "p50_ms": measured[len(measured) // 2] * 1000,
+        "p99_ms": measured[len(measured) * 99 // 100] * 1000,
+    }
+
+
+@contextmanager
+def reading(bootstrap: str, topic: str, late: list[float], expected: int) -> Iterator[None]:
+    """A reader beside what runs inside; at the end it is waited for. Seconds that each record took."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in (0, 1)])
+
+    def read() -> None:
+        deadline = time.monotonic() + 300
+        while len(late) < expected and time.monotonic() < deadline:
+            for message in consumer.consume(500, timeout=0.05):
+                value = message.value() or b""
+                if message.error() is None and len(value) < 20:
+                    late.append(time.time() - float(value))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        consumer.close()
+
+
+@click.command()
+@click.option("--records", default=500_000, show_default=True)
+@click.option("--record-bytes", default=200, show_default=True)
+@click.option("--partitions", default=4, show_default=True)
+@click.option("--runs", default=2, show_default=True)
+@click.option("--master", "masters", multiple=True, default=("local[2]",), show_default=True)
+@click.option("--rate", default=500, show_default=True, help="Records a second, for the lag; 0: no lag.")
+@click.option("--max-records", default=20_000, show_default=True, help="Of a transaction.")
+def main(
+    records: int,
+    record_bytes: int,
+    partitions: int,
+    runs: int,
+    masters: Sequence[str],
+    rate: int,
+    max_records: int,
+) -> None:
+    """Mirror's throughput and lag between two clusters of one broker each, as JSON lines."""
+    with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:
+        folder = Path(directory)
+        with (
+            LocalCluster(folder / "east", brokers=1, settings=SETTINGS) as east,
+            LocalCluster(folder / "west", brokers=1, settings=SETTINGS) as west,
+        ):
+            for number, master in enumerate(masters):
+                spark = build_session("bench-mirror", master=master, extra=mirror.SESSION)
+                ends = (spark, east.bootstrap, west.bootstrap)
+                for run in range(runs + 1):
+                    topic = f"m{number}-{run}"
+                    fill(east.bootstrap, topic, partitions, records if run else WARM_RECORDS, record_bytes)
+                    found = throughput(
+                        *ends, topic, folder / "checkpoints", transaction={"maxRecords": max_records}
+                    )
+                    if run:
+                        click.echo(json.dumps({"master": master, "partitions": partitions, **found}))
+                if rate:
+                    late = lag(*ends, f"lag-{number}", folder / "checkpoints", rate=rate, seconds=30)
+                    click.echo(json.dumps({"master": master, **late}))
+                spark.stop()
+
+
+if __name__ == "__main__":
+    main()
