@@ -170,7 +170,7 @@ class Execution:
             f"ottla-{config.JOB}-{config.name}", master=master, memory=memory, extra=settings
         )
         self._status.application_id = spark.sparkContext.applicationId
-        context = Context(spark, self._say, self._metrics, self._params)
+        context = Context(spark, self._say, self._metrics, self._params, self._status.details)
         try:
             if hasattr(module, "run"):
                 self._status.state = "Running"

@@ -106,6 +106,7 @@ class Status:
     reports: dict[str, Report] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
     queries: int = 0
+    details: dict[str, object] = field(default_factory=dict)
 
     def add(self, report: Report) -> None:
         self.reports[report.query] = report
@@ -154,6 +155,7 @@ class Status:
             "lag": self.lag,
             "caughtUp": self.caught_up,
             "error": self.error,
+            **({"details": dict(self.details)} if self.details else {}),
         }
 
 

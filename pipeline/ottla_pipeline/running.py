@@ -39,12 +39,13 @@ REPUBLISH_S = 3600.0
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a job is given besides its configuration. `params` holds the values of the job's own options;
-    `metrics` is what `/metrics` serves, for the job to add to."""
+    `metrics` is what `/metrics` serves, and `details` what `/status` says besides, for the job to add to."""
 
     spark: SparkSession
     say: Say
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
     params: Mapping[str, Any] = field(default_factory=dict)
+    details: dict[str, object] = field(default_factory=dict)
 
 
 class JobMetrics(Collector):
@@ -136,7 +137,9 @@ def follow(queries: Sequence[StreamingQuery], stop: threading.Event) -> bool:
     try:
         while running and not stop.is_set():
             for query in list(running):
-                if query.awaitTermination(1 if len(running) == 1 else 0):  # raises what the query failed with
+                if len(running) > 1 and query.isActive:
+                    continue  # PySpark waits for a second at least
+                if query.awaitTermination(1):  # raises what the query failed with
                     running.remove(query)
             if len(running) > 1:
                 stop.wait(0.5)
