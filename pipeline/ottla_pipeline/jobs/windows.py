@@ -1,0 +1,123 @@
+"""Counts and sums by window, and joins of two streams, to a topic and to the lake.
+
+    ottla-pipeline windows --config FILE
+
+See docs/pipeline-windows.md for the configuration; the parts are in `ottla_pipeline.windowing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.registry.client import RegistryClient
+from ottla_pipeline.running import Context
+from ottla_pipeline.sinks.transactional import TransactionalTopics
+from ottla_pipeline.windowing.batch import Batches, Counts
+from ottla_pipeline.windowing.config import WindowsConfig
+from ottla_pipeline.windowing.lake import Lake
+from ottla_pipeline.windowing.plan import client_of, plans, streaming
+from ottla_pipeline.windowing.resuming import ResumingQuery
+
+CONFIG = WindowsConfig
+SESSION = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # How many tasks read a table's log, at every batch; Delta's 50 are for logs of millions of files.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+def start(context: Context, config: WindowsConfig) -> list[ResumingQuery]:
+    """Starts the query, which goes on from its checkpoint."""
+    spark, counts = context.spark, Counts()
+    registry = _registry(config)
+    topics = _topics(config)
+
+    def begin(also: Mapping[str, set[int]]) -> tuple[StreamingQuery, Batches]:
+        how = plans(spark, config, registry, also)
+        batches = Batches(
+            spark,
+            config,
+            how,
+            topics=topics,
+            lake=_lake(context, config),
+            registry=registry,
+            counts=counts,
+            details=context.details,
+            say=context.say,
+        )
+        writer = streaming(spark, config, how).writeStream.queryName(config.name).foreachBatch(batches.write)
+        writer = writer.outputMode("append" if config.output_mode == "final" else "update")
+        writer = writer.option("checkpointLocation", config.checkpoint)
+        query = writer.trigger(**config.trigger.write_options()).start()
+        batches.started(query)
+        return query, batches
+
+    query = ResumingQuery(begin, topics.close if topics is not None else lambda: None)
+    context.metrics.register(WindowsMetrics(config.name, counts, query))
+    return [query]
+
+
+def _registry(config: WindowsConfig) -> RegistryClient | None:
+    if config.registry is None:
+        return None
+    try:
+        return client_of(config.registry)
+    except ValueError as error:
+        raise CannotBegin(f"registry: {error}") from error
+
+
+def _topics(config: WindowsConfig) -> TransactionalTopics | None:
+    marker = config.results.topic.topic if config.results.topic is not None else config.dead_letters
+    if marker is None:
+        return None
+    return TransactionalTopics(
+        config.kafka.librdkafka(),
+        transactional_id=f"ottla-windows-{config.name}",
+        group=f"{config.consumer_group}-results",
+        marker=marker,
+    )
+
+
+def _lake(context: Context, config: WindowsConfig) -> Lake | None:
+    to = config.results.lake
+    if to is None:
+        return None
+    return Lake(context.spark, to, config.keys if config.output_mode == "updates" else None)
+
+
+class WindowsMetrics(Collector):
+    """What windows have besides a job's own metrics."""
+
+    def __init__(self, name: str, counts: Counts, query: ResumingQuery) -> None:
+        self._name = name
+        self._counts = counts
+        self._query = query
+
+    def collect(self) -> Iterable[Metric]:
+        results = CounterMetricFamily("ottla_pipeline_windows_results", "Results written.", labels=["name"])
+        results.add_metric([self._name], self._counts.results)
+        yield results
+        for kind, says, found in (
+            ("late", "Records that came after the end of a window of theirs.", self._counts.late),
+            ("invalid", "Records that are no events.", self._counts.invalid),
+        ):
+            family = CounterMetricFamily(
+                f"ottla_pipeline_windows_{kind}_records", says, labels=["name", "input"]
+            )
+            for source, number in sorted(found.items()):
+                family.add_metric([self._name, source], number)
+            yield family
+        progress = self._query.lastProgress
+        if progress is not None:
+            state = sum(operator["numRowsTotal"] for operator in progress["stateOperators"])
+            rows = GaugeMetricFamily(
+                "ottla_pipeline_windows_state_rows", "Rows in Spark's state.", labels=["name"]
+            )
+            rows.add_metric([self._name], state)
+            yield rows

@@ -1,0 +1,1 @@
+"""Where jobs write besides the lake: topics, each batch once."""

@@ -1,0 +1,242 @@
+"""One batch of the windows job: what Spark worked out, written once; what it did not count, found and told.
+
+Called by `jobs.windows` as `foreachBatch`'s function, on the driver. In this order: the lake's table (which
+knows the batch by its number), then the topics (one transaction with its number: results and dead letters). A
+driver that dies in between runs the batch again with the same offsets and the same state, so with the same
+results, and each of the two leaves out what it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ottla_pipeline.commits import Files
+from ottla_pipeline.decoding import Plan, writer_ids
+from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.registry.client import NotRegistered, RegistryClient
+from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
+from ottla_pipeline.windowing import late, results
+from ottla_pipeline.windowing.config import WindowsConfig
+from ottla_pipeline.windowing.lake import Lake
+from ottla_pipeline.windowing.ledger import Ledger, Made
+from ottla_pipeline.windowing.source import REASON
+
+Say = Callable[[str], None]
+
+
+class SchemasChanged(Exception):
+    """A batch holds records of schemas that were registered after the job had started; nothing of it is
+    written. `ids` are theirs, by input: with a plan that knows them the batch can be run again."""
+
+    def __init__(self, ids: dict[str, set[int]]) -> None:
+        super().__init__(f"new schemas: {ids}")
+        self.ids = ids
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the job started; late and invalid records by input."""
+
+    results: int = 0
+    late: Counter[str] = field(default_factory=Counter)
+    invalid: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was counted in passing of one input in one batch."""
+
+    invalid: int
+    earliest_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Strays:
+    """What one input's records a batch did not count; `records` is persisted."""
+
+    records: DataFrame
+    late: int
+    invalid: int
+
+
+class Batches:
+    """`write` is foreachBatch's function; `started` must follow with the query that calls it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: WindowsConfig,
+        plans: Mapping[str, Plan],
+        *,
+        topics: TransactionalTopics | None,
+        lake: Lake | None,
+        registry: RegistryClient | None,
+        counts: Counts,
+        details: dict[str, object],
+        say: Say,
+    ) -> None:
+        self._spark = spark
+        self._config = config
+        self._plans = dict(plans)
+        self._topics = topics
+        self._lake = lake
+        self._registry = registry
+        self._registered: results.Registered | None = None
+        self._counts = counts
+        self._details = details
+        self._say = say
+        self._ledger = Ledger(Files(spark), config.checkpoint)
+        self._query: StreamingQuery | None = None
+        self._started = threading.Event()
+        self._opened = False
+        self.changed: SchemasChanged | None = None
+
+    def started(self, query: StreamingQuery) -> None:
+        """The query whose batches these are."""
+        self._query = query
+        self._started.set()
+
+    def write(self, found: DataFrame, batch_id: int) -> None:
+        """Writes one batch. Whatever it raises ends the query; the next start runs the batch again."""
+        self._open()
+        found = found.persist()
+        strays: dict[str, Strays] = {}
+        try:
+            count = found.count()  # runs the batch: from here on its counts are known
+            made = self._ledger.made(batch_id)
+            self._find_strays(made, strays)
+            if self._lake is not None and count:
+                self._lake.write(results.table(found), batch_id)
+            self._write_topics(found, batch_id, strays, made)
+            self._tell(batch_id, count, strays)
+        except SchemasChanged as changed:
+            self.changed = changed
+            raise
+        finally:
+            for stray in strays.values():
+                stray.records.unpersist()
+            found.unpersist()
+
+    def _open(self) -> None:
+        if self._opened:
+            return
+        query = self._ledger.query_id()
+        assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
+        if self._topics is not None:
+            self._topics.open(query)
+        if self._lake is not None:
+            self._lake.open(query)
+        self._opened = True
+
+    def _seen(self, name: str) -> Seen:
+        """The input's counts of the batch that has just been run."""
+        self._started.wait()
+        assert self._query is not None
+        metrics = self._query._jsq.streamingQuery().lastExecution().observedMetrics()
+        row = metrics.apply(name)
+        invalid, earliest = (row.get(row.fieldIndex(column)) for column in ("invalid", "earliest_us"))
+        return Seen(int(invalid or 0), None if earliest is None else int(earliest))
+
+    def _find_strays(self, made: Made, strays: dict[str, Strays]) -> None:
+        """What was not counted, where there can be any: a batch's records are read again only then."""
+        for number, (name, source) in enumerate(self._config.inputs.items()):
+            ranges = made.sources[number]
+            if not ranges:
+                continue
+            seen = self._seen(name)
+            if not seen.invalid and not late.can_be_late(
+                seen.earliest_us, made.late_by_us, self._config.window
+            ):
+                continue
+            plan = self._plans[name]
+            records = late.read_again(self._spark, self._config.kafka.spark_options(), ranges)
+            if seen.invalid:
+                self._check_schemas(name, plan, records)
+            found = late.strays(records, plan, source, self._config.window, made.late_by_us).persist()
+            row = found.agg(
+                sf.count_if(sf.col(REASON).isNull()).alias("late"),
+                sf.count_if(sf.col(REASON).isNotNull()).alias("invalid"),
+            ).first()
+            assert row is not None
+            strays[name] = Strays(found, row["late"], row["invalid"])
+
+    def _check_schemas(self, name: str, plan: Plan, records: DataFrame) -> None:
+        """SchemasChanged if records were written with schemas that the registry has and the plan lacks."""
+        if not plan.framed or self._registry is None:
+            return
+        ids = set().union(*writer_ids(records).values()) - plan.writers.keys() - plan.problems.keys()
+        there = {number for number in ids if registered(self._registry, number)}
+        if there:
+            raise SchemasChanged({name: there})
+
+    def _write_topics(
+        self, found: DataFrame, batch_id: int, strays: Mapping[str, Strays], made: Made
+    ) -> None:
+        if self._topics is None:
+            return
+        streams: list[Callable[[], Iterator[Outgoing]]] = []
+        if self._config.results.topic is not None:
+            out = results.messages(found, self._config.keys, self._avro(found))
+            topic = self._config.results.topic.topic
+            streams.append(lambda: results.outgoing(out.toLocalIterator(), topic))
+        dead, policy = self._config.dead_letters, (self._config.late, self._config.invalid)
+        for stray in strays.values():
+            wanted = sf.lit(False)
+            if policy[0] == "deadLetter":
+                wanted = wanted | sf.col(REASON).isNull()
+            if policy[1] == "deadLetter":
+                wanted = wanted | sf.col(REASON).isNotNull()
+            if dead is not None:
+                streams.append(partial(_dead_letters, stray.records.where(wanted), dead, made.late_by_us))
+        self._topics.write(batch_id, lambda: itertools.chain.from_iterable(stream() for stream in streams))
+
+    def _avro(self, found: DataFrame) -> results.Registered | None:
+        """The schema of what goes out in Avro; asked for once."""
+        to = self._config.results.topic
+        if to is None or to.format == "json":
+            return None
+        if self._registered is None:
+            assert self._registry is not None, "the configuration has a registry where it is asked for"
+            self._registered = results.register(found, to.topic, self._registry)
+        return self._registered
+
+    def _tell(self, batch_id: int, count: int, strays: Mapping[str, Strays]) -> None:
+        self._counts.results += count
+        notes = []
+        for name, stray in strays.items():
+            self._counts.late[name] += stray.late
+            self._counts.invalid[name] += stray.invalid
+            for number, what, policy in (
+                (stray.late, "late", self._config.late),
+                (stray.invalid, "no events", self._config.invalid),
+            ):
+                if number:
+                    went = "dropped" if policy == "drop" else f"to {self._config.dead_letters}"
+                    notes.append(f"{number:,} of {name} {what} ({went})")
+        told = self._counts
+        self._details.update(results=told.results, late=dict(told.late), invalid=dict(told.invalid))
+        if count or notes:
+            self._say(f"batch {batch_id}: {', '.join([f'{count:,} results', *notes])}")
+
+
+def _dead_letters(records: DataFrame, topic: str, late_by_us: int) -> Iterator[Outgoing]:
+    for row in records.toLocalIterator():
+        yield results.dead_letter(row, topic, late_by_us)
+
+
+def registered(schemas: Schemas, number: int) -> bool:
+    """Whether the registry has a schema of this id."""
+    try:
+        schemas.schema(number)
+    except NotRegistered:
+        return False
+    return True

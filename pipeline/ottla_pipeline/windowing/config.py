@@ -1,0 +1,344 @@
+"""The windows job's configuration: inputs, windows or a join, what to do with late records, where results go.
+
+Used by `jobs.windows` and this folder's other modules. Pure; SQL expressions are only looked at for what
+would give another answer when a batch is run again (Spark checks the rest when the job starts).
+
+Rules held here, because Spark would keep state for ever or fail in the middle of a night otherwise: every
+input has a watermark, every join a range of time on both ends, session windows have keys and are final.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from ottla_pipeline.config.common import Interval, JobConfig, Model, RegistryConfig, TopicName, TopicsConfig
+from ottla_pipeline.decoding.formats import Format, JsonFormat
+
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
+EVENT_DATE: Final = "event_date"
+LEFT: Final = "left"
+RIGHT: Final = "right"
+RESERVED: Final = frozenset((WINDOW_START, WINDOW_END, EVENT_DATE, LEFT, RIGHT, "window", "session_window"))
+WINDOWS_OF_A_RECORD_MAX: Final = 1000
+
+_NAME = r"^[a-zA-Z][a-zA-Z0-9_]{0,62}$"
+_UNIT_US: Final = {
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+}
+_BOUND = re.compile(r"^(-?(?:0|[1-9][0-9]*)) (millisecond|second|minute|hour|day)s?$")
+_CHANGING = re.compile(
+    r"\b(?:(?:rand|randn|random|randstr|uniform|uuid|now|shuffle|curdate|unix_timestamp|input_file_name"
+    r"|monotonically_increasing_id|spark_partition_id)\s*\("
+    r"|current_(?:timestamp|date|time|user)\b|localtimestamp\b)",
+    re.IGNORECASE,
+)
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`[^`]*`|\"(?:[^\"\\]|\\.)*\"")
+
+
+def interval_us(text: str) -> int:
+    """Microseconds of `10 seconds`, `-1 hour` or `0 seconds`."""
+    match = _BOUND.match(text)
+    assert match is not None, f"{text!r} was checked when it was read"
+    return int(match[1]) * _UNIT_US[match[2]]
+
+
+def check_bound(text: str) -> str:
+    if not _BOUND.match(text):
+        raise ValueError(f"must be a number (it may be negative) and a unit, like '-1 hour', not {text!r}")
+    return text
+
+
+def check_sql(text: str) -> str:
+    found = _CHANGING.search(_QUOTED.sub("''", text))
+    if found:
+        raise ValueError(
+            f"{found[0].rstrip('( ')} gives another answer each time; a batch that is run again "
+            "after a crash must give the same"
+        )
+    return text
+
+
+def _key_pairs(value: object) -> object:
+    """`origin` is short for `{left: origin, right: origin}`."""
+    if not isinstance(value, list):
+        return value
+    return [{"left": item, "right": item} if isinstance(item, str) else item for item in value]
+
+
+Bound = Annotated[str, AfterValidator(check_bound)]
+Sql = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(check_sql)]
+Column = Annotated[str, Field(pattern=_NAME)]
+
+
+class InputConfig(TopicsConfig):
+    """Topics to read, how to read their records, and which of the fields is the event's time.
+
+    `derive` names SQL expressions over the fields, for keys and aggregates to use; `where` leaves records
+    out. `ahead` is how far an event may be after its record's own timestamp: one clock that runs ahead would
+    move the watermark, and make all others' records late.
+    """
+
+    format: Format
+    time: Column
+    watermark: Interval
+    derive: dict[Column, Sql] = Field(default_factory=dict)
+    where: Sql | None = None
+    ahead: Interval = "1 hour"
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> InputConfig:
+        if not isinstance(self.format, JsonFormat) and self.format.framing == "registry":
+            one_topic = self.topics is not None and len(self.topics) == 1
+            if "{topic}" in self.format.subject and not one_topic:
+                raise ValueError(
+                    "format.subject: name one subject: the records of all topics become one table"
+                )
+        return self
+
+    @property
+    def subject(self) -> str | None:
+        """The subject that all records' schemas are versions of; None where no registry is asked."""
+        if isinstance(self.format, JsonFormat) or self.format.framing == "none":
+            return None
+        return self.format.subject_of(self.topics[0] if self.topics else "")
+
+
+class Sliding(Model):
+    """Windows of one size, each beginning `slide` after the last; a record is in each that covers it."""
+
+    size: Interval
+    slide: Interval
+
+    @model_validator(mode="after")
+    def _covers(self) -> Sliding:
+        size, slide = interval_us(self.size), interval_us(self.slide)
+        if slide > size:
+            raise ValueError(
+                "slide must not be longer than size: records between two windows would be in none"
+            )
+        if -(-size // slide) > WINDOWS_OF_A_RECORD_MAX:
+            raise ValueError(f"a record would be in more than {WINDOWS_OF_A_RECORD_MAX} windows")
+        return self
+
+
+class Session(Model):
+    """A window for each run of records of one key, until none came for `gap` of event time."""
+
+    gap: Interval
+
+
+class WindowConfig(Model):
+    """One of the three."""
+
+    tumbling: Interval | None = None
+    sliding: Sliding | None = None
+    session: Session | None = None
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> WindowConfig:
+        if sum(kind is not None for kind in (self.tumbling, self.sliding, self.session)) != 1:
+            raise ValueError("give tumbling, sliding or session, one of the three")
+        return self
+
+    @property
+    def size_us(self) -> int:
+        """How long a window is; of a session, how long it is with one record in it."""
+        if self.session is not None:
+            return interval_us(self.session.gap)
+        text = self.sliding.size if self.sliding is not None else self.tumbling
+        assert text is not None
+        return interval_us(text)
+
+    @property
+    def slide_us(self) -> int:
+        """How far apart windows begin. Sessions begin anywhere: 1."""
+        if self.session is not None:
+            return 1
+        return interval_us(self.sliding.slide) if self.sliding is not None else self.size_us
+
+
+class Aggregate(Model):
+    """One number for each window and key; `of` is an SQL expression over the input's fields."""
+
+    function: Literal["count", "sum", "min", "max", "avg", "approxDistinct"]
+    of: Sql | None = None
+
+    @model_validator(mode="after")
+    def _of_what(self) -> Aggregate:
+        if self.of is None and self.function != "count":
+            raise ValueError(f"{self.function} needs 'of', a field or an expression")
+        return self
+
+
+def _aggregate(value: object) -> object:
+    """`count` is short for `{function: count}`, `{sum: delay}` for `{function: sum, of: delay}`."""
+    if isinstance(value, str):
+        return {"function": value}
+    if isinstance(value, dict) and len(value) == 1 and "function" not in value:
+        ((function, of),) = value.items()
+        return {"function": function, "of": of}
+    return value
+
+
+class JoinKey(Model):
+    """Two expressions that are equal in records that belong together."""
+
+    left: Sql
+    right: Sql
+
+
+class Within(Model):
+    """How far the right record's time is from the left's, both ends included: `from: -1 hour, to: 0 seconds`
+    are those of the hour before."""
+
+    from_: Annotated[Bound, Field(alias="from")]
+    to: Bound
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Within:
+        if interval_us(self.from_) > interval_us(self.to):
+            raise ValueError("from must not be after to")
+        return self
+
+
+class JoinConfig(Model):
+    """Two inputs, and which of their records belong together. `select` names what is told of each pair, as
+    SQL over `left.FIELD` and `right.FIELD`; without it, both whole."""
+
+    left: InputConfig
+    right: InputConfig
+    keys: Annotated[list[JoinKey], Field(min_length=1), BeforeValidator(_key_pairs)]
+    within: Within
+    kind: Literal["inner", "leftOuter", "rightOuter", "fullOuter"] = "inner"
+    select: dict[Column, Sql] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _own_names(self) -> JoinConfig:
+        for name in self.select:
+            if name.lower() == EVENT_DATE or [other.lower() for other in self.select].count(name.lower()) > 1:
+                raise ValueError(f"select.{name}: results have a column of that name; give another")
+        return self
+
+
+class TopicResults(Model):
+    """Results as records: JSON objects, or Avro in the registry's framing under subject `TOPIC-value`. Keys
+    are JSON, the window and the keys."""
+
+    topic: TopicName
+    format: Literal["json", "avro"] = "json"
+
+
+class LakeResults(Model):
+    """Results as a Delta table, partitioned by the date on which the window (or the joined event) began."""
+
+    path: Annotated[str, Field(min_length=1)]
+
+
+class ResultsConfig(Model):
+    """A topic, a table, or both."""
+
+    topic: TopicResults | None = None
+    lake: LakeResults | None = None
+
+    @model_validator(mode="after")
+    def _some(self) -> ResultsConfig:
+        if self.topic is None and self.lake is None:
+            raise ValueError("give topic or lake, or both")
+        return self
+
+
+Policy = Literal["drop", "deadLetter"]
+
+
+class WindowsConfig(JobConfig):
+    """Either `input`, `window`, `keys` and `aggregates`, or `join`."""
+
+    JOB: ClassVar[str] = "windows"
+
+    registry: RegistryConfig | None = None
+    input: InputConfig | None = None
+    window: WindowConfig | None = None
+    keys: list[Column] = Field(default_factory=list)
+    aggregates: dict[Column, Annotated[Aggregate, BeforeValidator(_aggregate)]] = Field(default_factory=dict)
+    join: JoinConfig | None = None
+    output_mode: Literal["final", "updates"] = "final"
+    late: Policy
+    invalid: Policy = "deadLetter"
+    dead_letters: TopicName | None = None
+    results: ResultsConfig
+
+    @model_validator(mode="after")
+    def _windows_or_join(self) -> WindowsConfig:
+        window: tuple[Any, ...] = (self.input, self.window, self.keys or None, self.aggregates or None)
+        if self.join is not None:
+            if any(part is not None for part in window):
+                raise ValueError("give join, or input with window, keys and aggregates; not both")
+            if self.output_mode != "final":
+                raise ValueError("outputMode: a join's results are final")
+            return self
+        if self.input is None or self.window is None or not self.aggregates:
+            raise ValueError("give input, window and aggregates, or join")
+        self._check_windows(self.window)
+        return self
+
+    def _check_windows(self, window: WindowConfig) -> None:
+        if window.session is not None and not self.keys:
+            raise ValueError("keys: a session window needs at least one key")
+        if window.session is not None and self.output_mode != "final":
+            raise ValueError(
+                "outputMode: a session's results are final: until its end, sessions may become one"
+            )
+        names = [*self.keys, *self.aggregates]
+        for name in names:
+            if name in RESERVED:
+                raise ValueError(f"{name}: results have a column of that name; give another")
+            if [other.lower() for other in names].count(name.lower()) > 1:
+                raise ValueError(f"{name}: is among keys and aggregates more than once")
+
+    @model_validator(mode="after")
+    def _somewhere_to_go(self) -> WindowsConfig:
+        for option, policy in (("late", self.late), ("invalid", self.invalid)):
+            if policy == "deadLetter" and self.dead_letters is None:
+                raise ValueError(
+                    f"{option}: deadLetter needs deadLetters, the topic they go to; or say {option}: drop"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _a_registry(self) -> WindowsConfig:
+        out = self.results.topic is not None and self.results.topic.format == "avro"
+        if self.registry is None and (out or any(one.subject is not None for one in self.inputs.values())):
+            raise ValueError("registry: is needed for records in the registry's framing")
+        return self
+
+    @model_validator(mode="after")
+    def _no_circle(self) -> WindowsConfig:
+        out = {self.dead_letters, self.results.topic.topic if self.results.topic else None} - {None}
+        for source in self.inputs.values():
+            read = [name for name in out if name is not None and _reads(source, name)]
+            if read:
+                raise ValueError(f"{read[0]} is read and written: results would be counted again")
+        return self
+
+    @property
+    def inputs(self) -> dict[str, InputConfig]:
+        """By the name under which a batch's records are counted; in the order in which Spark reads them."""
+        if self.join is not None:
+            return {LEFT: self.join.left, RIGHT: self.join.right}
+        assert self.input is not None
+        return {"input": self.input}
+
+
+def _reads(source: TopicsConfig, topic: str) -> bool:
+    if source.topics is not None:
+        return topic in source.topics
+    assert source.topic_pattern is not None
+    return re.fullmatch(source.topic_pattern, topic) is not None

@@ -1,0 +1,65 @@
+"""Results in the lake, as a Delta table, each batch once.
+
+Called by `batch`, on the driver. Delta keeps the number of the last batch of each writer in its own log (a
+transaction's `txn` action), and leaves out a batch that it has. `updates` replace the row of their window and
+keys; to write those twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.windowing.config import EVENT_DATE, WINDOW_END, WINDOW_START, LakeResults
+
+
+class Lake:
+    """A Delta table; `keys` is given where a later row replaces an earlier one."""
+
+    def __init__(self, spark: SparkSession, to: LakeResults, keys: Sequence[str] | None) -> None:
+        self._spark = spark
+        self._path = to.path
+        self._keys = keys
+        self._query_id = ""
+
+    def open(self, query_id: str) -> None:
+        """Whose batches are numbered. CannotBegin if the table holds those of another."""
+        self._query_id = query_id
+        if DeltaTable.isDeltaTable(self._spark, self._path):
+            others = sorted(self._writers() - {query_id})
+            if others:
+                raise CannotBegin(
+                    f"{self._path} holds batches of another checkpoint (query {others[0]}); this one is "
+                    f"{query_id}. Results would be there twice. Use that checkpoint, or another table."
+                )
+
+    def _writers(self) -> set[str]:
+        """Who has numbered transactions in the table's log."""
+        jvm: Any = self._spark.sparkContext._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
+        defaults = [getattr(log, f"update$default${number}")() for number in (1, 2, 3)]
+        found = log.update(*defaults).transactions().keysIterator()
+        writers = set()
+        while found.hasNext():
+            writers.add(str(found.next()))
+        return writers
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Adds the batch, unless it is there."""
+        if self._keys is not None and DeltaTable.isDeltaTable(self._spark, self._path):
+            self._merge(rows, self._keys)
+            return
+        writer = rows.write.format("delta").mode("append").partitionBy(EVENT_DATE)
+        writer.option("txnAppId", self._query_id).option("txnVersion", batch_id).save(self._path)
+
+    def _merge(self, rows: DataFrame, keys: Sequence[str]) -> None:
+        same = " AND ".join(
+            f"t.`{name}` <=> s.`{name}`" for name in (EVENT_DATE, WINDOW_START, WINDOW_END, *keys)
+        )
+        table = DeltaTable.forPath(self._spark, self._path).alias("t")
+        merge = table.merge(rows.alias("s"), same)
+        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()

@@ -1,0 +1,107 @@
+"""What a batch was made of: its records and its watermarks, as Spark wrote them down before it ran.
+
+Called by `batch`, on the driver. Spark writes `CHECKPOINT/offsets/N` before batch N runs and goes by it again
+after a crash: which offsets it ends at, and the watermark. So what is read from there is what Spark itself
+goes by, at the first run of a batch and at every other.
+
+Two watermarks matter in a batch (Spark's stateful operators, since 3.5): a record is late by the watermark of
+the batch *before*; windows are closed by that of the batch itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ottla_pipeline.commits import Files
+
+Offsets = dict[tuple[str, int], int]
+_NONE = "-"
+_VERSION = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the ledger: the watermark in microseconds since 1970, and for each source where it ends."""
+
+    watermark_us: int
+    ends: tuple[Offsets | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Some offsets of one partition, `end` not among them."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What one batch was made of. `sources` are in the order in which the plan reads them."""
+
+    late_by_us: int
+    watermark_us: int
+    sources: tuple[tuple[Range, ...], ...]
+
+
+def offsets_of(text: str) -> Offsets:
+    """Spark's `{"topic": {"0": 23}}`."""
+    return {(topic, int(p)): int(at) for topic, parts in json.loads(text).items() for p, at in parts.items()}
+
+
+def parse_entry(text: str) -> Entry:
+    """A file of `offsets/`: a version, a line about the batch, a line for each source."""
+    version, about, *sources = text.splitlines()
+    if version != _VERSION:
+        raise ValueError(f"a checkpoint of version {version!r}; {_VERSION!r} is known")
+    ends = tuple(None if line == _NONE else offsets_of(line) for line in sources)
+    return Entry(int(json.loads(about)["batchWatermarkMs"]) * 1000, ends)
+
+
+def parse_initial(text: str) -> Offsets:
+    """A file of `sources/`: where a source began. Kafka's source puts a zero byte before it."""
+    version, line = text.lstrip("\0").split("\n", 1)
+    if version != _VERSION:
+        raise ValueError(f"a source of version {version!r}; {_VERSION!r} is known")
+    return offsets_of(line)
+
+
+def ranges(start: Offsets, end: Offsets) -> tuple[Range, ...]:
+    """What is between; a partition that is new was read from its beginning."""
+    return tuple(
+        Range(topic, partition, start.get((topic, partition), 0), stop)
+        for (topic, partition), stop in sorted(end.items())
+        if stop > start.get((topic, partition), 0)
+    )
+
+
+class Ledger:
+    """The ledger of one checkpoint."""
+
+    def __init__(self, files: Files, checkpoint: str) -> None:
+        self._files = files
+        self._checkpoint = checkpoint.rstrip("/")
+
+    def query_id(self) -> str | None:
+        """The id that Spark gave the query of this checkpoint, None before its first start."""
+        path = f"{self._checkpoint}/metadata"
+        return str(json.loads(self._files.read(path))["id"]) if self._files.exists(path) else None
+
+    def made(self, batch_id: int) -> Made:
+        """What batch `batch_id` was made of; it, and the one before, must be in the ledger (Spark keeps
+        100)."""
+        entry = self._entry(batch_id)
+        before = self._entry(batch_id - 1) if batch_id else Entry(0, (None,) * len(entry.ends))
+        sources = []
+        for number, end in enumerate(entry.ends):
+            start = before.ends[number]
+            if start is None and end is not None:
+                start = parse_initial(self._files.read(f"{self._checkpoint}/sources/{number}/0"))
+            sources.append(ranges(start or {}, end or {}))
+        return Made(before.watermark_us, entry.watermark_us, tuple(sources))
+
+    def _entry(self, batch_id: int) -> Entry:
+        return parse_entry(self._files.read(f"{self._checkpoint}/offsets/{batch_id}"))
