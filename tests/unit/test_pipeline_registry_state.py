@@ -445,7 +445,7 @@ def compacted(log: list[Encoded], keeps: Callable[[int], bool], tombstones_go: b
     return kept
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(COMMANDS, max_size=40), st.sets(st.integers(0, 80)), st.booleans())
 def test_the_state_is_the_same_whatever_compaction_removed(
     commands: list[tuple[Any, ...]], kept: set[int], tombstones_go: bool

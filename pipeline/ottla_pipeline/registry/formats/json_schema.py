@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from jsonschema import Draft7Validator
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 
 from ottla_pipeline.registry.formats.json_compatibility import differences
+from ottla_pipeline.registry.formats.json_document import Document
 from ottla_pipeline.registry.formats.parsed import Incompatibility, InvalidSchema, Parsed, load_json
 
 TYPE: Final = "JSON"
-
-
-class Document(NamedTuple):
-    """A schema, and the schemas that its `$ref`s name."""
-
-    schema: Any
-    references: dict[str, Any]
 
 
 def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
