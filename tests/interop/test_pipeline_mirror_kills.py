@@ -44,13 +44,13 @@ class Source(threading.Thread):
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()
-        self._bootstrap = bootstrap
+        self._brokers = bootstrap
         self.done = threading.Event()
         self.committed: list[str] = []
 
     def run(self) -> None:
         chance, number = random.Random(SEED), 0
-        producer = Producer({"bootstrap.servers": self._bootstrap, "transactional.id": "source"})
+        producer = Producer({"bootstrap.servers": self._brokers, "transactional.id": "source"})
         producer.init_transactions(60)
         while not self.done.is_set():
             producer.begin_transaction()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla_pipeline.config.loading import ConfigError, validate
@@ -104,6 +104,7 @@ def test_where_to_go_on() -> None:
         position_for(found, Lineage("c/new", "c/t"), "t-0")
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 40), max_size=30), max_size=10),
     st.integers(1, 20),
@@ -138,7 +139,7 @@ def raw(**more: Any) -> dict[str, Any]:
 def test_a_configuration_says_all_that_tasks_and_spark_need() -> None:
     config = validate(raw(transaction={"timeout": "30 seconds"}), MirrorConfig, "m.yaml")
     target = config.target_of()
-    assert (target.mirror, target.syncs) == ("ottla-mirror-dr-east", "ottla-mirror-dr-east.syncs.internal")
+    assert (target.mirror, target.syncs) == ("ottla-mirror-dr.east", "ottla-mirror-dr.east.syncs.internal")
     assert target.limits.timeout_ms == 30_000
     assert dict(target.settings)["bootstrap.servers"] == "west:9092"
     options = config.spark_source()

@@ -40,10 +40,11 @@ CONFIG = MirrorConfig
 SESSION: Final[Mapping[str, str]] = {
     # Two attempts at the same partition at once would fence each other for ever.
     "spark.speculation": "false",
-    # A thousand records of a megabyte fit into the two gigabytes that an Arrow column can hold.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ROWS: Final = "1000"
+"""So many records of a megabyte fit into the two gigabytes that an Arrow column can hold; Spark's default is
+ten times as many. A configuration may say otherwise."""
 SYNCS_SETTINGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "message.timestamp.type": "CreateTime",
@@ -131,6 +132,7 @@ def start(context: Context, config: MirrorConfig, figures: Figures | None = None
     topics = topics_of(context, config)
     topics.ensure(syncs_topic(config.mirror), {**SYNCS_SETTINGS, **config.target_topics.syncs_settings})
     topics.refresh()
+    context.spark.conf.set(ROWS_SETTING, config.spark.settings.get(ROWS_SETTING, ROWS))
     records = context.spark.readStream.format("kafka").options(**config.spark_source()).load()
     writer = records.writeStream.queryName(config.name)
     writer = writer.foreachBatch(land(config, topics, figures, context))

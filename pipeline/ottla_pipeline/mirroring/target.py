@@ -48,8 +48,8 @@ class TopicFacts:
 
 
 def mirror_name(name: str, source: str) -> str:
-    """A mirror's name on the target. Others that write there from elsewhere have other ones."""
-    return f"ottla-mirror-{name}-{source}"
+    """A mirror's name on the target, where no two have the same: an alias has no dot."""
+    return f"ottla-mirror-{name}.{source}"
 
 
 def syncs_topic(mirror: str) -> str:

@@ -98,6 +98,8 @@ def mirror_partition(
                 )
             where = here.pop()
             topic, partition = where
+            if topic not in topics:
+                raise WriteFailed(f"{topic} is in the batch, and was not on the source when it began")
             worker_writers().get(target, topics[topic], partition).write(chunk, written)
             newest_ms = max(newest_ms, *(batch.column("timestamp")[-1].as_py() for batch in chunk))
         if where is not None:

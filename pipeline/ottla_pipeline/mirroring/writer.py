@@ -121,7 +121,7 @@ class PartitionWriter:
             {
                 "linger.ms": 5,
                 **settings,
-                "transactional.id": f"{self._target.mirror}-{self.name}",
+                "transactional.id": f"{self._target.mirror}/{self.name}",
                 "transaction.timeout.ms": limits.timeout_ms,
                 "batch.size": min(BATCH_BYTES_MAX, self._facts.message_bytes_max),
                 "message.max.bytes": MESSAGE_BYTES_MAX,
