@@ -81,6 +81,7 @@ def test_a_cluster_with_everything_is_taken_by_the_api_server(
         "topics": {"orders": {"partitions": 6, "replicas": 3, "config": {"retention.ms": 604800000}}},
         "quotas": {"everybody": {"entity": {"user": "<default>"}, "limits": {"producerByteRate": 1e6}}},
         "consumerGroups": {"billing": {"maxLag": 10}},
+        "pipelines": {"lake": {"job": "lake", "storage": {"size": "1Gi"}, "config": {"any": {"thing": [1]}}}},
     }
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(values))
@@ -90,12 +91,17 @@ def test_a_cluster_with_everything_is_taken_by_the_api_server(
     )
     names = kube.kubectl("apply", "--dry-run=server", "-o", "name", "-f", "-", text=text).split()
     kinds = {name.split(".")[0] for name in names}
-    assert kinds == {"brokercluster", "topic", "quota", "consumergroup"}
+    assert kinds == {"brokercluster", "topic", "quota", "consumergroup", "pipeline"}
 
 
-@pytest.mark.parametrize("sample", sorted(path.name for path in (ROOT / "manifests/samples").glob("*.yaml")))
+_SAMPLES = ROOT / "manifests/samples"
+
+
+@pytest.mark.parametrize(
+    "sample", sorted(str(path.relative_to(_SAMPLES)) for path in _SAMPLES.rglob("*.yaml"))
+)
 def test_the_samples_are_taken_by_the_api_server(kube: Kube, operator: str, sample: str) -> None:
-    path = ROOT / "manifests/samples" / sample
+    path = _SAMPLES / sample
     assert kube.kubectl("apply", "--dry-run=server", "-o", "name", "-n", "default", "-f", str(path))
 
 
@@ -106,6 +112,7 @@ def test_the_samples_are_taken_by_the_api_server(kube: Kube, operator: str, samp
         ("BrokerCluster", {"replicas": 3, "relicas": 3}, "relicas"),
         ("Topic", {"clusterRef": {"name": "demo"}, "partitions": 0}, "partitions"),
         ("Topic", {"partitions": 1}, "clusterRef"),
+        ("Pipeline", {"clusterRef": {"name": "demo"}, "job": "No Job"}, "job"),
     ],
 )
 def test_the_api_server_refuses_what_the_schema_forbids(

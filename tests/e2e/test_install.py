@@ -96,6 +96,9 @@ _RBAC = "rbac.authorization.k8s.io"
         (f"{SYSTEM}:ottla", "create", "", "serviceaccounts/token", False),
         (f"{SYSTEM}:ottla", "create", _RBAC, "roles", False),
         (f"{SYSTEM}:ottla", "create", _RBAC, "clusterrolebindings", False),
+        # One ClusterRole alone, and that by its name: pipelines' drivers are bound to it.
+        (f"{SYSTEM}:ottla", "bind", _RBAC, "clusterroles", False),
+        (f"{SYSTEM}:ottla", "escalate", _RBAC, "clusterroles", False),
         (f"{NAMESPACE}:demo-brokers", "get", "", "secrets", False),
         (f"{NAMESPACE}:demo-brokers", "list", "", "pods", False),
     ],
