@@ -28,10 +28,17 @@ def connect() -> Kube | None:
     subprocess.run([script, "up"], check=True, timeout=1500)
     if os.environ.get("OTTLA_E2E_IMAGE") != "keep":
         subprocess.run([script, "base-image", _BASE], check=True, timeout=900)
-        for image, flavour in ((IMAGE, "java"), (SPARK_IMAGE, "spark")):
-            arguments = [f"BASE_IMAGE={_BASE}", f"FLAVOUR={flavour}"]
-            subprocess.run([script, "load-image", str(ROOT), image, *arguments], check=True, timeout=1500)
+        build = [script, "load-image", str(ROOT), IMAGE, f"BASE_IMAGE={_BASE}"]
+        subprocess.run(build, check=True, timeout=1500)
     return Kube(Path(script))
+
+
+def load_spark_image() -> None:
+    """The image of pipelines' drivers and executors, for the tests that need it; it takes minutes."""
+    script = os.environ.get("OTTLA_KUBE")
+    if script and os.environ.get("OTTLA_E2E_IMAGE") != "keep":
+        arguments = [f"BASE_IMAGE={_BASE}", "FLAVOUR=spark"]
+        subprocess.run([script, "load-image", str(ROOT), SPARK_IMAGE, *arguments], check=True, timeout=1500)
 
 
 def install_operator(kube: Kube) -> None:
