@@ -197,6 +197,7 @@ class Execution:
         finally:
             context.spark.streams.removeListener(progress)
             progress.close(queries)
+            context.at_end.close()
 
 
 @click.group(cls=Jobs, context_settings={"max_content_width": 110})

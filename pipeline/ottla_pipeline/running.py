@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -39,13 +40,15 @@ REPUBLISH_S = 3600.0
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a job is given besides its configuration. `params` holds the values of the job's own options;
-    `metrics` is what `/metrics` serves, and `details` what `/status` says besides, for the job to add to."""
+    `metrics` is what `/metrics` serves, and `details` what `/status` says besides, for the job to add to;
+    `at_end` is closed after its queries."""
 
     spark: SparkSession
     say: Say
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
     params: Mapping[str, Any] = field(default_factory=dict)
     details: dict[str, object] = field(default_factory=dict)
+    at_end: ExitStack = field(default_factory=ExitStack)
 
 
 class JobMetrics(Collector):

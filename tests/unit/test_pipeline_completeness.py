@@ -262,3 +262,16 @@ def test_the_whole_is_as_bad_as_its_worst_part() -> None:
     assert verdict([row, replace(row, status="missing")], ["…"]) == "missing"
     both = [replace(row, status="missing"), replace(row, status="duplicated")]
     assert verdict(both, []) == "missing, duplicated"
+
+
+def test_a_dead_letter_has_landed_and_may_be_replayed_once(audit: Audit) -> None:
+    audit.ledger.add_events([event(0, window(3))])
+    audit.ledger.add_counts("brokers", held(0, 1, 2))
+    audit.ledger.add_counts("lake", held(0, 1))
+    assert audit.lake().missing == 1
+    audit.ledger.add_counts("lake", held(2), dead_letters=True)
+    assert (audit.lake().status, audit.lake().counted) == ("complete", 3)
+    audit.ledger.add_counts("lake", held(2))
+    assert (audit.lake().status, audit.lake().counted) == ("complete", 3)
+    audit.ledger.add_counts("lake", held(2))
+    assert (audit.lake().status, audit.lake().duplicated) == ("duplicated", 1)

@@ -23,6 +23,14 @@ EVENTS: Final = "audit events"
 """The name of the stream of audit events, among those of the tiers."""
 
 
+def dead_letters_of(tier: str) -> str:
+    """The name of the stream of a tier's dead letters. A record in both was replayed."""
+    return f"{tier} dead letters"
+
+
+NOTHING: Final = Seen()
+
+
 class Counted(NamedTuple):
     """Records of a batch, of one producer (None: not audited), topic and window, in one bucket of numbers."""
 
@@ -36,11 +44,20 @@ class Counted(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """One producer's part of a window: what it said last, in which report, and what each tier holds of it."""
+    """One producer's part of a window: what it said last, in which report, and what each stream held."""
 
     told: WindowCount | None = None
     report: int = -1
     tiers: dict[str, Seen] = field(default_factory=dict)
+
+    def seen(self, tier: str) -> Seen:
+        """What a tier holds, its dead letters too: these are landed, and not lost."""
+        events, dead = self.tiers.get(tier, NOTHING), self.tiers.get(dead_letters_of(tier))
+        return events if dead is None else events.beside(dead)
+
+    def replayable(self) -> bool:
+        """Whether some tier holds dead letters of it, which may come once more as events."""
+        return any(name.endswith(dead_letters_of("")) for name in self.tiers)
 
 
 @dataclass(slots=True)
@@ -107,8 +124,9 @@ class Ledger:
         self.batches[stream] = batch_id
         return True
 
-    def add_counts(self, tier: str, rows: Iterable[Counted]) -> None:
+    def add_counts(self, tier: str, rows: Iterable[Counted], *, dead_letters: bool = False) -> None:
         assert tier in self.tiers
+        stream = dead_letters_of(tier) if dead_letters else tier
         for row in rows:
             if row.producer is None:
                 topics = self.unaudited.setdefault(tier, {})
@@ -124,7 +142,7 @@ class Ledger:
                 sums.duplicated += row.records
                 continue
             entry = window.entries.setdefault(row.producer, Entry())
-            entry.tiers.setdefault(tier, Seen()).add(row.bucket, row.bits, row.records)
+            entry.tiers.setdefault(stream, Seen()).add(row.bucket, row.bits, row.records)
 
     def add_events(self, events: Iterable[AuditEvent], unreadable: int = 0) -> None:
         self.unreadable_events += unreadable
@@ -160,8 +178,10 @@ class Ledger:
         self.horizons_ms[stream] = max(at_ms, self.horizons_ms.get(stream, 0))
 
     def horizon_ms(self, tier: str) -> int:
-        """Up to when both the tier and the audit events have been read."""
-        return min(self.horizons_ms.get(tier, 0), self.horizons_ms.get(EVENTS, 0))
+        """Up to when the tier, its dead letters if it has any, and the audit events have been read."""
+        dead = dead_letters_of(tier)
+        streams = (tier, EVENTS, dead) if dead in self.horizons_ms else (tier, EVENTS)
+        return min(self.horizons_ms.get(stream, 0) for stream in streams)
 
     def forget(self, keep_ms: int) -> None:
         """Drops windows that were over so long before every horizon, and producers that ended then."""

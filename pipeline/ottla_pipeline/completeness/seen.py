@@ -63,6 +63,16 @@ class Seen:
                 lacking ^= lowest
         return found
 
+    def beside(self, other: Seen) -> Seen:
+        """What two holders have between them: in each of them a number may be once, and only once."""
+        both = Seen(0, max(self.full, other.full))
+        for bucket in self.buckets.keys() | other.buckets.keys():
+            if bucket < both.full:
+                continue
+            both.buckets[bucket] = self.bits(bucket) | other.bits(bucket)
+        both.count = both.distinct + self.duplicated + other.duplicated
+        return both
+
     def to_json(self) -> list[Any]:
         return [self.count, self.full, {str(bucket): f"{bits:x}" for bucket, bits in self.buckets.items()}]
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla_pipeline.completeness.ledger import EVENTS, Entry, Folded, Ledger, Sums, Window
-from ottla_pipeline.completeness.seen import Seen
 
 COMPLETE: Final = "complete"
 PENDING: Final = "pending"
@@ -32,7 +31,6 @@ UNKNOWN: Final = "unknown"
 BOTH: Final = "missing, duplicated"
 STATUSES: Final = (COMPLETE, PENDING, MISSING, DUPLICATED, BOTH, UNKNOWN)
 SAMPLES: Final = 5
-_NOTHING: Final = Seen()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class _Sum:
     open: bool = False
 
     def add(self, entry: Entry, tier: str) -> None:
-        seen, told = entry.tiers.get(tier, _NOTHING), entry.told
+        seen, told = entry.seen(tier), entry.told
         self.counted += seen.count
         self.duplicated += seen.duplicated
         if told is None:
@@ -95,7 +93,8 @@ def judge(ledger: Ledger, grace_ms: Mapping[str, int], now_ms: int) -> list[Row]
         end_ms = start_ms + ledger.window_ms
         settled = {tier: ledger.horizon_ms(tier) >= end_ms + grace_ms[tier] for tier in ledger.tiers}
         found = [_row(topic, start_ms, tier, window, settled[tier], now_ms) for tier in ledger.tiers]
-        if window.entries and all(settled.values()) and all(r.status == COMPLETE for r in found):
+        over = all(settled.values()) and all(row.status == COMPLETE for row in found)
+        if over and window.entries and not any(entry.replayable() for entry in window.entries.values()):
             window.folded = Folded(
                 [*(window.folded.producers if window.folded else ()), *window.entries],
                 found[0].acknowledged,
@@ -151,7 +150,7 @@ def _samples(window: Window, tier: str) -> tuple[str, ...]:
     found: list[str] = []
     for name, entry in sorted(window.entries.items()):
         if entry.told is not None and entry.told.numbers is not None and len(found) < SAMPLES:
-            seen = entry.tiers.get(tier, _NOTHING)
+            seen = entry.seen(tier)
             lacking = seen.missing(entry.told.numbers, SAMPLES - len(found))
             found += [f"{name} number {number}" for number in lacking]
     return tuple(found)

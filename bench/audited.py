@@ -1,0 +1,73 @@
+"""What the audit costs a producer: `python -m bench.audited [RECORDS] [ROUNDS]`.
+
+A bare confluent-kafka producer and an audited one by turns, on one broker of ours, with the same records; CPU
+is this process', librdkafka's threads among it, and not the broker's. A third has a delivery callback of its
+own, as applications that look at their delivery reports do: that much of the cost is not the audit's.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from ottla.local.cluster import LocalCluster
+from ottla_pipeline.auditing.confluent import AuditedProducer
+
+VALUE = b"x" * 200
+TOPIC = "orders"
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def run(producer: Any, records: int, **more: Any) -> tuple[float, float]:
+    """Seconds of CPU and of wall until everything is delivered."""
+    cpu, began = cpu_s(), time.monotonic()
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(TOPIC, VALUE, **more)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if number % 100 == 0:
+            producer.poll(0)
+    assert producer.flush(120) == 0
+    return cpu_s() - cpu, time.monotonic() - began
+
+
+def main(records: int, rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, LocalCluster(Path(folder), brokers=1) as cluster:
+        cluster.create_topic(TOPIC, partitions=4, replicas=1)
+        cluster.create_topic("ottla.audit", replicas=1)
+        config = {"bootstrap.servers": cluster.bootstrap, "linger.ms": 5}
+        sides: dict[str, Callable[[], tuple[float, float]]] = {
+            "bare": lambda: run(Producer(config), records),
+            "bare with callback": lambda: run(Producer(config), records, on_delivery=lambda *_: None),
+            "audited": lambda: run(AuditedProducer(config), records),
+        }
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+        for round_ in range(rounds + 1):  # the first warms up
+            for name, side in sides.items():
+                measured = side()
+                if round_:
+                    found[name].append(measured)
+        print(f"{records:,} records of {len(VALUE)} bytes, median of {rounds} rounds")  # noqa: T201
+        for name, times in found.items():
+            cpu, wall = (statistics.median(column) for column in zip(*times, strict=True))
+            told = f"{cpu / records * 1e6:.2f} µs CPU a record, {records / wall:,.0f} records/s"
+            print(f"{name:<20} {told}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*(int(text) for text in (sys.argv[1:] + ["200000", "5"][len(sys.argv) - 1 :])[:2]))

@@ -1,0 +1,110 @@
+"""The audit job's configuration.
+
+name: orders
+kafka: {bootstrap: "broker-0:9092"}
+checkpoint: /data/audit
+topics: {topicPattern: "orders[.].*"}
+window: 1 minute
+tiers:
+  - name: brokers
+  - name: copy
+    kafka: {bootstrap: "other-0:9092"}
+    grace: 2 minutes
+  - name: lake
+    delta: [/data/lake]
+    deadLetters: [/data/lake-dead-letters]
+    grace: 10 minutes
+report: /data/audit-report
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field, model_validator
+
+from ottla_pipeline.auditing.events import AUDIT_TOPIC
+from ottla_pipeline.completeness.ledger import EVENTS, dead_letters_of
+from ottla_pipeline.config.common import (
+    NAME,
+    Interval,
+    JobConfig,
+    KafkaConfig,
+    Model,
+    TopicName,
+    TopicsConfig,
+)
+
+Folder = Annotated[str, Field(min_length=1)]
+_UNITS_MS: Final = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": round(timedelta(days=1).total_seconds() * 1000),
+}
+
+
+def interval_ms(text: str) -> int:
+    """An Interval in milliseconds."""
+    number, unit = text.split(" ")
+    return int(number) * _UNITS_MS[unit.removesuffix("s")]
+
+
+class TierConfig(Model):
+    """Where the same records are held: topics of a cluster (the job's own, if no `kafka` is given), or the
+    tables of a lake. `topicPrefix` is what a mirror puts before a topic's name. A verdict on what lacks waits
+    until the tier has been read up to `grace` after a window's end."""
+
+    name: Annotated[str, Field(pattern=NAME, max_length=50)]
+    kafka: KafkaConfig | None = None
+    topic_prefix: str = ""
+    delta: Annotated[list[Folder], Field(min_length=1)] | None = None
+    dead_letters: list[Folder] | None = None
+    grace: Interval = "1 minute"
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> TierConfig:
+        if self.delta is not None and (self.kafka is not None or self.topic_prefix):
+            raise ValueError("give kafka and topicPrefix, or delta: a tier is topics or a lake")
+        if self.dead_letters is not None and self.delta is None:
+            raise ValueError("deadLetters are a lake's: give delta, too")
+        if self.name == EVENTS or self.name.endswith(dead_letters_of("")):
+            raise ValueError(f"name: {self.name!r} is taken")
+        return self
+
+    @property
+    def grace_ms(self) -> int:
+        return interval_ms(self.grace)
+
+
+class AuditConfig(JobConfig):
+    """`window` is the producers' own (their AuditOptions.window_s). `keep` is how long a window can be asked
+    for; `silentAfter`, when a producer without a last report is named as silent."""
+
+    JOB: ClassVar[str] = "audit"
+
+    topics: TopicsConfig
+    audit_topic: TopicName = AUDIT_TOPIC
+    window: Interval = "1 minute"
+    tiers: Annotated[list[TierConfig], Field(min_length=1)]
+    report: Folder | None = None
+    keep: Interval = "7 days"
+    silent_after: Interval = "2 minutes"
+
+    @model_validator(mode="after")
+    def _names(self) -> AuditConfig:
+        names = [tier.name for tier in self.tiers]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"tiers: two are named {twice[0]!r}")
+        return self
+
+    @property
+    def window_ms(self) -> int:
+        return interval_ms(self.window)
+
+    @property
+    def grace_ms(self) -> dict[str, int]:
+        return {tier.name: tier.grace_ms for tier in self.tiers}

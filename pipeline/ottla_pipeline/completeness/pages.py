@@ -1,0 +1,172 @@
+"""The audit's report: JSON for programs, HTML with plots for people, a line for a terminal, metrics.
+
+Called by `watching` and the audit jobs. Files are replaced whole: who opens one sees one report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ottla_pipeline.completeness import plots
+from ottla_pipeline.completeness.verdicts import STATUSES, Row
+
+HTML_ROWS_MAX: Final = 500
+KINDS: Final = ("acknowledged", "counted", "missing", "duplicated", "unacknowledged", "unreported")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An audit's result at one moment."""
+
+    name: str
+    at_ms: int
+    window_ms: int
+    verdict: str
+    rows: Sequence[Row]
+    problems: Sequence[str]
+    silent: Sequence[str]
+    horizons_ms: Mapping[str, int]
+    unaudited: Mapping[str, Mapping[str, int]]
+    producers: int
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Records of each tier, by kind."""
+        totals = {tier: dict.fromkeys(KINDS, 0) for tier in self.horizons_ms}
+        for row in self.rows:
+            for kind in KINDS:
+                totals[row.tier][kind] += getattr(row, kind)
+        return totals
+
+    def windows(self) -> dict[str, dict[str, int]]:
+        """Windows of each tier, by status."""
+        windows = {tier: dict.fromkeys(STATUSES, 0) for tier in self.horizons_ms}
+        for row in self.rows:
+            windows[row.tier][row.status] += 1
+        return windows
+
+    def tells_more_than(self, other: Found, age_s: float) -> bool:
+        """Whether anything but the time differs, or a lot of time."""
+        same = (self.rows, self.problems, self.silent) == (other.rows, other.problems, other.silent)
+        return not same or self.at_ms - other.at_ms >= age_s * 1000
+
+    def line(self) -> str:
+        parts = []
+        for tier, total in self.totals().items():
+            told = [f"{total[kind]:,} {kind}" for kind in KINDS[2:] if total[kind]]
+            parts.append(
+                f"{tier} {total['counted']:,} of {total['acknowledged']:,}"
+                + "".join(map(", {}".format, told))
+            )
+        return f"{self.verdict}: {'; '.join(parts)}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "at": iso(self.at_ms),
+            "window_ms": self.window_ms,
+            "verdict": self.verdict,
+            "problems": list(self.problems),
+            "silent_producers": list(self.silent),
+            "producers": self.producers,
+            "tiers": {
+                tier: {
+                    "read_until": iso(self.horizons_ms[tier]) if self.horizons_ms[tier] else None,
+                    "windows": self.windows()[tier],
+                }
+                | total
+                for tier, total in self.totals().items()
+            },
+            "unaudited": {tier: dict(topics) for tier, topics in self.unaudited.items()},
+            "windows": [
+                asdict(row) | {"start": iso(row.start_ms), "lag_ms": lag_ms(row, self.window_ms)}
+                for row in self.rows
+            ],
+        }
+
+
+def iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def lag_ms(row: Row, window_ms: int) -> int | None:
+    """From a window's end until it was found complete."""
+    return None if row.completed_ms is None else max(0, row.completed_ms - row.start_ms - window_ms)
+
+
+def write(found: Found, folder: Path, *, draw: bool = True) -> None:
+    """`report.json` and, if it is to be drawn, `report.html`. OSError when they cannot be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "report.json", json.dumps(found.to_json(), indent=1))
+    if draw:
+        _replace(folder / "report.html", html(found))
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text)
+    part.replace(path)
+
+
+def html(found: Found) -> str:
+    differing = [row for row in found.rows if row.differs]
+    shown = (differing + [row for row in reversed(found.rows) if not row.differs])[:HTML_ROWS_MAX]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("ottla_pipeline.completeness", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("report.html.jinja").render(
+        found=found,
+        totals=found.totals(),
+        kinds=KINDS,
+        shown=shown,
+        left_out=len(found.rows) - len(shown),
+        iso=iso,
+        lag_ms=lag_ms,
+        plots=[Markup(svg) for svg in plots.draw(found.rows, found.window_ms, tuple(found.horizons_ms))],
+    )
+
+
+class AuditMetrics(Collector):
+    """The latest verdict as gauges."""
+
+    def __init__(self, latest: Any) -> None:
+        self._latest = latest
+
+    def collect(self) -> Iterable[Metric]:
+        found: Found = self._latest()
+        records = GaugeMetricFamily(
+            "ottla_audit_records", "Records of the windows kept, by tier and kind.", labels=("tier", "kind")
+        )
+        windows = GaugeMetricFamily(
+            "ottla_audit_windows", "Windows kept, by tier and status.", labels=("tier", "status")
+        )
+        until = GaugeMetricFamily(
+            "ottla_audit_read_until_seconds", "Up to when a tier has been read (Unix time).", labels=("tier",)
+        )
+        for tier, total in found.totals().items():
+            for kind in KINDS:
+                records.add_metric((tier, kind), total[kind])
+            for status, number in found.windows()[tier].items():
+                windows.add_metric((tier, status), number)
+            until.add_metric((tier,), found.horizons_ms[tier] / 1000)
+        yield records
+        yield windows
+        yield until
+        yield GaugeMetricFamily(
+            "ottla_audit_silent_producers", "Producers that stopped reporting.", value=len(found.silent)
+        )
+        yield GaugeMetricFamily(
+            "ottla_audit_problems", "What keeps the audit from telling.", value=len(found.problems)
+        )

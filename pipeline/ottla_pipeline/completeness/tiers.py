@@ -1,0 +1,134 @@
+"""Spark's part of the audit: tiers as streams of records' names, and batches of these as rows of counts.
+
+Called by the audit job. The executors reduce a batch to one row for each producer, topic, window and
+32,768 numbers: how many records, and a bitmap of the numbers. Only those rows come to the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from ottla_pipeline.auditing.events import AuditEvent, EventError
+from ottla_pipeline.completeness.columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
+from ottla_pipeline.completeness.config import AuditConfig, TierConfig
+from ottla_pipeline.completeness.ledger import Counted
+from ottla_pipeline.completeness.seen import BITS
+from ottla_pipeline.config.common import TopicsConfig
+from ottla_pipeline.errors import CannotBegin
+
+NAMES: Final = ("topic", PRODUCER, PRODUCED_AT, PRODUCED_NUMBER)
+_ALL_FILES: Final = str(2**31 - 1)
+
+
+def topics(spark: SparkSession, config: AuditConfig, tier: TierConfig) -> DataFrame:
+    """The names of a cluster's records. What a transaction took back is not among them."""
+    prefix = tier.topic_prefix
+    found = (
+        spark.readStream.format("kafka")
+        .options(**_source(config, tier, _prefixed(config.topics, prefix)))
+        .option("includeHeaders", "true")
+        .load()
+        .withColumns(produced_columns(sf.col("headers")))
+    )
+    if prefix:
+        found = found.withColumn("topic", sf.expr(f"substring(topic, {len(prefix) + 1})"))
+    return found.select(*NAMES)
+
+
+def _source(config: AuditConfig, tier: TierConfig, subscribed: TopicsConfig) -> dict[str, str]:
+    if tier.kafka is not None:
+        config = config.model_copy(update={"kafka": tier.kafka})
+    return {"kafka.isolation.level": "read_committed", **config.source_options(subscribed)}
+
+
+def _prefixed(wanted: TopicsConfig, prefix: str) -> TopicsConfig:
+    if not prefix:
+        return wanted
+    if wanted.topics is not None:
+        return TopicsConfig(topics=[prefix + name for name in wanted.topics])
+    quoted = "".join(f"[{letter}]" if letter in ".-" else letter for letter in prefix)
+    return TopicsConfig(topic_pattern=f"{quoted}({wanted.topic_pattern})")
+
+
+def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFrame:
+    """The names of the records in a lake's Delta tables, as commits add them. A compaction adds none."""
+    found: DataFrame | None = None
+    for path in paths:
+        try:
+            lacking = {*NAMES} - {*spark.read.format("delta").load(path).columns}
+        except Exception as error:
+            raise CannotBegin(
+                f"tiers: {path} is no Delta table yet: land something first ({error})"
+            ) from None
+        if lacking:
+            raise CannotBegin(
+                f"tiers: {path} lacks {', '.join(sorted(lacking))}: landed by an older lake job?"
+            )
+        rows = (
+            spark.readStream.format("delta")
+            # All there is in one batch, so that a batch says up to when the table was read.
+            .options(skipChangeCommits="true", maxFilesPerTrigger=_ALL_FILES)
+            .load(path)
+            .select(*NAMES)
+        )
+        found = rows if found is None else found.unionByName(rows)
+    assert found is not None
+    named = config.topics
+    if named.topics is not None:
+        return found.where(sf.col("topic").isin(named.topics))
+    return found.where(sf.col("topic").rlike(f"^(?:{named.topic_pattern})$"))
+
+
+def events(spark: SparkSession, config: AuditConfig) -> DataFrame:
+    """The audit topic's records."""
+    wanted = TopicsConfig(topics=[config.audit_topic])
+    options = config.source_options(wanted) | {"startingOffsets": "earliest"}
+    return spark.readStream.format("kafka").options(**options).load().select("value")
+
+
+def count(records: DataFrame, window_ms: int) -> list[Counted]:
+    """A batch's rows of counts."""
+    at_ms = sf.unix_millis(PRODUCED_AT)
+    position = (sf.col(PRODUCED_NUMBER) % BITS).cast("int")
+    counted = (
+        records.select(
+            "topic",
+            sf.col(PRODUCER).alias("producer"),
+            (at_ms - at_ms % window_ms).alias("start_ms"),
+            (sf.col(PRODUCED_NUMBER) / BITS).cast("int").alias("bucket"),
+            position.alias("position"),
+        )
+        .groupBy("topic", "producer", "start_ms", "bucket")
+        .agg(
+            sf.count("*").alias("records"),
+            sf.bitmap_construct_agg("position").alias("bits"),
+            sf.max("position").alias("highest"),
+        )
+        # Most windows are small, and their bitmaps' ends empty.
+        .withColumn("bits", sf.expr("substring(bits, 1, highest div 8 + 1)"))
+    )
+    return [
+        Counted(
+            row["topic"],
+            row["producer"],
+            row["start_ms"] or 0,
+            row["bucket"] or 0,
+            int.from_bytes(row["bits"] or b"", "little"),
+            row["records"],
+        )
+        for row in counted.collect()
+    ]
+
+
+def read_events(records: DataFrame) -> tuple[list[AuditEvent], int]:
+    """A batch's audit events, and how many records were none."""
+    found, unreadable = [], 0
+    for row in records.collect():
+        try:
+            found.append(AuditEvent.from_json(row["value"]))
+        except EventError:
+            unreadable += 1
+    return found, unreadable

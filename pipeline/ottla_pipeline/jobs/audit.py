@@ -1,0 +1,70 @@
+"""Holds brokers, mirrors and lake against what audited producers say to have sent, window by window.
+
+    ottla-pipeline audit --config audit.yaml [--status-port 9404]
+
+The auditing of Kafka's first paper (section 4) as streams that run beside the pipeline: one reads the audit
+topic, one for each tier counts records by producer, topic and window. Records are told apart by their numbers
+(`auditing.events`), so a lost and a doubled one are both found where their sum is right.
+docs/pipeline-audit.md says how to read the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ottla_pipeline.commits import Files
+from ottla_pipeline.completeness import tiers
+from ottla_pipeline.completeness.config import AuditConfig
+from ottla_pipeline.completeness.ledger import EVENTS, dead_letters_of
+from ottla_pipeline.completeness.pages import AuditMetrics
+from ottla_pipeline.completeness.store import Store
+from ottla_pipeline.completeness.watching import Watch
+from ottla_pipeline.running import Context
+
+CONFIG = AuditConfig
+SESSION: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def begin(context: Context, config: AuditConfig) -> tuple[Watch, Sequence[StreamingQuery]]:
+    """The streams, started, and what is made of them; whoever calls closes the watch when they have ended."""
+    spark = context.spark
+    watch = Watch(config, Store(Files(spark), config.checkpoint), context.say)
+    context.metrics.register(AuditMetrics(lambda: watch.found))
+    streams: list[tuple[str, DataFrame, Callable[[DataFrame, int], None]]] = [
+        (EVENTS, tiers.events(spark, config), watch.events_batch)
+    ]
+    for tier in config.tiers:
+        if tier.delta is None:
+            found = tiers.topics(spark, config, tier)
+        else:
+            found = tiers.tables(spark, config, tier.delta)
+        streams.append((tier.name, found, watch.tier_batch(tier.name)))
+        if tier.dead_letters:
+            name = dead_letters_of(tier.name)
+            dead = tiers.tables(spark, config, tier.dead_letters)
+            streams.append((name, dead, watch.tier_batch(tier.name, dead_letters=True)))
+    queries: list[StreamingQuery] = []
+    try:
+        for name, found, batch in streams:
+            writer = found.writeStream.queryName(name).foreachBatch(batch)
+            writer = writer.option("checkpointLocation", f"{config.checkpoint}/{name.replace(' ', '-')}")
+            queries.append(writer.trigger(**config.trigger.write_options()).start())
+    except BaseException:
+        for query in queries:
+            query.stop()
+        raise
+    watch.follow(queries)
+    return watch, queries
+
+
+def start(context: Context, config: AuditConfig) -> Sequence[StreamingQuery]:
+    watch, queries = begin(context, config)
+    context.at_end.callback(watch.close)
+    return queries

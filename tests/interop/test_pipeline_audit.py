@@ -1,0 +1,301 @@
+"""The audit job with real Spark, a real broker and audited producers: losses and copies, planted and found.
+
+The judge knows of each planted record by reading it beforehand, with confluent-kafka. OTTLA_AUDIT_RECORDS
+says how many are sent in the great loss' test (a million takes a minute or two).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from ottla.local.ports import wait_until
+from ottla_pipeline.auditing.confluent import AuditedProducer
+from ottla_pipeline.auditing.reporting import AuditOptions
+from ottla_pipeline.completeness.columns import produced_columns
+from ottla_pipeline.config.loading import validate
+from ottla_pipeline.jobs import audit, audit_report
+from ottla_pipeline.running import Context
+from ottla_pipeline.spark import JavaMissing, build_session, check_java
+from tests.interop.one_broker import OneBroker, one_broker
+
+RECORDS = int(os.environ.get("OTTLA_AUDIT_RECORDS", "100000"))
+SETTINGS = {
+    **audit.SESSION,
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+NUMBERS = count()
+pytestmark = pytest.mark.timeout(600)
+WINDOW_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    try:
+        check_java()
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    session = build_session("ottla-tests", extra=SETTINGS)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
+    with one_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+class Line:
+    """A topic with its audit topic, a mirror's topic, and the job's configuration over them."""
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        number = next(NUMBERS)
+        self.bootstrap, self.folder = bootstrap, folder
+        self.topic, self.copy, self.audit_topic = f"t{number}", f"eu.t{number}", f"audit{number}"
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        names = (self.topic, self.copy, self.audit_topic)
+        for future in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
+            future.result(90)
+
+    def producer(self) -> AuditedProducer:
+        options = AuditOptions(topic=self.audit_topic, window_s=WINDOW_S, interval_s=1.0, server="web-17")
+        return AuditedProducer({"bootstrap.servers": self.bootstrap, "linger.ms": 5}, audit=options)
+
+    def send(self, records: int) -> None:
+        with self.producer() as producer:
+            for number in range(records):
+                while True:
+                    try:
+                        producer.produce(self.topic, b"value %d" % number, b"%d" % number)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+                if number % 1000 == 0:
+                    producer.poll(0)
+
+    def read(self, topic: str, partition: int, records: int) -> list[Any]:
+        """The first records of a partition."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "judge"})
+        try:
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            found: list[Any] = []
+            while len(found) < records:
+                messages = consumer.consume(records - len(found), timeout=30)
+                assert messages, f"{topic}-{partition} has {len(found)} records, not {records}"
+                found += messages
+            return found
+        finally:
+            consumer.close()
+
+    def held(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Each partition's first offset and its end."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "judge"})
+        try:
+            return {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30) for p in (0, 1)}
+        finally:
+            consumer.close()
+
+    def wait_for_the_windows_end(self) -> None:
+        """Until no window of what was sent is within its grace."""
+        time.sleep(WINDOW_S + 1.1)
+
+    def raw(self, *tiers: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        return {
+            "name": "test",
+            "kafka": {"bootstrap": self.bootstrap},
+            "checkpoint": str(self.folder / "checkpoint"),
+            "topics": {"topics": [self.topic]},
+            "auditTopic": self.audit_topic,
+            "window": f"{WINDOW_S:.0f} seconds",
+            "tiers": [{"grace": "1 second", **tier} for tier in tiers],
+            "report": str(self.folder / "report"),
+            "trigger": {"interval": "500 milliseconds"},
+            **changes,
+        }
+
+    def audit(
+        self, spark: SparkSession, *tiers: dict[str, Any], **changes: Any
+    ) -> tuple[int, dict[str, Any]]:
+        """The exit status of audit-report, and what its report says."""
+        config = validate(self.raw(*tiers, **changes), audit_report.CONFIG, "test")
+        code = audit_report.run(Context(spark, lambda _: None), config)
+        return code, json.loads((self.folder / "report" / "report.json").read_text())
+
+
+def name_of(message: Any) -> str:
+    """As the report names a missing record."""
+    headers = dict(message.headers())
+    return f"{headers['ottla-producer'].decode()} number {headers['ottla-produced'].decode().split('/')[1]}"
+
+
+@pytest.fixture
+def line(broker: OneBroker, tmp_path: Path) -> Line:
+    return Line(broker.bootstrap, tmp_path)
+
+
+def test_one_lost_record_among_very_many_is_found_and_named(line: Line, spark: SparkSession) -> None:
+    line.send(RECORDS)
+    offsets = line.held(line.topic)
+    assert sum(end - first for first, end in offsets.values()) == RECORDS
+    (lost,) = line.read(line.topic, 1, 1)
+    admin = AdminClient({"bootstrap.servers": line.bootstrap})
+    for future in admin.delete_records([TopicPartition(line.topic, 1, 1)]).values():
+        future.result(60)
+    assert line.held(line.topic)[1] == (1, offsets[1][1])
+    line.wait_for_the_windows_end()
+    code, report = line.audit(spark, {"name": "brokers"})
+    assert (code, report["verdict"], report["problems"]) == (1, "missing", [])
+    total = report["tiers"]["brokers"]
+    assert (total["acknowledged"], total["counted"], total["missing"]) == (RECORDS, RECORDS - 1, 1)
+    (window,) = [window for window in report["windows"] if window["status"] != "complete"]
+    assert window["samples"] == [name_of(lost)]
+    at_ms = int(dict(lost.headers())["ottla-produced"].decode().split("/")[0])
+    assert window["start_ms"] <= at_ms < window["start_ms"] + WINDOW_S * 1000
+
+
+def copy(line: Line, drop: tuple[int, int], double: tuple[int, int]) -> tuple[Any, Any]:
+    """A mirror that loses one record and sends another twice: the dropped one, and the doubled one."""
+    producer, found = Producer({"bootstrap.servers": line.bootstrap}), {}
+    for partition, (_, end) in line.held(line.topic).items():
+        for message in line.read(line.topic, partition, end):
+            place = (partition, message.offset())
+            found[place] = message
+            for _ in range({drop: 0, double: 2}.get(place, 1)):
+                producer.produce(
+                    line.copy, message.value(), message.key(), partition, headers=message.headers()
+                )
+    assert producer.flush(60) == 0
+    return found[drop], found[double]
+
+
+def test_a_mirrors_loss_and_copy_that_cancel_out_and_a_lakes_are_found(
+    line: Line, spark: SparkSession
+) -> None:
+    line.send(3_000)
+    plain = Producer({"bootstrap.servers": line.bootstrap})
+    plain.produce(line.topic, b"not audited", partition=0)
+    assert plain.flush(30) == 0
+    dropped, _ = copy(line, (0, 17), (1, 23))
+    assert sum(end for _, end in line.held(line.copy).values()) == 3_001, "the sum is right"
+    options = {"kafka.bootstrap.servers": line.bootstrap, "subscribe": line.topic, "includeHeaders": "true"}
+    records = spark.read.format("kafka").options(**options).load()
+    named = records.withColumns(produced_columns(sf.col("headers")))
+    bad = (sf.col("partition") == 1) & (sf.col("offset") < 5)
+    lost = (sf.col("partition") == 0) & sf.col("offset").isin(100, 101)
+    lake, dead = str(line.folder / "lake"), str(line.folder / "dead")
+    named.where(~bad & ~lost).drop("headers").write.format("delta").save(lake)
+    named.where(bad).drop("headers").write.format("delta").save(dead)
+    line.wait_for_the_windows_end()
+    tiers = (
+        {"name": "brokers"},
+        {"name": "copy", "topicPrefix": "eu."},
+        {"name": "lake", "delta": [lake], "deadLetters": [dead]},
+    )
+    code, report = line.audit(spark, *tiers)
+    told = report["tiers"]
+    assert code == 1
+    assert report["verdict"] == "missing, duplicated"
+    assert {tier: (one["counted"], one["missing"], one["duplicated"]) for tier, one in told.items()} == {
+        "brokers": (3_000, 0, 0),
+        "copy": (3_000, 1, 1),
+        "lake": (2_998, 2, 0),
+    }
+    assert report["unaudited"] == {tier: {line.topic: 1} for tier in told if tier != "copy"} | {
+        "copy": {line.topic: 1}
+    }
+    samples = {window["tier"]: window["samples"] for window in report["windows"] if window["missing"]}
+    assert samples["copy"] == [name_of(dropped)]
+    page = (line.folder / "report" / "report.html").read_text()
+    assert page.count("<svg") == 2
+    assert name_of(dropped) in page
+
+    # What was lost lands after all, and the lake is compacted: neither a loss nor a copy is left there.
+    named.where(lost).drop("headers").write.format("delta").mode("append").save(lake)
+    spark.sql(f"OPTIMIZE delta.`{lake}`")
+    _, report = line.audit(spark, *tiers)
+    mended = report["tiers"]["lake"]
+    assert (mended["counted"], mended["missing"], mended["duplicated"]) == (3_000, 0, 0)
+    assert report["tiers"]["copy"]["missing"] == 1
+
+
+class Job:
+    """`ottla-pipeline audit` as a process."""
+
+    def __init__(self, line: Line, *tiers: dict[str, Any]) -> None:
+        file = line.folder / "audit.yaml"
+        file.write_text(json.dumps(line.raw(*tiers)))
+        self.line = line
+        self.command = [sys.executable, "-m", "ottla_pipeline.command", "audit", "--config", str(file)]
+        self.command += ["--status-port", "0", "--memory", "700m"]
+        self.process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def __enter__(self) -> Job:
+        log = (self.line.folder / "audit.log").open("a")
+        self.process = subprocess.Popen(
+            self.command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().rpartition(":")[2])
+        return self
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def wait_for(self, condition: Callable[[dict[str, Any]], bool]) -> None:
+        path = self.line.folder / "report" / "report.json"
+        held = wait_until(lambda: path.exists() and condition(json.loads(path.read_text())), timeout_s=270)
+        log = (self.line.folder / "audit.log").read_text()[-2000:]
+        assert held, (path.read_text()[:2000] if path.exists() else "no report") + log
+
+    def __exit__(self, *_: Any) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+
+def test_a_killed_audit_goes_on_where_it_was_and_tells_a_killed_producers_windows(line: Line) -> None:
+    try:
+        check_java()
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    line.send(1_000)
+    with Job(line, {"name": "brokers"}) as job:
+        job.wait_for(lambda report: report["tiers"]["brokers"]["counted"] == 1_000)
+        job.wait_for(lambda report: report["verdict"] == "complete")
+        assert 'ottla_audit_records{kind="acknowledged",tier="brokers"} 1000.0' in job.metrics()
+        line.send(500)
+    producer = line.producer()
+    for _ in range(50):
+        producer.produce(line.topic, b"v")
+    producer.flush(30)  # and no word of it: as if killed before its next report
+    name = producer.audit_name
+    producer._reporter._ending.set()
+    line.send(200)
+    with Job(line, {"name": "brokers"}) as job:
+        job.wait_for(lambda report: report["tiers"]["brokers"]["counted"] == 1_750)
+        job.wait_for(lambda report: report["verdict"] == "unknown")
+        report = json.loads((line.folder / "report" / "report.json").read_text())
+    total = report["tiers"]["brokers"]
+    assert (total["missing"], total["duplicated"]) == (0, 0)
+    assert total["acknowledged"] == 1_700 + 50
+    assert name.startswith("web-17/")
+    assert [window["status"] for window in report["windows"]].count("unknown") == 1
