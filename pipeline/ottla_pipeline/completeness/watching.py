@@ -45,10 +45,13 @@ def caught_up_ms(progress: Mapping[str, Any]) -> int | None:
 class Watch:
     """One audit, from its first batch to its last report. `found` is the latest verdict."""
 
-    def __init__(self, config: AuditConfig, store: Store, say: Say) -> None:
+    def __init__(
+        self, config: AuditConfig, store: Store, say: Say, details: dict[str, object] | None = None
+    ) -> None:
         self._config = config
         self._store = store
         self._say = say
+        self._details = details if details is not None else {}
         self._lock = threading.Lock()
         text = store.load()
         names = tuple(tier.name for tier in config.tiers)
@@ -138,11 +141,13 @@ class Watch:
         ledger, now_ms = self._ledger, _now_ms()
         rows = judge(ledger, self._config.grace_ms, now_ms)
         troubles = problems(ledger)
+        word = verdict(rows, troubles)
+        self._details["verdict"] = word
         return Found(
             name=self._config.name,
             at_ms=now_ms,
             window_ms=ledger.window_ms,
-            verdict=verdict(rows, troubles),
+            verdict=word,
             rows=rows,
             problems=troubles,
             silent=silent(ledger, interval_ms(self._config.silent_after)),

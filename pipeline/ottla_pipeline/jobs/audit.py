@@ -35,7 +35,7 @@ SESSION: Final[Mapping[str, str]] = {
 def begin(context: Context, config: AuditConfig) -> tuple[Watch, Sequence[StreamingQuery]]:
     """The streams, started, and what is made of them; whoever calls closes the watch when they have ended."""
     spark = context.spark
-    watch = Watch(config, Store(Files(spark), config.checkpoint), context.say)
+    watch = Watch(config, Store(Files(spark), config.checkpoint), context.say, context.details)
     context.metrics.register(AuditMetrics(lambda: watch.found))
     streams: list[tuple[str, DataFrame, Callable[[DataFrame, int], None]]] = [
         (EVENTS, tiers.events(spark, config), watch.events_batch)
