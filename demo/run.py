@@ -31,6 +31,7 @@ from confluent_kafka.cimpl import NewTopic
 from demo import events, failover, produce, summary
 from demo.consume import Readers
 from demo.up import Up, UpFailed, choose_port
+from ottla_pipeline.lake import manifest
 
 MARKER = ".ottla-run"
 BACK_IN_ISR_S = 240.0
@@ -73,8 +74,6 @@ def create_topics(bootstrap: str, topics: Sequence[str]) -> None:
 def job(name: str, arguments: Sequence[str], log: Path, say: Callable[[str], None]) -> int:
     """Runs a job of the pipeline as a process; its lines are passed on, what Spark says goes to the log."""
     command = [sys.executable, "-m", "ottla_pipeline.command", name, *arguments]
-    if "--config" not in arguments:
-        command[2:4] = [f"ottla_pipeline.jobs.{name}"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": str(summary.LOG_WIDTH)}
     with log.open("w") as errors:
         process = subprocess.Popen(
@@ -97,13 +96,29 @@ def job(name: str, arguments: Sequence[str], log: Path, say: Callable[[str], Non
 def land(options: Options, bootstrap: str, topics: Sequence[str], say: Callable[[str], None]) -> int:
     """The lake job over all there is; returns the number of dead letters."""
     data = options.data
-    arguments = ["--bootstrap", bootstrap, "--topics", ",".join(topics), "--available-now"]
-    arguments += ["--lake", str(data / "lake"), "--checkpoint", str(data / "checkpoint")]
-    arguments += ["--dead-letters", str(data / "dead-letters"), "--schema", str(events.FIELDS_SCHEMA)]
-    if job("lake", arguments, data / "lake.log", say) != 0:
+    event: dict[str, str] = json.loads(events.FIELDS_SCHEMA.read_text())
+    config = {
+        "name": "flights",
+        "kafka": {"bootstrap": bootstrap},
+        "source": {"topics": list(topics)},
+        "format": {"type": "json", "fields": event["fields"]},
+        "event": {"id": event["id"], "time": event["time"]},
+        "sink": {
+            "type": "parquet",
+            "path": str(data / "lake"),
+            "deadLetters": str(data / "dead-letters"),
+        },
+        "checkpoint": str(data / "checkpoint"),
+        "trigger": {"availableNow": True},
+    }
+    file = data / "lake.yaml"
+    file.write_text(json.dumps(config, indent=2))  # which is YAML, too
+    if job("lake", ["--config", str(file)], data / "lake.log", say) != 0:
         raise DemoFailed(f"the lake job failed; see {data / 'lake.log'}")
-    commits = (json.loads(path.read_text()) for path in (data / "lake" / "_commits").glob("*.json"))
-    return sum(commit["dead_letters"] for commit in commits)
+    changes = manifest.read(data / "lake").changes
+    landed, dead = sum(c.events for c in changes), sum(c.dead_letters for c in changes)
+    say(f"lake: done: {len(changes):,} batches, {landed:,} events, {dead:,} dead letters, in {data / 'lake'}")
+    return dead
 
 
 def audit(options: Options, bootstrap: str, say: Callable[[str], None]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The lake job with real Spark on a real cluster.
+"""The lake job with real Spark on a real cluster, both sinks; read back by pyarrow and deltalake.
 
 OTTLA_PIPELINE_BOOTSTRAP names another cluster to run them on (Apache Kafka's, say) in place of ours.
 """
@@ -7,29 +7,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from datetime import date
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from ottla.local.cluster import run_admin
-from ottla.local.ports import wait_until
-from ottla_pipeline import split
-from ottla_pipeline.commits import CommitLog
+from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.jobs import lake
-from ottla_pipeline.schema import EventSchema, SchemaError
+from ottla_pipeline.lake.commits import CommitLog
+from ottla_pipeline.lake.delta_sink import DeltaLake
+from ottla_pipeline.running import Context
 from ottla_pipeline.spark import JavaMissing, build_session, check_java
+from tests.interop.lake_line import Line, create_topics
+from tests.interop.one_broker import one_broker
 
 pytestmark = pytest.mark.timeout(600)
-SCHEMA = EventSchema("id STRING, event_time TIMESTAMP, n INT, tags ARRAY<STRING>")
 NUMBERS = count()
+SINKS = ("parquet", "delta", "delta-one")
 
 
 @pytest.fixture(scope="module")
@@ -38,100 +36,35 @@ def spark() -> Iterator[SparkSession]:
         check_java()
     except JavaMissing as missing:
         pytest.skip(str(missing))
-    session = build_session("ottla-tests", extra=lake.session_settings())
+    session = build_session("ottla-lake", extra={"spark.sql.shuffle.partitions": "2", **lake.SESSION})
     yield session
     session.stop()
 
 
 @pytest.fixture(scope="module")
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    elsewhere = os.environ.get("OTTLA_PIPELINE_BOOTSTRAP")
-    return elsewhere or str(request.getfixturevalue("cluster").bootstrap)
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if "OTTLA_PIPELINE_BOOTSTRAP" in os.environ:
+        yield os.environ["OTTLA_PIPELINE_BOOTSTRAP"]
+        return
+    with one_broker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.bootstrap
 
 
-@dataclass
-class Line:
-    """Two topics of their own, the folders of a job on them, and the ids that went in."""
-
-    spark: SparkSession
-    bootstrap: str
-    topics: tuple[str, str]
-    folder: Path
-    produced: list[tuple[str, str, str]]
-
-    def job(self) -> lake.LakeJob:
-        return lake.LakeJob(
-            bootstrap=self.bootstrap,
-            lake=str(self.folder / "lake"),
-            checkpoint=str(self.folder / "checkpoint"),
-            dead_letters=str(self.folder / "dead"),
-            topics=self.topics,
-            schema=SCHEMA,
-        )
-
-    def land(self) -> lake.Landed:
-        return lake.run(self.spark, self.job(), say=lambda _: None)
-
-    def send(self, topic: str, values: list[bytes | None]) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True})
-        for value in values:
-            producer.produce(topic, value, b"key")
-        assert producer.flush(90) == 0
-
-    def produce(self, identities: range, *, day: int = 1) -> None:
-        """Good events, alternating between the topics, one an hour."""
-        for topic in self.topics:
-            ids = [number for number in identities if self.topics[number % 2] == topic]
-            made = [(topic, f"e{number}", f"2013-01-{day:02}T{number % 24:02}:00:00Z") for number in ids]
-            self.produced += made
-            bodies = ({"id": identity, "event_time": time, "n": 1} for _, identity, time in made)
-            self.send(topic, [json.dumps(body).encode() for body in bodies])
-
-    def landed_ids(self) -> list[str]:
-        return sorted(row["id"] for row in self.read("lake").select("id").collect())
-
-    def read(self, folder: str) -> DataFrame:
-        return self.spark.read.parquet(str(self.folder / folder))
-
-    def parquet_files(self) -> list[Path]:
-        """What any reader of the lake would open."""
-        lake_folder = self.folder / "lake"
-        return sorted(lake_folder.glob("event_date=*/topic=*/*.parquet"))
-
-    def ids(self) -> list[str]:
-        return sorted(identity for _, identity, _ in self.produced)
+def new_line(bootstrap: str, folder: Path, sink: str) -> Line:
+    number = next(NUMBERS)
+    topics = (f"{folder.parent.name}-{number}.a", f"{folder.parent.name}-{number}.b")
+    create_topics(bootstrap, topics)
+    return Line(bootstrap, topics, folder, sink)
 
 
-def known_to(address: str, topics: Sequence[str]) -> bool:
-    """Whether this very broker says who leads the topics' partitions."""
-    host, _, port = address.rpartition(":")
-    found = run_admin([(host, int(port))], lambda client: client.describe_topics(topics))
-    return found.keys() == set(topics) and all(p.leader >= 0 for t in found.values() for p in t.partitions)
+@pytest.fixture(params=SINKS)
+def line(request: pytest.FixtureRequest, bootstrap: str, tmp_path: Path) -> Line:
+    return new_line(bootstrap, tmp_path, request.param)
 
 
 @pytest.fixture
-def line(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Line:
-    number = next(NUMBERS)
-    topics = (f"{tmp_path.parent.name}-{number}.a", f"{tmp_path.parent.name}-{number}.b")
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(topic, 2, 1) for topic in topics]).values():
-        future.result(90)
-    for address in bootstrap.split(","):  # who reads may ask any of them
-        assert wait_until(lambda one=address: known_to(one, topics), timeout_s=90), f"{address} knows of them"
-    return Line(spark, bootstrap, topics, tmp_path, [])
-
-
-def test_events_land_typed_and_partitioned_by_date_and_topic(line: Line) -> None:
-    line.produce(range(10), day=1)
-    line.produce(range(10, 20), day=2)
-    assert line.land().events == 20
-    assert line.landed_ids() == line.ids()
-    rows = line.read("lake")
-    assert dict(rows.dtypes)["event_time"] == "timestamp"
-    assert dict(rows.dtypes)["tags"] == "array<string>"
-    assert {(str(r["event_date"]), r["topic"]) for r in rows.select("event_date", "topic").collect()} == {
-        (f"2013-01-0{day}", topic) for day in (1, 2) for topic in line.topics
-    }
+def parquet(bootstrap: str, tmp_path: Path) -> Line:
+    return new_line(bootstrap, tmp_path, "parquet")
 
 
 BAD: list[tuple[bytes | None, str]] = [
@@ -153,83 +86,150 @@ BAD: list[tuple[bytes | None, str]] = [
 ]
 
 
-def test_what_is_no_event_goes_to_the_dead_letters_with_reason_and_origin(line: Line) -> None:
-    line.produce(range(4))
-    line.send(line.topics[0], [value for value, _ in BAD])
-    landed = line.land()
-    assert (landed.events, landed.dead_letters) == (4, len(BAD))
-    assert line.landed_ids() == line.ids()
-    dead = line.read("dead").orderBy("offset").collect()
-    told = [(bytes(r["value"]) if r["value"] is not None else None, r["reason"]) for r in dead]
-    assert sorted(told, key=repr) == sorted(BAD, key=repr)
-    assert {r["topic"] for r in dead} == {line.topics[0]}
-    assert len({(r["partition"], r["offset"]) for r in dead}) == len(BAD)
-
-
-def test_a_second_run_lands_what_is_new_and_nothing_else(line: Line) -> None:
-    line.produce(range(10))
-    line.land()
-    assert line.land().events == 0
-    line.produce(range(10, 30))
-    assert line.land().events == 20
-    assert line.landed_ids() == line.ids()
-
-
-def test_readers_see_nothing_of_a_batch_that_was_not_committed(
-    line: Line, monkeypatch: pytest.MonkeyPatch
+def test_events_and_dead_letters_land_once_and_late_ones_in_their_own_partition(
+    line: Line, spark: SparkSession
 ) -> None:
-    def die(*_: Any) -> None:
-        raise RuntimeError("the driver dies before the commit")
-
-    line.produce(range(10))
-    with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "commit", die)
-        with pytest.raises(Exception, match="dies before the commit"):
-            line.land()
-    assert line.parquet_files() == []
-    assert list((line.folder / "lake" / "_staging").rglob("*.parquet"))
-    assert line.land().events == 10
-    assert line.landed_ids() == line.ids()
-
-
-def test_a_commit_is_published_to_the_end_after_a_crash(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = CommitLog.publish
-
-    def die_half_way(log: CommitLog, commit: Any) -> None:
-        for move in commit.moves[:1]:
-            log.files.make_directories(move.target.rpartition("/")[0])
-            log.files.rename(move.source, move.target)
-        raise RuntimeError("the driver dies while publishing")
-
-    line.produce(range(10))
-    with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "publish", die_half_way)
-        with pytest.raises(Exception, match="dies while publishing"):
-            line.land()
-    assert CommitLog.publish is whole
-    assert len(line.parquet_files()) == 1
-    line.land()
-    assert line.landed_ids() == line.ids()
+    line.produce(range(10), day=2)
+    line.send(line.topics[0], [value for value, _ in BAD], headers=[("h", b"v")])
+    (said,) = line.land(spark)
+    assert f"10 events landed, {len(BAD)} dead letters" in said
+    line.produce(range(10, 20), day=1)  # a day late
+    line.land(spark)
+    line.complete()
+    rows = line.rows()
+    dates = {row["id"]: row["event_date"] for row in rows}
+    assert dates == {f"e{n}": date(2013, 1, 2 if n < 10 else 1) for n in range(20)}
+    assert {row["topic"] for row in rows} == set(line.topics)
+    assert rows[0]["event_time"].date() == rows[0]["event_date"]
+    places = {(row["topic"], row["kafka_partition"], row["kafka_offset"]) for row in rows}
+    dead = line.dead()
+    assert sorted([(row["value"], row["reason"]) for row in dead], key=repr) == sorted(BAD, key=repr)
+    assert {row["topic"] for row in dead} == {line.topics[0]}
+    assert all(row["headers"] == [{"key": "h", "value": b"v"}] and row["key"] == b"key" for row in dead)
+    places |= {(row["topic"], row["partition"], row["offset"]) for row in dead}
+    assert len(places) == 20 + len(BAD)
+    assert line.land(spark) == []
 
 
-def test_a_lake_takes_no_batches_from_another_checkpoint(line: Line) -> None:
+def test_a_field_that_is_new_lands_and_one_of_another_type_is_a_dead_letter(
+    line: Line, spark: SparkSession
+) -> None:
     line.produce(range(4))
-    line.land()
-    other = replace(line.job(), checkpoint=str(line.folder / "other"))
-    with pytest.raises(lake.LakeRefused, match="another checkpoint"):
-        lake.run(line.spark, other, say=lambda _: None)
-    assert line.landed_ids() == line.ids()
+    line.land(spark)
+    wider = "id STRING, event_time TIMESTAMP, n BIGINT, tags ARRAY<STRING>, who STRUCT<name: STRING>"
+    line.produce(range(4, 8), who={"name": "x"})
+    topic = line.topics[0]
+    line.send(topic, [b'{"id":"big","event_time":"2013-01-01T00:00:00Z","n":5000000000}'])
+    line.land(spark, format={"type": "json", "fields": wider})
+    line.complete()
+    found = {row["id"]: row for row in line.rows()}
+    assert found["e4"]["who"] == {"name": "x"}
+    assert found["e0"]["who"] is None
+    assert found["e7"]["n"] == 7
+    conflicting = "id STRING, event_time TIMESTAMP, n STRING, who STRUCT<name: STRING, age: INT>"
+    line.send(topic, [b'{"id":"s","event_time":"2013-01-01T00:00:00Z","n":"x"}'])
+    line.produce(range(8, 9), n=None, who={"name": "y", "age": 3})
+    line.land(spark, format={"type": "json", "fields": conflicting})
+    line.complete()
+    last = next(row for row in line.rows() if row["id"] == "e8")
+    assert last["who"] == {"name": "y", "age": 3}
+    assert last["n"] is None
+    assert sorted(row["reason"] for row in line.dead()) == [
+        "type conflict: n is bigint, the table has int",
+        "type conflict: n is string, the table has int",
+    ]
 
 
-@pytest.mark.parametrize(
-    ("schema", "what"),
-    [
-        (EventSchema("id STRING"), "lack 'event_time'"),
-        (EventSchema("id INT, event_time TIMESTAMP"), "'id' must be string"),
-        (EventSchema("id STRING, event_time TIMESTAMP, topic STRING"), "'topic'"),
-        (EventSchema("not ddl at all, really"), "no DDL"),
-    ],
-)
-def test_a_schema_that_cannot_be_used_is_refused(spark: SparkSession, schema: EventSchema, what: str) -> None:
-    with pytest.raises(SchemaError, match=what):
-        split.check(schema)
+def test_a_lake_takes_no_batches_from_another_checkpoint(line: Line, spark: SparkSession) -> None:
+    line.produce(range(4))
+    line.land(spark)
+    with pytest.raises(CannotBegin, match="another checkpoint"):
+        line.land(spark, checkpoint=str(line.folder / "other"))
+    line.complete()
+
+
+def test_columns_that_cannot_be_are_refused_before_anything_is_read(
+    parquet: Line, spark: SparkSession
+) -> None:
+    for fields, what in (
+        ("id STRING", "lacks 'event_time'"),
+        ("id INT, event_time TIMESTAMP", "'id' must be string"),
+        ("id STRING, event_time TIMESTAMP, topic STRING", "'topic'"),
+        ("not ddl at all, really", "no DDL"),
+    ):
+        config = parquet.config(format={"type": "json", "fields": fields})
+        with pytest.raises(CannotBegin, match=what):
+            lake.start(Context(spark, print), config)
+
+
+def test_topics_are_found_by_pattern_and_batches_are_limited(parquet: Line, spark: SparkSession) -> None:
+    parquet.produce(range(20))
+    pattern = {"topicPattern": parquet.topics[0].replace(".a", "[.][ab]")}
+    said = parquet.land(spark, source=pattern, maxOffsetsPerTrigger=8)
+    assert len(said) >= 3
+    parquet.complete()
+
+
+def dies(*_: Any, **__: Any) -> None:
+    raise RuntimeError("the driver dies")
+
+
+def test_a_batch_that_was_not_committed_is_not_seen_and_lands_with_the_next_run(
+    parquet: Line, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parquet.produce(range(10))
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "commit", dies)
+        with pytest.raises(Exception, match="the driver dies"):
+            parquet.land(spark)
+    assert list((parquet.folder / "lake" / "_staging").rglob("*.parquet"))
+    assert list((parquet.folder / "lake").glob("event_date=*")) == []
+    assert parquet.rows() == []
+    parquet.land(spark)
+    parquet.complete()
+
+
+def test_a_commit_is_seen_by_the_manifest_and_published_to_the_end_after_a_crash(
+    parquet: Line, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half_way(log: CommitLog, commit: Any) -> None:
+        move = commit.moves[0]
+        log.files.make_directories(move.target.rpartition("/")[0])
+        log.files.rename(move.source, move.target)
+        raise RuntimeError("the driver dies")
+
+    parquet.produce(range(10))
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "publish", half_way)
+        with pytest.raises(Exception, match="the driver dies"):
+            parquet.land(spark)
+    assert len(list((parquet.folder / "lake").glob("event_date=*/*/*.parquet"))) == 1
+    parquet.complete()
+    parquet.land(spark)
+    parquet.complete()
+    assert list((parquet.folder / "lake" / "_staging").rglob("*.parquet")) == []
+
+
+def test_a_delta_batch_that_died_between_two_tables_is_judged_as_it_was_before(
+    bootstrap: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = new_line(bootstrap, tmp_path, "delta")
+    line.produce(range(10))
+    line.send(line.topics[0], [b'{"id":"x","event_time":"2013-01-01T00:00:00Z","n":"text"}'])
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaLake, "_append_dead", dies)
+        with pytest.raises(Exception, match="the driver dies"):
+            line.land(spark)
+    # By the new columns the dead letter would be an event now, and its table has the batch already.
+    line.land(spark, format={"type": "json", "fields": "id STRING, event_time TIMESTAMP, n STRING"})
+    line.complete()
+    assert [row["reason"] for row in line.dead()] == ["wrong type: n is not int"]
+
+
+def test_the_manifest_says_what_each_batch_added(parquet: Line, spark: SparkSession) -> None:
+    parquet.produce(range(10))
+    parquet.land(spark)
+    (commit,) = (parquet.folder / "lake" / "_commits").glob("*.json")
+    raw = json.loads(commit.read_text())
+    assert (raw["format"], raw["events"], raw["dead_letters"], raw["kind"]) == (2, 10, 0, "batch")
+    assert [field["name"] for field in raw["schema"]["fields"]] == ["id", "event_time", "n", "tags"]

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.local.ports import free_port
 from ottla_pipeline import reach
-from ottla_pipeline.jobs.lake import short
+from ottla_pipeline.errors import short
 
 
 def test_one_broker_that_can_be_connected_to_is_enough() -> None:

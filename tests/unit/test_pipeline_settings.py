@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from ottla_pipeline import spark
-from ottla_pipeline.jobs.lake import LakeJob
-from ottla_pipeline.schema import EventSchema, SchemaError
 
 
 @pytest.mark.parametrize(
@@ -67,41 +64,3 @@ def test_prefetched_jars_spare_the_resolution(tmp_path: Path, monkeypatch: pytes
     assert spark.package_settings() == {"spark.jars": str(jar)}
     jar.unlink()
     assert "spark.jars.packages" in spark.package_settings()
-
-
-def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "schema.json"
-    path.write_text(json.dumps({"fields": "key STRING, at TIMESTAMP", "id": "key", "time": "at"}))
-    assert EventSchema.from_file(path) == EventSchema("key STRING, at TIMESTAMP", "key", "at")
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("{", "not JSON"),
-        ("[]", "an object"),
-        ('{"field": "x"}', "unknown key 'field'"),
-        ('{"fields": 3}', "fields must be a string"),
-        ('{"id": " "}', "id must be a string that is not empty"),
-    ],
-)
-def test_a_wrong_schema_file_is_refused_with_the_reason(tmp_path: Path, text: str, what: str) -> None:
-    path = tmp_path / "schema.json"
-    path.write_text(text)
-    with pytest.raises(SchemaError, match=what):
-        EventSchema.from_file(path)
-
-
-def test_a_missing_schema_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match=r"absent\.json"):
-        EventSchema.from_file(tmp_path / "absent.json")
-
-
-def test_client_settings_reach_the_source_and_data_loss_stops_it() -> None:
-    job = LakeJob("h:1", "lake", "ck", "dead", topics=("a", "b"), kafka_options={"security.protocol": "SSL"})
-    options = job.source_options()
-    assert options["subscribe"] == "a,b"
-    assert options["kafka.security.protocol"] == "SSL"
-    assert options["failOnDataLoss"] == "true"
-    assert "maxOffsetsPerTrigger" not in options
-    assert LakeJob("h:1", "l", "c", "d", topic_pattern="f.*").source_options()["subscribePattern"] == "f.*"

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 
 from ottla_pipeline.auditing.events import PRODUCED_HEADER, PRODUCER_HEADER
 
+AT_MS_MAX = 253_402_300_799_999  # of the year 9999: what is beyond would end the batch with an overflow
 PRODUCER = "kafka_producer"  # STRING
 PRODUCED_AT = "kafka_produced_at"  # TIMESTAMP
 PRODUCED_NUMBER = "kafka_produced_number"  # BIGINT
@@ -28,7 +29,7 @@ def produced_columns(headers: Column) -> dict[str, Column]:
     number = sf.split_part(stamp, sf.lit("/"), sf.lit(2)).try_cast("bigint")
     producer = header(headers, PRODUCER_HEADER)
     # All of it or nothing: half a name would count as a record of its own.
-    whole = (sf.length(producer) > 0) & (at_ms >= 0) & (number >= 0)
+    whole = (sf.length(producer) > 0) & at_ms.between(0, AT_MS_MAX) & (number >= 0)
     return {
         PRODUCER: sf.when(whole, producer),
         PRODUCED_AT: sf.when(whole, sf.timestamp_millis(at_ms)),

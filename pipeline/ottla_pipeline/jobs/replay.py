@@ -1,0 +1,48 @@
+"""Tries a lake's dead letters again and lands what is good now; or sends them to a topic.
+
+    ottla-pipeline replay --config lake.yaml [--reason "unknown schema id"] [--topic A] [--to-topic B]
+
+Takes the lake job's configuration, with the schema that is in force now. What lands is marked as replayed and
+not tried again; what is still bad stays. With `--to-topic` the records' bytes, keys and headers are written
+to that topic and marked; killed in between, they are sent again.
+"""
+
+from __future__ import annotations
+
+import click
+
+from ottla_pipeline.lake import missing, session
+from ottla_pipeline.lake.config import LakeConfig
+from ottla_pipeline.lake.opening import open_lake
+from ottla_pipeline.running import Context
+
+CONFIG = LakeConfig
+SESSION = session.SESSION
+PARAMS = (
+    click.Option(["--reason"], multiple=True, help="Only those whose reason begins so. May be repeated."),
+    click.Option(["--topic"], multiple=True, help="Only those of this topic. May be repeated."),
+    click.Option(["--to-topic"], help="Send them there, in place of landing them."),
+)
+
+
+def run(context: Context, config: LakeConfig) -> int:
+    """Once over the dead letters."""
+    lake = open_lake(context.spark, config)
+    lake.check_owner()
+    reasons, topics = context.params["reason"], context.params["topic"]
+    target = context.params["to_topic"]
+    if target is None:
+        done = missing.replay(lake, reasons, topics)
+        context.say(f"{done.tried:,} dead letters tried: {done.landed:,} landed, {done.bad:,} still bad")
+        return 0
+    dead = lake.dead_letters()
+    kept = None if dead is None else missing.chosen(dead, reasons, topics).persist()
+    count = 0 if kept is None else kept.count()
+    if kept is not None and count:
+        sent = kept.select("key", "value", "headers").write.format("kafka")
+        sent.options(**config.kafka.spark_options()).option("topic", target).option(
+            "includeHeaders", "true"
+        ).save()
+        lake.mark(kept)
+    context.say(f"{count:,} dead letters sent to {target}")
+    return 0

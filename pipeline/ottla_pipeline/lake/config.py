@@ -1,0 +1,114 @@
+"""The lake's configuration: one file for the job itself and for the commands that look after its lake.
+
+name: flights
+kafka: {bootstrap: "127.0.0.1:9092"}
+source: {topicPattern: 'flights\\..*'}
+format: {type: json, fields: "id STRING, event_time TIMESTAMP, carrier STRING"}
+event: {id: id, time: event_time}
+sink: {type: parquet, path: /data/lake}
+checkpoint: /data/checkpoint
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from ottla_pipeline.config.common import Interval, JobConfig, Model, RegistryConfig, TopicsConfig
+from ottla_pipeline.decoding.formats import Format, JsonFormat
+from ottla_pipeline.registry.client import RegistryClient
+
+Path = Annotated[str, Field(min_length=1)]
+FieldPath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
+
+
+class EventConfig(Model):
+    """Which fields (`a` or `a.b`) are an event's id and time. An event without an id, if there is to be one,
+    is none; without a `time`, Kafka's timestamp says into which partition an event belongs."""
+
+    id: FieldPath | None = None
+    time: FieldPath | None = None
+
+
+class Compaction(Model):
+    """Files under `smallerThanMb` are small; a partition with `minFiles` of them is rewritten."""
+
+    smaller_than_mb: Annotated[int, Field(ge=1)] = 64
+    min_files: Annotated[int, Field(ge=2)] = 4
+
+
+class _Sink(Model):
+    path: Path
+    dead_letters: Path | None = None
+
+    @property
+    def dead_letters_path(self) -> str:
+        return self.dead_letters or f"{self.path.rstrip('/')}-dead-letters"
+
+
+class ParquetSink(_Sink):
+    """One table, by event date and topic, with a commit log beside its files."""
+
+    type: Literal["parquet"]
+
+
+class DeltaSink(_Sink):
+    """A Delta table for each topic below `path`; or one for all of them, at `path`."""
+
+    type: Literal["delta"]
+    tables: Literal["perTopic", "one"] = "perTopic"
+
+
+class LakeConfig(JobConfig):
+    """The lake job's, and that of `lake-compact`, `replay` and `backfill` on the same lake."""
+
+    JOB: ClassVar[str] = "lake"
+
+    source: TopicsConfig
+    format: Format
+    registry: RegistryConfig | None = None
+    event: EventConfig = EventConfig()
+    sink: Annotated[ParquetSink | DeltaSink, Field(discriminator="type")]
+    compaction: Compaction = Compaction()
+    min_offsets_per_trigger: Annotated[int, Field(ge=1)] | None = None
+    max_trigger_delay: Interval | None = None
+
+    @model_validator(mode="after")
+    def _a_registry(self) -> LakeConfig:
+        framed = not isinstance(self.format, JsonFormat) and self.format.framing == "registry"
+        if framed and self.registry is None:
+            raise ValueError(f"format {self.format.type} with framing registry needs a registry")
+        if self.max_trigger_delay is not None and self.min_offsets_per_trigger is None:
+            raise ValueError("maxTriggerDelay says how long minOffsetsPerTrigger may wait: give both")
+        return self
+
+    def read_options(self) -> dict[str, str]:
+        """Options of Spark's Kafka source."""
+        least, delay = self.min_offsets_per_trigger, self.max_trigger_delay
+        return {
+            **self.source_options(self.source),
+            "includeHeaders": "true",
+            **({"minOffsetsPerTrigger": str(least)} if least is not None else {}),
+            **({"maxTriggerDelay": delay} if delay is not None else {}),
+        }
+
+    def registry_client(self) -> RegistryClient | None:
+        """Raises ValueError for settings that the client does not take, OSError for a missing file."""
+        return None if self.registry is None else client_of(self.registry)
+
+    @property
+    def strings(self) -> tuple[str, ...]:
+        """Fields that JSON must hold as strings."""
+        return tuple(name for name in (self.event.id, self.event.time) if name is not None)
+
+
+def client_of(registry: RegistryConfig) -> RegistryClient:
+    """The registry's client, as the configuration declares it."""
+    options: dict[str, str] = {}
+    if registry.username is not None and registry.password_file is not None:
+        with open(registry.password_file) as file:
+            options["basic.auth.user.info"] = f"{registry.username}:{file.read().rstrip()}"
+    if registry.ca is not None:
+        options["ssl.ca.location"] = registry.ca
+    return RegistryClient(registry.urls, options)

@@ -1,0 +1,267 @@
+"""The lake as Delta tables: one for each topic, or one for all; dead letters are a Delta table, too.
+
+Called by the jobs. Each write carries `txnAppId` (the streaming query's) and `txnVersion` (the batch's
+number): Delta does nothing for a version that a table has. That makes one table exactly once. A batch writes
+several, and between two of them the registry may learn of a schema, or the configuration change: judged anew,
+a record could then be a dead letter here and no event there. So what a batch is read with (schemas, and the
+tables' columns) is written down beside the checkpoint before its first write, and a batch that runs again
+uses that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from ottla_pipeline.decoding import Plan
+from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.lake import rows
+from ottla_pipeline.lake.config import DeltaSink, LakeConfig
+from ottla_pipeline.lake.files import Files
+from ottla_pipeline.lake.rows import TopicPlan
+from ottla_pipeline.lake.sink import Landed, persisted, query_id
+
+APP = "ottla-lake:"
+PLANS = "ottla-plans"
+
+
+class DeltaLake:
+    """The tables of one lake, as its job and its commands write to them."""
+
+    def __init__(self, spark: SparkSession, config: LakeConfig, registry: Schemas | None) -> None:
+        assert isinstance(config.sink, DeltaSink)
+        self.spark = spark
+        self.files = Files(spark)
+        self._config = config
+        self._registry = registry
+        self._root = self.files.absolute(config.sink.path)
+        self._dead = self.files.absolute(config.sink.dead_letters_path)
+        self._per_topic = config.sink.tables == "perTopic"
+
+    # -- Tables --
+
+    def table_of(self, topic: str | None) -> str:
+        return f"{self._root}/{topic}" if topic is not None else self._root
+
+    def tables(self) -> list[str]:
+        """The paths of the tables that are there."""
+        found = [self.table_of(n) for n in self.files.names(self._root)] if self._per_topic else [self._root]
+        return [path for path in found if self.is_table(path)]
+
+    def is_table(self, path: str) -> bool:
+        return self.files.exists(f"{path}/_delta_log")
+
+    def transactions(self, path: str) -> dict[str, int]:
+        """The newest version that each application has written to a table."""
+        jvm: Any = self.spark.sparkContext._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, path)
+        defaults = [getattr(log, f"update$default${number}")() for number in (1, 2, 3)]
+        found = log.update(*defaults).transactions().iterator()
+        versions = {}
+        while found.hasNext():
+            pair = found.next()
+            versions[str(pair._1())] = int(pair._2())
+        return versions
+
+    def check_owner(self) -> None:
+        """Refuses tables that another checkpoint has filled: all their records would land a second time."""
+        ours = query_id(self.files, self._config.checkpoint)
+        for path in self.tables():
+            for app in self.transactions(path):
+                owner = app.removeprefix(APP)
+                if app.startswith(APP) and owner != ours:
+                    raise CannotBegin(
+                        f"{path} holds batches of another checkpoint (query {owner}); "
+                        f"{self._config.checkpoint} {'is new' if ours is None else f'is that of {ours}'}. "
+                        "Records would land twice. Use the lake's own checkpoint, or a new lake."
+                    )
+
+    # -- Writing --
+
+    def land(self, records: DataFrame, batch_id: int) -> Landed | None:
+        """Writes one batch to each table that has not got it; None if no table lacked it."""
+        query = query_id(self.files, self._config.checkpoint)
+        assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
+        with persisted(records, self._config) as batch:
+            path = f"{self._config.checkpoint}/{PLANS}/{batch_id:010d}.json"
+            again = self.files.exists(path)
+            if again:
+                plans = plans_from_json(self.files.read(path))
+            else:
+                plans = self._plans(batch)
+                self._keep(path, plans_to_json(plans))
+            options = {"txnAppId": f"{APP}{query}", "txnVersion": str(batch_id)}
+            landed = self._write(batch, plans, options, again=again)
+        self.files.remove(f"{self._config.checkpoint}/{PLANS}/{batch_id - 1:010d}.json")
+        return landed
+
+    def _keep(self, path: str, text: str) -> None:
+        folder, _, name = path.rpartition("/")
+        self.files.make_directories(folder)
+        self.files.write(f"{folder}/.{name}.part", text)
+        self.files.rename(f"{folder}/.{name}.part", path)
+
+    def _plans(self, batch: DataFrame) -> list[tuple[str, StructType, list[TopicPlan]]]:
+        """For each table, its event columns after the batch, and how the topics in it are read."""
+        plans = rows.plans_of(self.spark, self._config, self._registry, batch)
+        if not self._per_topic:
+            return [(self._root, rows.table_schema(self.schema(self._root), plans), plans)]
+        if plans and plans[0].topic is None:  # all topics are read alike, into a table each
+            topics = sorted(row["topic"] for row in batch.select("topic").distinct().collect())
+            plans = [TopicPlan(topic, plans[0].how, plans[0].problem) for topic in topics]
+        made = []
+        for each in plans:
+            path = self.table_of(each.topic)
+            made.append((path, rows.table_schema(self.schema(path), [each]), [each]))
+        return made
+
+    def schema(self, path: str) -> StructType | None:
+        return self.spark.read.format("delta").load(path).schema if self.is_table(path) else None
+
+    def _write(
+        self,
+        batch: DataFrame,
+        tables: list[tuple[str, StructType, list[TopicPlan]]],
+        options: Mapping[str, str],
+        *,
+        again: bool = False,
+        replayed: bool = False,
+    ) -> Landed | None:
+        events = dead = written = 0
+        for path, target, plans in tables:
+            if again and self._has(path, options):
+                continue
+            written += 1
+            judged = rows.judged(batch, plans, target, self._config)
+            counts = Observation()
+            bad = sf.col("reason").isNotNull()
+            counted = judged.observe(counts, sf.count_if(~bad).alias("good"), sf.count_if(bad).alias("bad"))
+            self._append(rows.events(counted, target), path, options)
+            events += counts.get["good"]
+            dead += counts.get["bad"]
+        if replayed or not (dead or again) or (again and self._has(self._dead, options)):
+            return Landed(events, dead) if written else None
+        found = [rows.dead_letters(rows.judged(batch, p, target, self._config)) for _, target, p in tables]
+        letters = found[0]
+        for other in found[1:]:
+            letters = letters.unionByName(other)
+        self._append_dead(letters, options)
+        return Landed(events, dead)
+
+    def _has(self, path: str, options: Mapping[str, str]) -> bool:
+        if not self.is_table(path):
+            return False
+        return self.transactions(path).get(options["txnAppId"], -1) >= int(options["txnVersion"])
+
+    def _append(self, events: DataFrame, path: str, options: Mapping[str, str]) -> None:
+        by = (rows.EVENT_DATE,) if self._per_topic else (rows.EVENT_DATE, rows.TOPIC)
+        writer = events.repartition(*by).write.format("delta").mode("append").partitionBy(*by)
+        writer.option("mergeSchema", "true").options(**options).save(path)
+
+    def _append_dead(self, letters: DataFrame, options: Mapping[str, str]) -> None:
+        unmarked = letters.withColumn("replayed_at", sf.lit(None).cast("timestamp")).repartition("topic")
+        writer = unmarked.write.format("delta").mode("append").partitionBy("topic")
+        writer.options(**options).save(self._dead)
+
+    def add(self, records: DataFrame, *, replayed: bool) -> Landed:
+        """Lands records that the lake has not: from a backfill, or (`replayed`) from its own dead letters, of
+        which the good ones are marked and the others stay what they are. The records are read several times.
+
+        Killed between two tables, it is run again: what has landed by then is no longer missing.
+        """
+        tables = self._plans(records)
+        landed = self._write(records, tables, {}, replayed=replayed) if tables else None
+        if replayed and landed is not None and landed.events:
+            good = [rows.judged(records, p, target, self._config) for _, target, p in tables]
+            for part in good:
+                self.mark(part.where(sf.col("reason").isNull()))
+        return landed or Landed(0, 0)
+
+    # -- Reading --
+
+    def origins(self) -> DataFrame | None:
+        """Topic, partition and offset of each event in the tables; None if there are none."""
+        found: DataFrame | None = None
+        for path in self.tables():
+            table = self.spark.read.format("delta").load(path)
+            part = table.select(
+                "topic", sf.col(rows.ORIGIN[0]).alias("partition"), sf.col(rows.ORIGIN[1]).alias("offset")
+            )
+            found = part if found is None else found.unionByName(part)
+        return found
+
+    def dead_letters(self, *, with_replayed: bool = False) -> DataFrame | None:
+        """The dead letters, those that were replayed left out if not asked for; None if there are none."""
+        if not self.is_table(self._dead):
+            return None
+        found = self.spark.read.format("delta").load(self._dead)
+        found = found if with_replayed else found.where(sf.col("replayed_at").isNull())
+        return found.drop("replayed_at")
+
+    def mark(self, dead: DataFrame) -> None:
+        """Marks dead letters as replayed."""
+        from delta.tables import DeltaTable
+
+        marked = dead.select("topic", "partition", "offset").distinct().alias("good")
+        same = " AND ".join(f"dead.{name} = good.{name}" for name in ("topic", "partition", "offset"))
+        merge = DeltaTable.forPath(self.spark, self._dead).alias("dead").merge(marked, same)
+        merge.whenMatchedUpdate(
+            condition="dead.replayed_at IS NULL", set={"replayed_at": sf.current_timestamp()}
+        ).execute()
+
+
+def plans_to_json(tables: list[tuple[str, StructType, list[TopicPlan]]]) -> str:
+    """What a batch is read with, so that it can be read in the same way again."""
+    return json.dumps(
+        [
+            {
+                "path": path,
+                "target": target.jsonValue(),
+                "plans": [
+                    {
+                        "topic": each.topic,
+                        "problem": each.problem,
+                        "kind": each.how.kind,
+                        "fields": each.how.fields.jsonValue(),
+                        "reader": each.how.reader,
+                        "framed": each.how.framed,
+                        "writers": [[number, *writer] for number, writer in each.how.writers.items()],
+                        "problems": list(each.how.problems.items()),
+                    }
+                    for each in plans
+                ],
+            }
+            for path, target, plans in tables
+        ]
+    )
+
+
+def plans_from_json(text: str) -> list[tuple[str, StructType, list[TopicPlan]]]:
+    return [
+        (
+            table["path"],
+            StructType.fromJson(table["target"]),
+            [
+                TopicPlan(
+                    each["topic"],
+                    Plan(
+                        each["kind"],
+                        StructType.fromJson(each["fields"]),
+                        each["reader"],
+                        each["framed"],
+                        {number: (writer, others) for number, writer, others in each["writers"]},
+                        dict(each["problems"]),
+                    ),
+                    each["problem"],
+                )
+                for each in table["plans"]
+            ],
+        )
+        for table in json.loads(text)
+    ]

@@ -1,0 +1,86 @@
+"""The few operations that the lake needs of a Hadoop file system, through the session's JVM.
+
+Called by the lake's commit log and plans, on the driver. Works on any file system whose rename of one file is
+atomic (local disks, HDFS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+
+class Files:
+    """The few operations needed of a Hadoop file system, through the session's JVM."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm: Any = spark.sparkContext._jvm
+        self._conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
+        self._systems: dict[str, Any] = {}
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    def _of(self, path: str) -> Any:
+        parts = urlsplit(path)
+        root = f"{parts.scheme}://{parts.netloc}"
+        if root not in self._systems:  # asking Hadoop again costs more than the renames themselves
+            self._systems[root] = self._path(path).getFileSystem(self._conf)
+        return self._systems[root]
+
+    def absolute(self, path: str) -> str:
+        """With scheme and without a trailing slash, as listings give it."""
+        return str(self._of(path).makeQualified(self._path(path)).toString()).rstrip("/")
+
+    def exists(self, path: str) -> bool:
+        return bool(self._of(path).exists(self._path(path)))
+
+    def names(self, directory: str) -> list[str]:
+        """Names in a directory, sorted; none if it is not there."""
+        if not self.exists(directory):
+            return []
+        found = self._of(directory).listStatus(self._path(directory))
+        # In one piece: to ask for each name costs a call to the JVM each, and a commit log has thousands.
+        paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(found)
+        text = str(self._jvm.scala.Predef.genericWrapArray(paths).mkString("\n"))
+        return sorted(line.rpartition("/")[2] for line in text.split("\n") if line)
+
+    def walk(self, directory: str) -> Iterator[str]:
+        """Every file below a directory."""
+        if not self.exists(directory):
+            return
+        files = self._of(directory).listFiles(self._path(directory), True)
+        while files.hasNext():
+            yield str(files.next().getPath().toString())
+
+    def read(self, path: str) -> str:
+        stream = self._of(path).open(self._path(path))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        stream = self._of(path).create(self._path(path), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def make_directories(self, path: str) -> None:
+        self._of(path).mkdirs(self._path(path))
+
+    def rename(self, source: str, target: str) -> None:
+        """One file to a name that nothing has yet. Raises OSError."""
+        if not self._of(source).rename(self._path(source), self._path(target)):
+            raise OSError(f"cannot rename {source} to {target}")
+
+    def remove(self, path: str) -> None:
+        """A file, or a directory with all that is in it; nothing happens if it is not there."""
+        self._of(path).delete(self._path(path), True)
+
+    def size(self, path: str) -> int:
+        return int(self._of(path).getFileStatus(self._path(path)).getLen())

@@ -1,0 +1,76 @@
+"""Records that the lake lacks: of a range of offsets (backfill), or of its own dead letters (replay).
+
+Called by the jobs `backfill` and `replay`. One of them at a time works on a lake; the lake job may run beside
+it. Both land only what the lake has not, by origin (topic, partition, offset): so they can be killed and run
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from ottla_pipeline.lake.sink import Lake, Landed
+
+ORIGIN = ["topic", "partition", "offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay came to: dead letters tried, landed now (or before), and still bad."""
+
+    tried: int
+    landed: int
+    bad: int
+
+
+def backfill(lake: Lake, records: DataFrame) -> Landed:
+    """Lands those of Kafka's records that are neither in the lake nor among its dead letters."""
+    missing = records
+    for known in (lake.origins(), lake.dead_letters(with_replayed=True)):
+        if known is not None:
+            missing = missing.join(known.select(*ORIGIN), ORIGIN, "left_anti")
+    kept = missing.persist(StorageLevel.DISK_ONLY)
+    try:
+        return lake.add(kept, replayed=False) if not kept.isEmpty() else Landed(0, 0)
+    finally:
+        kept.unpersist()
+
+
+def chosen(dead: DataFrame, reasons: Sequence[str], topics: Sequence[str]) -> DataFrame:
+    """Dead letters of these topics, whose reason begins with one of these texts; all, if none are given."""
+    if topics:
+        dead = dead.where(sf.col("topic").isin(*topics))
+    if reasons:
+        wanted = sf.lit(False)
+        for reason in reasons:
+            wanted = wanted | sf.col("reason").startswith(reason)
+        dead = dead.where(wanted)
+    return dead
+
+
+def replay(lake: Lake, reasons: Sequence[str], topics: Sequence[str]) -> Replayed:
+    """Tries dead letters with the present schema; what is an event now lands, and is marked as replayed."""
+    dead = lake.dead_letters()
+    if dead is None:
+        return Replayed(0, 0, 0)
+    kept = chosen(dead, reasons, topics).drop("reason").persist(StorageLevel.DISK_ONLY)
+    try:
+        tried, before = kept.count(), 0
+        waiting = kept
+        origins = lake.origins()
+        if origins is not None and tried:
+            # Of a replay that was killed between landing and marking.
+            landed = kept.join(origins, ORIGIN, "left_semi")
+            before = landed.count()
+            if before:
+                lake.mark(landed)
+                waiting = kept.join(origins, ORIGIN, "left_anti").persist(StorageLevel.DISK_ONLY)
+        found = lake.add(waiting, replayed=True) if tried > before else Landed(0, 0)
+        return Replayed(tried, before + found.events, found.dead_letters)
+    finally:
+        kept.unpersist()

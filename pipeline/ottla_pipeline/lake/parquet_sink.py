@@ -1,0 +1,177 @@
+"""The lake as Parquet files with a commit log: a batch is staged, committed by one rename, then published.
+
+Called by the jobs. Layout: `LAKE/event_date=2013-01-01/topic=flights.jfk/*.parquet`; records that are no
+events go to the dead-letter folder (`topic=…/*.parquet`).
+
+Why `foreachBatch` with a commit log of our own, and not Spark's file sink with its `_spark_metadata`: the
+sink writes straight into the visible folders, so after a crash the files of an unfinished batch stay there,
+and only Spark knows to skip them; DuckDB, pyarrow or a backup would count their records twice. Its manifest
+can never be trimmed, nor the folder compacted. And a sink has one output: dead letters would need a second
+query that reads every topic again, with its own idea of how far it is. Here events and dead letters become
+visible together (see `ottla_pipeline.lake.commits`).
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.lake import drift, rows
+from ottla_pipeline.lake.commits import REPLAYED, Commit, CommitLog
+from ottla_pipeline.lake.config import LakeConfig
+from ottla_pipeline.lake.files import Files
+from ottla_pipeline.lake.manifest import Manifest, gather
+from ottla_pipeline.lake.sink import Landed, persisted, query_id
+
+ADDED = "added"
+BATCH = "batch"
+
+
+class ParquetLake:
+    """One lake, as its job and its commands write to it."""
+
+    def __init__(self, spark: SparkSession, config: LakeConfig, registry: Schemas | None) -> None:
+        self.spark = spark
+        self.files = Files(spark)
+        self.log = CommitLog(self.files, config.sink.path, config.sink.dead_letters_path)
+        self._config = config
+        self._registry = registry
+
+    def check_owner(self) -> None:
+        """Refuses a lake that another checkpoint has filled: all its records would land a second time."""
+        owner, ours = self.log.owner(), query_id(self.files, self._config.checkpoint)
+        if owner is not None and owner != ours:
+            raise CannotBegin(
+                f"{self.log.lake} holds batches of another checkpoint (query {owner}); "
+                f"{self._config.checkpoint} {'is new' if ours is None else f'is that of query {ours}'}. "
+                "Records would land twice. Use the lake's own checkpoint, or a new lake and checkpoint."
+            )
+        self.log.recover()
+
+    # -- Writing --
+
+    def land(self, records: DataFrame, batch_id: int) -> Landed | None:
+        """Commits one batch and publishes it; None if that had been done before.
+
+        Kafka is read once, and a second time only when the batch holds dead letters, which is cheaper than to
+        keep every batch in memory for the case that it does; it is kept where it has to be looked at first.
+        """
+        known = self.log.find(batch_id)
+        if known is not None:
+            self.log.publish(known)
+            return None
+        with persisted(records, self._config) as batch:
+            return self._write(batch, BATCH, batch_id)
+
+    def add(self, records: DataFrame, *, replayed: bool) -> Landed:
+        """Lands records that the lake has not: from a backfill, or (`replayed`) from its own dead letters, of
+        which the good ones are marked and the others stay what they are. One commit, or none if it is empty.
+        The records are read several times."""
+        return self._write(records, ADDED, None, replayed=replayed)
+
+    def _write(
+        self, records: DataFrame, kind: str, batch_id: int | None, *, replayed: bool = False
+    ) -> Landed:
+        query = query_id(self.files, self._config.checkpoint)
+        assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
+        sequence = self.log.next_sequence()
+        name = Commit(query, batch_id, 0, 0, (), kind=kind, sequence=sequence).name
+        staged_events, staged_dead = self.log.stage(name)
+        plans = rows.plans_of(self.spark, self._config, self._registry, records)
+        target = rows.table_schema(self.schema(), plans)
+        judged = rows.judged(records, plans, target, self._config)
+        counts = Observation()
+        bad = sf.col("reason").isNotNull()
+        counted = judged.observe(counts, sf.count_if(~bad).alias("events"), sf.count_if(bad).alias("bad"))
+        # One writer for each folder: a batch adds one file to it, however many partitions the topic has.
+        by_folder = rows.events(counted, target).repartition(rows.EVENT_DATE, rows.TOPIC)
+        by_folder.write.partitionBy(rows.EVENT_DATE, rows.TOPIC).parquet(staged_events)
+        found = counts.get
+        if replayed:
+            good = judged.where(~bad).select("topic", "partition", "offset")
+            if found["events"]:
+                marks = good.withColumn("replayed_at", sf.current_timestamp())
+                marks.coalesce(1).write.parquet(f"{staged_dead}/{REPLAYED}")
+        elif found["bad"]:
+            rows.dead_letters(judged).repartition("topic").write.partitionBy("topic").parquet(staged_dead)
+        landed = Landed(found["events"], found["bad"])
+        if batch_id is None and not found["events"] and (replayed or not found["bad"]):
+            self.log.stage(name)
+            return landed
+        commit = Commit(
+            query,
+            batch_id,
+            landed.events,
+            0 if replayed else landed.dead_letters,
+            self.log.moves(name),
+            schema=target.jsonValue(),
+            kind=kind,
+            sequence=sequence,
+            lake=self.log.lake,
+            dead_letters_root=self.log.dead_letters,
+        )
+        self.log.commit(commit)
+        self.log.publish(commit)
+        return Landed(landed.events, landed.dead_letters, len(commit.moves))
+
+    # -- Reading --
+
+    def schema(self) -> StructType | None:
+        """The event columns that the lake has."""
+        found = [StructType.fromJson(dict(schema)) for schema in self.log.schemas()]
+        return reduce(drift.merged_struct, found) if found else None
+
+    def manifest(self) -> Manifest:
+        return manifest_of(self.log)
+
+    def origins(self) -> DataFrame | None:
+        """Topic, partition and offset of each event in the lake; None if it is empty."""
+        files = [f"{self.log.lake}/{file}" for file in self.manifest().files()]
+        if not files:
+            return None
+        columns = "kafka_partition INT, kafka_offset BIGINT, event_date DATE, topic STRING"
+        found = self.spark.read.schema(columns).option("basePath", self.log.lake).parquet(*files)
+        return found.select("topic", *partition_and_offset())
+
+    def dead_letters(self, *, with_replayed: bool = False) -> DataFrame | None:
+        """The dead letters, those that were replayed left out if not asked for; None if there are none."""
+        if not any(name.startswith("topic=") for name in self.files.names(self.log.dead_letters)):
+            return None
+        columns = (
+            "reason STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
+            "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, topic STRING"
+        )
+        found = self.spark.read.schema(columns).parquet(self.log.dead_letters)
+        marks = f"{self.log.dead_letters}/{REPLAYED}"
+        if with_replayed or not self.files.names(marks):
+            return found
+        marked = self.spark.read.schema("topic STRING, partition INT, offset BIGINT").parquet(marks)
+        return found.join(marked, ["topic", "partition", "offset"], "left_anti")
+
+    def mark(self, dead: DataFrame) -> None:
+        """Marks dead letters as replayed that were sent elsewhere, or had landed before."""
+        dead.select("topic", "partition", "offset", sf.current_timestamp().alias("replayed_at")).coalesce(
+            1
+        ).write.mode("append").parquet(f"{self.log.dead_letters}/{REPLAYED}")
+
+
+def partition_and_offset() -> tuple[Column, Column]:
+    """The origin columns under Kafka's names."""
+    return sf.col(rows.ORIGIN[0]).alias("partition"), sf.col(rows.ORIGIN[1]).alias("offset")
+
+
+def manifest_of(log: CommitLog) -> Manifest:
+    """The log as any reader would read it, through Hadoop's file system."""
+    folder = f"{log.lake}/_commits"
+
+    def text(name: str) -> str:
+        if not log.files.exists(f"{folder}/{name}"):
+            raise FileNotFoundError(name)
+        return log.files.read(f"{folder}/{name}")
+
+    return gather(lambda: log.files.names(folder), text)

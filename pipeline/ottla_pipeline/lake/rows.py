@@ -1,0 +1,205 @@
+"""A batch's records as rows of the lake: decoded, fitted to the table, with where and when they belong.
+
+Called by both sinks, and by the commands that add records later. Pure column expressions, but for `plans_of`,
+which asks the registry and, where more than one schema may be in a batch, reads the batch once to see which.
+
+A record is an event when it can be decoded, has a non-empty id and a readable time (where the configuration
+names such fields), and fits the table's columns. Every other record is a dead letter with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from ottla_pipeline.completeness.columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
+from ottla_pipeline.decoding import Plan, decode, plan, writer_ids
+from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
+from ottla_pipeline.decoding.formats import JsonFormat
+from ottla_pipeline.decoding.json_values import not_a
+from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.lake import drift
+from ottla_pipeline.lake.config import EventConfig, LakeConfig
+
+EVENT_DATE = "event_date"
+TOPIC = "topic"
+# Where a record came from, kept with every event: what an auditor asks for first.
+ORIGIN = ("kafka_partition", "kafka_offset", "kafka_timestamp")
+# By whom and when it was produced, for the audit; null for producers that are not audited.
+PRODUCED = (PRODUCER, PRODUCED_AT, PRODUCED_NUMBER)
+RESERVED = frozenset({EVENT_DATE, TOPIC, *ORIGIN, *PRODUCED})
+DEAD_LETTERS = ("reason", "partition", "offset", "timestamp", "key", "value", "headers")
+MILLIS = (-62_135_596_800_000, 253_402_300_799_999)  # of the years 1 to 9999
+_EMPTY = StructType([])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """How the records of a topic are read (of all topics, if it is None); `problem`: why none can be."""
+
+    topic: str | None
+    how: Plan = field(default_factory=lambda: Plan("none", _EMPTY))
+    problem: str | None = None
+
+    @property
+    def fields(self) -> StructType:
+        return self.how.fields
+
+
+def plans_of(
+    spark: SparkSession, config: LakeConfig, registry: Schemas | None, records: DataFrame
+) -> list[TopicPlan]:
+    """The plans for a batch. Reads it unless all its records are read alike."""
+    if isinstance(config.format, JsonFormat):
+        return [plan_of(spark, config, registry, None)]
+    by_topic = writer_ids(records)
+    return [plan_of(spark, config, registry, topic, ids) for topic, ids in sorted(by_topic.items())]
+
+
+def plan_of(
+    spark: SparkSession,
+    config: LakeConfig,
+    registry: Schemas | None,
+    topic: str | None,
+    ids: set[int] | frozenset[int] = frozenset(),
+) -> TopicPlan:
+    """One topic's plan; with a problem in place of a plan when its schema is not usable."""
+    try:
+        how = plan(spark, config.format, topic=topic or "", registry=registry, ids=ids)
+        check(how.fields, config.event)
+    except SchemaUnusable as error:
+        return TopicPlan(topic, problem=str(error))
+    return TopicPlan(topic, how)
+
+
+def check(fields: StructType, event: EventConfig) -> None:
+    """SchemaUnusable when the lake cannot have such columns, or the id or time is not among them."""
+    taken = sorted(RESERVED & {name.lower() for name in fields.names})
+    if taken:
+        raise SchemaUnusable(f"field {taken[0]!r}: the lake has a column of that name; rename the field")
+    lowered = [name.lower() for name in fields.names]
+    twice = sorted({name for name in lowered if lowered.count(name) > 1})
+    if twice:
+        raise SchemaUnusable(f"field {twice[0]!r} is there twice, but for upper and lower case")
+    times = (TimestampType, TimestampNTZType, DateType, LongType, StringType)
+    for name, kinds, allowed in (
+        (event.id, (StringType,), "string"),
+        (event.time, times, "timestamp, date, long (milliseconds since 1970) or string (ISO 8601)"),
+    ):
+        if name is None:
+            continue
+        found = type_at(fields, name)
+        if found is None:
+            raise SchemaUnusable(f"the schema lacks {name!r}, which is to be the event's id or time")
+        if not isinstance(found, kinds):
+            raise SchemaUnusable(f"field {name!r} must be {allowed}, not {found.simpleString()}")
+
+
+def type_at(fields: StructType, path: str) -> DataType | None:
+    found: DataType = fields
+    for part in path.split("."):
+        if not isinstance(found, StructType) or part not in found.names:
+            return None
+        found = found[part].dataType
+    return found
+
+
+def table_schema(table: StructType | None, plans: Sequence[TopicPlan]) -> StructType:
+    """The event columns of the table after this batch."""
+    known = StructType([f for f in (table or _EMPTY).fields if f.name.lower() not in RESERVED])
+    return reduce(lambda found, each: drift.merged_struct(found, each.fields), plans, known)
+
+
+def judged(
+    records: DataFrame, plans: Sequence[TopicPlan], target: StructType, config: LakeConfig
+) -> DataFrame:
+    """Kafka's columns, `event` as the table takes it, `reason` (null for an event), the event's date."""
+    parts = [_judged(records, each, target, config) for each in plans]
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _judged(records: DataFrame, each: TopicPlan, target: StructType, config: LakeConfig) -> DataFrame:
+    if each.topic is not None:
+        records = records.where(sf.col("topic") == each.topic)
+    if each.problem is not None:
+        return records.withColumns(
+            {
+                "event": sf.lit(None).cast(target),
+                "reason": sf.lit(each.problem),
+                EVENT_DATE: sf.lit(None).cast("date"),
+            }
+        )
+    decoded = decode(records, each.how, config.strings if each.how.kind != "avro" else ())
+    event, said = sf.col("event"), sf.col("reason")
+    time, time_problem = _time(each.fields, config.event.time)
+    reason = sf.when(said.isNotNull(), said)
+    if config.event.id is not None:
+        identity = _at(event, config.event.id)
+        reason = reason.when(sf.coalesce(identity, sf.lit("")) == "", f"missing {config.event.id}")
+    if time_problem is not None:
+        reason = reason.when(time_problem.isNotNull(), time_problem)
+    fitted = drift.fit(event, each.fields, target)
+    if fitted.conflict is not None:
+        reason = reason.when(fitted.conflict.isNotNull(), fitted.conflict)
+    return decoded.withColumns({"event": fitted.value, "reason": reason, EVENT_DATE: sf.to_date(time)})
+
+
+def _at(event: Column, path: str) -> Column:
+    return reduce(lambda found, part: found[part], path.split("."), event)
+
+
+def _time(fields: StructType, path: str | None) -> tuple[Column, Column | None]:
+    """An event's time as a timestamp, and why it has none."""
+    if path is None:
+        return sf.col("timestamp"), None
+    raw = _at(sf.col("event"), path)
+    kind = type_at(fields, path)
+    if isinstance(kind, LongType):
+        # What is out of this range would end the batch with an overflow.
+        time = sf.when(raw.between(*MILLIS), sf.timestamp_millis(raw))
+    elif isinstance(kind, StringType):
+        time = sf.try_to_timestamp(raw)
+    else:
+        time = raw.cast("timestamp")
+    problem = (
+        sf.when(raw.isNull(), f"missing {path}")
+        .when(time.isNull(), not_a(path, "a timestamp"))
+        # Beyond these years a timestamp cannot be read back by Python and most others.
+        .when(~sf.year(time).between(1, 9999), f"{path} out of range")
+    )
+    return time, problem
+
+
+def events(rows: DataFrame, target: StructType) -> DataFrame:
+    """The events of `judged`'s result: typed fields, origin, and the columns the lake is partitioned by."""
+    return rows.where(sf.col("reason").isNull()).select(
+        *(sf.col("event")[name].alias(name) for name in target.names),
+        sf.col("partition").alias(ORIGIN[0]),
+        sf.col("offset").alias(ORIGIN[1]),
+        sf.col("timestamp").alias(ORIGIN[2]),
+        *_produced(),
+        EVENT_DATE,
+        TOPIC,
+    )
+
+
+def dead_letters(rows: DataFrame) -> DataFrame:
+    """The other records of `judged`'s result: the reason, their origin and their bytes as they were."""
+    return rows.where(sf.col("reason").isNotNull()).select(*DEAD_LETTERS, *_produced(), TOPIC)
+
+
+def _produced() -> list[Column]:
+    return [column.alias(name) for name, column in produced_columns(sf.col("headers")).items()]
