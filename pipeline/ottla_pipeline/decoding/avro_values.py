@@ -76,7 +76,7 @@ def decode_framed(
     for number, problem in sorted(problems.items()):
         reason = reason.when(identity == number, problem)
     known = identity.isin(*writers) if writers else sf.lit(False)
-    unknown = sf.concat(sf.lit("unknown schema id "), identity.cast("string"))
+    unknown = sf.concat(sf.lit(f"{framing.UNKNOWN_SCHEMA} "), identity.cast("string"))
     reason = reason.when(~known, unknown)
     if writers:
         told = sf.concat(sf.lit("schema id "), identity.cast("string"), sf.lit(f": {UNREADABLE}"))

@@ -12,6 +12,7 @@ MAGIC = 0
 HEADER_BYTES = 5
 
 NO_VALUE = "no value"
+UNKNOWN_SCHEMA = "unknown schema id"
 NOT_FRAMED = "no schema id: not in the registry's framing"
 
 

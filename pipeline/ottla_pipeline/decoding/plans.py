@@ -1,7 +1,7 @@
 """What is needed to decode records of one format, gathered once a batch; and the decoding itself.
 
 Called by jobs: `plan` (asks the registry), then `decode` (pure). Readers of streams without `foreachBatch`
-plan once, for `registered_ids`, and plan anew when they meet a reason of `unknown schema id`.
+plan once, for `registered_ids`, and anew when they meet a reason that begins with `framing.UNKNOWN_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def plan(
         except SchemaUnusable as error:
             problems[number] = f"schema id {number}: {error}"
         except NotRegistered:
-            problems[number] = f"unknown schema id {number}"
+            problems[number] = f"{framing.UNKNOWN_SCHEMA} {number}"
     return Plan(form.type, fields, reader, framed, writers, problems)
 
 
@@ -134,7 +134,7 @@ def _decode_json_schema(records: DataFrame, how: Plan, strings: Sequence[str]) -
     for each, problem in sorted(how.problems.items()):
         reason = reason.when(identity == each, problem)
     known = identity.isin(*how.writers) if how.writers else sf.lit(False)
-    reason = reason.when(~known, sf.concat(sf.lit("unknown schema id "), identity.cast("string")))
+    reason = reason.when(~known, sf.concat(sf.lit(f"{framing.UNKNOWN_SCHEMA} "), identity.cast("string")))
     reason = reason.when(sf.col("_invalid").isNotNull(), sf.col("_invalid")).otherwise(sf.col("reason"))
     told = parsed.withColumn("reason", reason)
     return told.withColumn("event", sf.when(sf.col("reason").isNull(), sf.col("event"))).drop(

@@ -112,7 +112,7 @@ class DeltaLake:
         plans = rows.plans_of(self.spark, self._config, self._registry, batch)
         if not self._per_topic:
             return [(self._root, rows.table_schema(self.schema(self._root), plans), plans)]
-        if plans and plans[0].topic is None:  # all topics are read alike, into a table each
+        if plans[0].topic is None:  # all topics are read alike, into a table each
             topics = sorted(row["topic"] for row in batch.select("topic").distinct().collect())
             plans = [TopicPlan(topic, plans[0].how, plans[0].problem) for topic in topics]
         made = []
@@ -145,8 +145,8 @@ class DeltaLake:
             self._append(rows.events(counted, target), path, options)
             events += counts.get["good"]
             dead += counts.get["bad"]
-        if replayed or not (dead or again) or (again and self._has(self._dead, options)):
-            return Landed(events, dead) if written else None
+        if not tables or replayed or not (dead or again) or (again and self._has(self._dead, options)):
+            return Landed(events, dead) if written or not tables else None
         found = [rows.dead_letters(rows.judged(batch, p, target, self._config)) for _, target, p in tables]
         letters = found[0]
         for other in found[1:]:

@@ -66,6 +66,8 @@ def plans_of(
     if isinstance(config.format, JsonFormat):
         return [plan_of(spark, config, registry, None)]
     by_topic = writer_ids(records)
+    if not by_topic:
+        return [TopicPlan(None, problem="there are no records")]
     return [plan_of(spark, config, registry, topic, ids) for topic, ids in sorted(by_topic.items())]
 
 
