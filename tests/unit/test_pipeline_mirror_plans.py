@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,17 @@ def test_a_configuration_says_all_that_tasks_and_spark_need() -> None:
     assert options["kafka.bootstrap.servers"] == "east:9092"
     assert (options["kafka.isolation.level"], options["failOnDataLoss"]) == ("read_committed", "true")
     assert "minPartitions" not in options
+
+
+def test_executors_are_sent_certificates_and_not_the_names_of_the_drivers_files(tmp_path: Path) -> None:
+    names = ("ca", "certificate", "key")
+    for name in names:
+        (tmp_path / name).write_text(f"-----{name}-----")
+    tls = {name: str(tmp_path / name) for name in names}
+    config = validate(raw(target={"alias": "west", "bootstrap": "w:1", "tls": tls}), MirrorConfig, "m.yaml")
+    settings = dict(config.target_of().settings)
+    assert {settings[f"ssl.{name}.pem"] for name in names} == {f"-----{name}-----" for name in names}
+    assert str(tmp_path) not in repr(config.target_of())
 
 
 @pytest.mark.parametrize(

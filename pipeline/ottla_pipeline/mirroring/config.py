@@ -13,8 +13,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -120,7 +122,7 @@ class MirrorConfig(JobConfig, TopicsConfig):
         limits = self.transaction
         return Target(
             self.mirror,
-            tuple(sorted(self.target.librdkafka().items())),
+            tuple(sorted(in_place(self.target.librdkafka()).items())),
             self.names,
             syncs_topic(self.mirror),
             Limits(limits.max_records, limits.max_bytes, round(seconds(limits.timeout) * 1000)),
@@ -138,6 +140,21 @@ class MirrorConfig(JobConfig, TopicsConfig):
             "includeHeaders": "true",
             "failOnDataLoss": str(self.data_loss == "fail").lower(),
         }
+
+
+PEM: Final = {
+    "ssl.ca.location": "ssl.ca.pem",
+    "ssl.certificate.location": "ssl.certificate.pem",
+    "ssl.key.location": "ssl.key.pem",
+}
+
+
+def in_place(settings: Mapping[str, str]) -> dict[str, str]:
+    """librdkafka's settings with the files' text in the place of their names: executors lack the files."""
+    return {
+        PEM.get(name, name): Path(value).read_text() if name in PEM else value
+        for name, value in settings.items()
+    }
 
 
 def seconds(interval: str) -> float:
