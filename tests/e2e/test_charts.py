@@ -62,6 +62,7 @@ def test_the_operators_chart_is_taken_by_the_api_server(
         ("charts/ottla", {"image": {"repo": "x"}}, "repo"),
         ("charts/ottla-cluster", {"replicas": 0}, "replicas"),
         ("charts/ottla-cluster", {"topics": [1]}, "topics"),
+        ("charts/ottla-cluster", {"schemaRegistry": {"image": {"tags": "1"}}}, "tags"),
     ],
 )
 def test_wrong_values_are_refused_by_name(
@@ -82,6 +83,7 @@ def test_a_cluster_with_everything_is_taken_by_the_api_server(
         "quotas": {"everybody": {"entity": {"user": "<default>"}, "limits": {"producerByteRate": 1e6}}},
         "consumerGroups": {"billing": {"maxLag": 10}},
         "pipelines": {"lake": {"job": "lake", "storage": {"size": "1Gi"}, "config": {"any": {"thing": [1]}}}},
+        "schemaRegistry": {"enabled": True, "kafkaConfigSecret": "login"},
     }
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(values))
@@ -91,7 +93,8 @@ def test_a_cluster_with_everything_is_taken_by_the_api_server(
     )
     names = kube.kubectl("apply", "--dry-run=server", "-o", "name", "-f", "-", text=text).split()
     kinds = {name.split(".")[0] for name in names}
-    assert kinds == {"brokercluster", "topic", "quota", "consumergroup", "pipeline"}
+    ours = {"brokercluster", "topic", "quota", "consumergroup", "pipeline"}
+    assert kinds == ours | {"deployment", "service/x-schema-registry"}
 
 
 _SAMPLES = ROOT / "manifests/samples"
