@@ -8,14 +8,26 @@ anything. Quick afterwards.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import click
 
-from ottla_pipeline.spark import JavaMissing, build_session, jar_list, prefetched_jars, spark_jars
+from ottla_pipeline.spark import (
+    JavaMissing,
+    build_session,
+    ivy_home,
+    jar_list,
+    prefetched_jars,
+    spark_jars,
+)
+
+SYSTEMS_AUTHORITIES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def prefetch() -> list[str]:
@@ -41,8 +53,30 @@ def into_spark(jars: list[str]) -> None:
         shutil.copy(jar, spark_jars())
 
 
+def trust_what_the_system_trusts(store: Path) -> None:
+    """Java has authorities of its own, an image that is built behind somebody's proxy the system's alone:
+    write these to `store`, and have every Java that is started from here on believe them."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    if not SYSTEMS_AUTHORITIES.is_file():
+        return
+    known = x509.load_pem_x509_certificates(SYSTEMS_AUTHORITIES.read_bytes())
+    named = [pkcs12.PKCS12Certificate(one, f"{number}".encode()) for number, one in enumerate(known)]
+    password = "changeit"
+    encryption = serialization.BestAvailableEncryption(password.encode())
+    store.parent.mkdir(parents=True, exist_ok=True)
+    store.write_bytes(pkcs12.serialize_java_truststore(named, encryption))
+    settings = {"": store, "Type": "PKCS12", "Password": password}
+    options = (f"-Djavax.net.ssl.trustStore{name}={value}" for name, value in settings.items())
+    os.environ["JAVA_TOOL_OPTIONS"] = " ".join(options)
+
+
 def main(arguments: Sequence[str]) -> int:
     try:
+        if "--into-spark" in arguments:
+            trust_what_the_system_trusts(ivy_home() / "authorities.p12")
         jars = prefetch()
     except JavaMissing as error:
         click.echo(f"prefetch: {error}", err=True)
