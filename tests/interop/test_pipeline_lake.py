@@ -27,6 +27,7 @@ from tests.interop.one_broker import one_broker
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
+SMALL = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
 SINKS = ("parquet", "delta", "delta-one")
 
 
@@ -36,7 +37,7 @@ def spark() -> Iterator[SparkSession]:
         check_java()
     except JavaMissing as missing:
         pytest.skip(str(missing))
-    session = build_session("ottla-lake", extra={"spark.sql.shuffle.partitions": "2", **lake.SESSION})
+    session = build_session("ottla-lake", extra={**SMALL, **lake.SESSION})
     yield session
     session.stop()
 
@@ -109,6 +110,10 @@ def test_events_and_dead_letters_land_once_and_late_ones_in_their_own_partition(
     places |= {(row["topic"], row["partition"], row["offset"]) for row in dead}
     assert len(places) == 20 + len(BAD)
     assert line.land(spark) == []
+    line.send(line.topics[1], [b"no event is in this batch"])
+    (said,) = line.land(spark)
+    assert "0 events landed, 1 dead letters" in said
+    line.complete()
 
 
 def test_a_field_that_is_new_lands_and_one_of_another_type_is_a_dead_letter(

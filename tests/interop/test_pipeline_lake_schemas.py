@@ -25,6 +25,7 @@ from tests.interop.one_broker import OneBroker, one_broker
 from tests.interop.registries import Registry
 
 pytestmark = pytest.mark.timeout(600)
+SMALL = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
 COLUMNS = ("id", "at", "lines", "address", "marks")
 
 
@@ -34,7 +35,7 @@ def spark() -> Iterator[SparkSession]:
         check_java()
     except JavaMissing as missing:
         pytest.skip(str(missing))
-    session = build_session("ottla-lake-schemas", extra={"spark.sql.shuffle.partitions": "2", **lake.SESSION})
+    session = build_session("ottla-lake-schemas", extra={**SMALL, **lake.SESSION})
     yield session
     session.stop()
 

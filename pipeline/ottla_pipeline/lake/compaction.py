@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Observation, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     DateType,
     IntegerType,
@@ -94,15 +93,14 @@ def compact_parquet(lake: ParquetLake, wanted: Compaction) -> Compacted:
     commit = Commit(owner, None, 0, 0, (), kind=KIND, sequence=log.next_sequence())
     staged, _ = log.stage(commit.name)
     read = lake.spark.read.schema(columns(schema)).option("basePath", log.lake).parquet(*chosen)
-    counts = Observation()
-    counted = read.observe(counts, sf.count(sf.lit(1)).alias("rows"))
-    by_folder = counted.repartition(rows.EVENT_DATE, rows.TOPIC)
+    by_folder = read.repartition(rows.EVENT_DATE, rows.TOPIC)
     by_folder.write.partitionBy(rows.EVENT_DATE, rows.TOPIC).parquet(staged)
     moves = log.moves(commit.name)
     written = lake.spark.read.schema(columns(schema)).parquet(*(move.source for move in moves)).count()
-    if written != counts.get["rows"]:
+    held = read.count()
+    if written != held:
         log.stage(commit.name)
-        raise RowsDiffer(f"{log.lake}: {counts.get['rows']:,} rows were read, and {written:,} written")
+        raise RowsDiffer(f"{log.lake}: {held:,} rows were read, and {written:,} written")
     done = Commit(
         owner,
         None,

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
@@ -25,7 +25,7 @@ from ottla_pipeline.lake import rows
 from ottla_pipeline.lake.config import DeltaSink, LakeConfig
 from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.rows import TopicPlan
-from ottla_pipeline.lake.sink import Landed, persisted, query_id
+from ottla_pipeline.lake.sink import Counts, Landed, persisted, query_id
 
 APP = "ottla-lake:"
 PLANS = "ottla-plans"
@@ -139,12 +139,11 @@ class DeltaLake:
                 continue
             written += 1
             judged = rows.judged(batch, plans, target, self._config)
-            counts = Observation()
-            bad = sf.col("reason").isNotNull()
-            counted = judged.observe(counts, sf.count_if(~bad).alias("good"), sf.count_if(bad).alias("bad"))
-            self._append(rows.events(counted, target), path, options)
-            events += counts.get["good"]
-            dead += counts.get["bad"]
+            counts = Counts(judged)
+            self._append(rows.events(counts.counted, target), path, options)
+            landed = counts.landed()
+            events += landed.events
+            dead += landed.dead_letters
         if not tables or replayed or not (dead or again) or (again and self._has(self._dead, options)):
             return Landed(events, dead) if written or not tables else None
         found = [rows.dead_letters(rows.judged(batch, p, target, self._config)) for _, target, p in tables]

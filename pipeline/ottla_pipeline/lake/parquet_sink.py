@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
@@ -26,7 +26,7 @@ from ottla_pipeline.lake.commits import REPLAYED, Commit, CommitLog
 from ottla_pipeline.lake.config import LakeConfig
 from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.manifest import Manifest, gather
-from ottla_pipeline.lake.sink import Landed, persisted, query_id
+from ottla_pipeline.lake.sink import Counts, Landed, persisted, query_id
 
 ADDED = "added"
 BATCH = "batch"
@@ -85,22 +85,19 @@ class ParquetLake:
         plans = rows.plans_of(self.spark, self._config, self._registry, records)
         target = rows.table_schema(self.schema(), plans)
         judged = rows.judged(records, plans, target, self._config)
-        counts = Observation()
-        bad = sf.col("reason").isNotNull()
-        counted = judged.observe(counts, sf.count_if(~bad).alias("events"), sf.count_if(bad).alias("bad"))
+        counts = Counts(judged)
         # One writer for each folder: a batch adds one file to it, however many partitions the topic has.
-        by_folder = rows.events(counted, target).repartition(rows.EVENT_DATE, rows.TOPIC)
+        by_folder = rows.events(counts.counted, target).repartition(rows.EVENT_DATE, rows.TOPIC)
         by_folder.write.partitionBy(rows.EVENT_DATE, rows.TOPIC).parquet(staged_events)
-        found = counts.get
+        landed = counts.landed()
         if replayed:
-            good = judged.where(~bad).select("topic", "partition", "offset")
-            if found["events"]:
+            good = judged.where(sf.col("reason").isNull()).select("topic", "partition", "offset")
+            if landed.events:
                 marks = good.withColumn("replayed_at", sf.current_timestamp())
                 marks.coalesce(1).write.parquet(f"{staged_dead}/{REPLAYED}")
-        elif found["bad"]:
+        elif landed.dead_letters:
             rows.dead_letters(judged).repartition("topic").write.partitionBy("topic").parquet(staged_dead)
-        landed = Landed(found["events"], found["bad"])
-        if batch_id is None and not found["events"] and (replayed or not found["bad"]):
+        if batch_id is None and not landed.events and (replayed or not landed.dead_letters):
             self.log.stage(name)
             return landed
         commit = Commit(

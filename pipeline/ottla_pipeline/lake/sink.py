@@ -6,16 +6,20 @@ Called by the sinks and the jobs.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as sf
 
 from ottla_pipeline.decoding.formats import JsonFormat
 from ottla_pipeline.lake.config import DeltaSink, LakeConfig
 from ottla_pipeline.lake.files import Files
+
+OBSERVED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,31 @@ class Landed:
     events: int
     dead_letters: int
     files: int | None = None
+
+
+class Counts:
+    """Counts the events and the dead letters of a batch while it is written."""
+
+    def __init__(self, judged: DataFrame) -> None:
+        self._observation = Observation()
+        bad = sf.col("reason").isNotNull()
+        self._columns = (sf.count_if(~bad).alias("events"), sf.count_if(bad).alias("bad"))
+        self._judged = judged
+        self.counted = judged.observe(self._observation, *self._columns)
+
+    def landed(self) -> Landed:
+        """Once `counted` has been written. Spark loses what was observed where a plan gave no rows, and its
+        own `get` waits for that without end: so it is counted anew if it does not come."""
+        until = time.monotonic() + OBSERVED_S
+        java: Any = self._observation._jo
+        while not java.future().isCompleted() and time.monotonic() < until:
+            time.sleep(0.01)
+        if java.future().isCompleted():
+            found = self._observation.get
+            return Landed(found["events"], found["bad"])
+        row = self._judged.agg(*self._columns).first()
+        assert row is not None, "an aggregate without keys has one row"
+        return Landed(row["events"], row["bad"])
 
 
 class Lake(Protocol):
