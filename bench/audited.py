@@ -43,6 +43,8 @@ def run(producer: Any, records: int, **more: Any) -> tuple[float, float]:
         if number % 100 == 0:
             producer.poll(0)
     assert producer.flush(120) == 0
+    if isinstance(producer, AuditedProducer):
+        assert producer.close()
     return cpu_s() - cpu, time.monotonic() - began
 
 

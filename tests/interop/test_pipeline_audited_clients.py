@@ -176,15 +176,17 @@ def test_a_full_queue_takes_no_number(broker: OneBroker) -> None:
     )
 
 
-def test_what_is_not_delivered_is_not_counted(broker: OneBroker) -> None:
+@pytest.mark.parametrize("callback", [True, False])
+def test_what_is_not_delivered_is_not_counted(broker: OneBroker, callback: bool) -> None:
     line = Line(broker.bootstrap)
     config = {"bootstrap.servers": line.bootstrap, "message.max.bytes": 2_000_000}
     failed: list[Any] = []
+    told = {"on_delivery": lambda error, _: failed.append(error)} if callback else {}
     with AuditedProducer(config, audit=line.options()) as producer:
         for size in (10, 1_500_000, 20):  # the broker takes a megabyte at most
-            producer.produce(line.topic, b"x" * size, on_delivery=lambda error, _: failed.append(error))
+            producer.produce(line.topic, b"x" * size, **told)
             producer.flush(30)
-    assert [error is not None for error in failed] == [False, True, False]
+    assert [error is not None for error in failed] == ([False, True, False] if callback else [])
     line.assert_told_is_held(2)
     assert max(window["failed"] for event in line.events() for window in event["windows"]) == 1
 

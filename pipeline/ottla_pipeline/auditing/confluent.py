@@ -12,9 +12,9 @@ that; in a transaction, when the transaction is committed. With acks=0 librdkafk
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial as bind
+from time import time_ns
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -33,6 +33,10 @@ _NOT_SHARED = frozenset(
         *("stats_cb", "throttle_cb", "on_delivery", "dr_cb", "dr_msg_cb", "partitioner_cb"),
     }
 )
+
+
+# As a plain function: looking it up through super() takes as long as what it does.
+_produce: Any = Producer.produce
 
 
 class _Publisher:
@@ -92,7 +96,7 @@ class AuditedProducer(Producer):
     ) -> None:
         then = on_delivery or callback or self._on_delivery
         with self._lock:
-            now_ms = time.time_ns() // 1_000_000
+            now_ms = time_ns() // 1_000_000
             window = self._current.get(topic)
             if window is None or now_ms >= window.end_ms:
                 if self._reporter.closed:
@@ -108,14 +112,9 @@ class AuditedProducer(Producer):
             if headers:
                 ours += headers.items() if isinstance(headers, Mapping) else headers
             if not self._counter.in_transaction:
-                then = bind(self._delivered, window, number, then)
+                then = bind(self._delivered, window, number, then)  # a report brings no headers along
             # Its callbacks come from poll and flush alone. If it raises, the number goes to the next record.
-            if then is None:
-                super().produce(topic, value, key, partition, timestamp=timestamp, headers=ours)
-            else:
-                super().produce(
-                    topic, value, key, partition, on_delivery=then, timestamp=timestamp, headers=ours
-                )
+            _produce(self, topic, value, key, partition, then, then, timestamp, ours)
             window.sent = number + 1
 
     def produce_batch(

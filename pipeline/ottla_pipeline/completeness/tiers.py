@@ -45,12 +45,11 @@ def _source(config: AuditConfig, tier: TierConfig, subscribed: TopicsConfig) -> 
 
 
 def _prefixed(wanted: TopicsConfig, prefix: str) -> TopicsConfig:
-    if not prefix:
-        return wanted
+    """With anchors: Spark takes a topic in which the pattern is found anywhere."""
     if wanted.topics is not None:
         return TopicsConfig(topics=[prefix + name for name in wanted.topics])
     quoted = "".join(f"[{letter}]" if letter in ".-" else letter for letter in prefix)
-    return TopicsConfig(topic_pattern=f"{quoted}({wanted.topic_pattern})")
+    return TopicsConfig(topic_pattern=f"^{quoted}(?:{wanted.topic_pattern})$")
 
 
 def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFrame:
