@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from ottla_pipeline.mirroring.naming import Naming
 from ottla_pipeline.mirroring.syncs import SyncReader
 from ottla_pipeline.mirroring.target import Limits, Target, TopicFacts
-from ottla_pipeline.mirroring.tasks import transactions
+from ottla_pipeline.mirroring.tasks import mirror_partition, transactions
 from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
 from tests.interop.mirror_judge import SETTINGS, create, read
@@ -145,6 +145,29 @@ def test_every_record_is_translated_to_where_it_is(broker: OneBroker, place: Pla
         table = reader.catch_up()
     # 25 records to a transaction (two whole batches of ten, in fact), and its marker behind them.
     assert [table.translate("t", 0, n) for n in (0, 100, 119, 120, 299, 300)] == [0, 0, 19, 21, 208, 209]
+
+
+def test_a_task_reports_what_it_did_and_refuses_records_of_two_partitions(
+    broker: OneBroker, place: Place
+) -> None:
+    target, facts = place
+    (first,) = mirror_partition(target, {"t": facts}, {})(rows(range(60)))
+    (report,) = first.to_pylist()
+    assert (report["topic"], report["partition"], report["records"], report["transactions"]) == (
+        "t",
+        0,
+        60,
+        3,
+    )
+    assert report["newest_ms"] == BEGAN_MS + 59
+    owners = {("t", 0): report["worker"]}
+    (again,) = mirror_partition(target, {"t": facts}, owners)(rows(range(40, 80)))
+    assert (again.to_pylist()[0]["records"], again.to_pylist()[0]["skipped"]) == (20, 20)
+    assert there(broker, facts) == list(range(80))
+    mixed = rows(range(80, 90))[0]
+    other = mixed.set_column(1, "partition", pa.array([1] * 10, pa.int32()))
+    with pytest.raises(WriteFailed, match="needs a task of its own"):
+        list(mirror_partition(target, {"t": facts}, owners)([mixed, other]))
 
 
 def test_a_record_that_the_target_refuses_is_named(broker: OneBroker, place: Place) -> None:

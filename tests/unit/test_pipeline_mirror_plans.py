@@ -15,7 +15,7 @@ from ottla_pipeline.mirroring.groups import GroupsWanted, moves, translated
 from ottla_pipeline.mirroring.naming import Naming
 from ottla_pipeline.mirroring.positions import Position, PositionRefused, position_for
 from ottla_pipeline.mirroring.target import Limits, TopicFacts
-from ottla_pipeline.mirroring.tasks import transactions
+from ottla_pipeline.mirroring.tasks import Writers, transactions
 from ottla_pipeline.mirroring.topics import Topic, plan
 from ottla_pipeline.mirroring.translation import Lineage, Run, Sync, SyncKey, Table, slot_of
 
@@ -124,6 +124,14 @@ def test_transactions_hold_all_records_in_order_within_their_limits(
         records = sum(batch.num_rows for batch in chunk)
         assert 0 < records <= records_max
         assert records == 1 or sum(batch.nbytes for batch in chunk) <= bytes_max
+
+
+def test_a_worker_keeps_the_writer_of_a_partition_that_nobody_else_has_written_since() -> None:
+    target = validate(raw(), MirrorConfig, "m.yaml").target_of()
+    writers = Writers()
+    first = writers.get(target, FACTS["orders"], 0, None)
+    assert writers.get(target, FACTS["orders"], 0, writers.worker) is first
+    assert writers.get(target, FACTS["orders"], 0, "another") is not first
 
 
 def raw(**more: Any) -> dict[str, Any]:

@@ -88,13 +88,15 @@ def land(
 ) -> Callable[[DataFrame, int], None]:
     """The function for `foreachBatch`."""
     target = config.target_of()
+    owners: dict[tuple[str, int], str] = {}
 
     def mirror(records: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         # The batch was planned before: every partition that it has is among those that there are now.
         facts = topics.refresh()
         columns = records.withColumn("timestamp", sf.unix_millis("timestamp")).select(*COLUMNS)
-        rows = columns.mapInArrow(mirror_partition(target, facts), REPORT_SCHEMA).collect()
+        rows = columns.mapInArrow(mirror_partition(target, facts, dict(owners)), REPORT_SCHEMA).collect()
+        owners.update({(row["topic"], row["partition"]): row["worker"] for row in rows})
         figures.add(rows, time.time())
         context.say(told(batch_id, rows, time.monotonic() - began))
 

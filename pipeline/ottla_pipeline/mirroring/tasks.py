@@ -3,8 +3,9 @@
 Called by the job through `mapInArrow`; runs in Spark's Python workers. Spark's Kafka source gives each source
 partition to one task (the job sets no `minPartitions`), and the task checks that it is so.
 
-A worker keeps the writers that it opened, for the next batch: to open one costs a connection, two round trips
-and a fencing. Another worker that opens the same one fences it, which it notices at its next transaction.
+A worker keeps the writers that it opened, for the next batch: to open one costs a connection and some round
+trips. Who wrote a partition last is known to the driver, which tells each batch: any other worker's writer
+has been fenced since, and is thrown away rather than tried.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from ottla_pipeline.mirroring.target import Limits, Target, TopicFacts
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
@@ -26,20 +28,29 @@ WRITERS_MAX: Final = 16
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 REPORT_SCHEMA: Final = (
     "topic STRING, partition INT, records BIGINT, bytes BIGINT, skipped BIGINT, looped BIGINT, "
-    "transactions BIGINT, read_s DOUBLE, produce_s DOUBLE, commit_s DOUBLE, newest_ms BIGINT"
+    "transactions BIGINT, read_s DOUBLE, produce_s DOUBLE, commit_s DOUBLE, newest_ms BIGINT, worker STRING"
 )
 
 
+Owners = Mapping[tuple[str, int], str]
+"""Which worker wrote a source partition last."""
+
+
 class Writers:
-    """The open writers of one worker process, the ones used last."""
+    """The open writers of one worker process, the ones used last. `worker` is what it calls itself."""
 
     def __init__(self) -> None:
+        self.worker = uuid4().hex
         self._open: OrderedDict[tuple[Target, TopicFacts, int], PartitionWriter] = OrderedDict()
 
-    def get(self, target: Target, facts: TopicFacts, partition: int) -> PartitionWriter:
+    def get(self, target: Target, facts: TopicFacts, partition: int, owner: str | None) -> PartitionWriter:
+        """The partition's writer: the one that is open, if this worker was the last to write it."""
         key = (target, facts, partition)
-        writer = self._open.pop(key, None) or PartitionWriter(*key)
-        self._open[key] = writer
+        writer = self._open.pop(key, None)
+        if writer is not None and owner != self.worker:
+            writer.close()
+            writer = None
+        self._open[key] = writer = writer or PartitionWriter(*key)
         while len(self._open) > WRITERS_MAX:
             _, oldest = self._open.popitem(last=False)
             oldest.close()
@@ -81,14 +92,15 @@ def pieces(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
 
 
 def mirror_partition(
-    target: Target, topics: Mapping[str, TopicFacts]
+    target: Target, topics: Mapping[str, TopicFacts], owners: Owners
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     """The function for `mapInArrow`: writes a task's records, gives one row of REPORT_SCHEMA."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        written, newest_ms, where = Written(), -1, None
+        writers, written, newest_ms, where = worker_writers(), Written(), -1, None
+        writer: PartitionWriter | None = None
         began = time.monotonic()
         for chunk in transactions(batches, target.limits):
             here = {origin(batch) for batch in chunk} | ({where} if where else set())
@@ -100,7 +112,9 @@ def mirror_partition(
             topic, partition = where
             if topic not in topics:
                 raise WriteFailed(f"{topic} is in the batch, and was not on the source when it began")
-            worker_writers().get(target, topics[topic], partition).write(chunk, written)
+            if writer is None:
+                writer = writers.get(target, topics[topic], partition, owners.get(where))
+            writer.write(chunk, written)
             newest_ms = max(newest_ms, *(batch.column("timestamp")[-1].as_py() for batch in chunk))
         if where is not None:
             busy_s = written.produce_s + written.commit_s
@@ -116,6 +130,7 @@ def mirror_partition(
                 "produce_s": written.produce_s,
                 "commit_s": written.commit_s,
                 "newest_ms": newest_ms,
+                "worker": writers.worker,
             }
             columns = {
                 name: pa.array([value], pa.int32() if name == "partition" else None)
