@@ -1,0 +1,184 @@
+"""`python -m bench.lake`: records a second from a topic to Parquet, by the same lake job on both sides.
+
+One broker of a side on core 0; Spark takes what it likes of both cores, with one task at a time or two. The
+records are the flights of January 2013, over and over under ids of their own, the same bytes in the same
+partitions on both sides. Each run lands the whole topic in a fresh lake, in one batch; what counts is the
+time of the batches as Spark reports it, which holds reading, decoding, writing and the commit, and not the
+start of Spark. The sides take turns in one JVM, after a run of each that does not count.
+
+Exactness is checked and not assumed: a run whose lake has not every record fails the bench.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from bench.sides import KafkaSide, OttlaSide, Side
+from bench.usage import usage_of
+from demo import events
+from ottla_pipeline.config.loading import validate
+from ottla_pipeline.jobs import lake
+from ottla_pipeline.running import Context
+from ottla_pipeline.spark import build_session
+
+JANUARY = 27_004
+NUMBERS = itertools.count()
+
+
+class Shape(NamedTuple):
+    """One line of the table."""
+
+    cores: int
+    partitions: int
+
+
+SHAPES = (Shape(1, 4), Shape(2, 1), Shape(2, 4), Shape(2, 16))
+
+
+class Run(NamedTuple):
+    seconds: float
+    broker_cpu_s: float
+
+
+class Filled(NamedTuple):
+    topic: str
+    records: int
+    bytes: int
+    """Of keys and values."""
+
+
+def values(count: int) -> Iterator[bytes]:
+    """Flights with ids that are all different, of the same length."""
+    month = events.load(limit=JANUARY)
+    for number in range(count):
+        yield month[number % JANUARY].value.replace(b'{"id":"', b'{"id":"%08d-' % number, 1)
+
+
+def fill(side: Side, partitions: int, count: int) -> Filled:
+    """A topic of so many partitions, which get the records in turns."""
+    topic = f"bench.lake.{partitions}"
+    side.admin(lambda c: c.create_topic(topic, partitions=partitions, replication_factor=1))
+    producer = Producer({"bootstrap.servers": side.bootstrap, "linger.ms": 50, "acks": "all"})
+    size = 0
+    for number, value in enumerate(values(count)):
+        size += len(value)
+        while True:
+            try:
+                producer.produce(topic, value, partition=number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(120):
+        raise click.ClickException(f"{side.name} did not take all records")
+    return Filled(topic, count, size)
+
+
+def land(spark: SparkSession, side: Side, filled: Filled, folder: Path) -> Run:
+    """One run into a lake of its own. ClickException when not every record is in it."""
+    root = folder / str(next(NUMBERS))
+    config = validate(
+        {
+            "name": "bench",
+            "kafka": {"bootstrap": side.bootstrap},
+            "checkpoint": str(root / "checkpoint"),
+            "trigger": {"availableNow": True},
+            "source": {"topics": [filled.topic]},
+            "format": {"type": "json", "fields": json.loads(events.FIELDS_SCHEMA.read_text())["fields"]},
+            "event": {"id": "id", "time": "event_time"},
+            "sink": {"type": "parquet", "path": str(root / "lake")},
+        },
+        lake.CONFIG,
+        "bench",
+    )
+    before = usage_of(side.pids).cpu_s
+    (query,) = lake.start(Context(spark, lambda line: None), config)
+    query.awaitTermination()
+    cpu_s = usage_of(side.pids).cpu_s - before
+    seconds = sum(each.durationMs["triggerExecution"] for each in query.recentProgress) / 1000
+    landed = spark.read.parquet(str(root / "lake")).select("id").distinct().count()
+    if landed != filled.records:
+        raise click.ClickException(f"{side.name}: {landed:,} of {filled.records:,} records are in the lake")
+    return Run(seconds, cpu_s)
+
+
+def settle(side: Side) -> None:
+    """Nothing of a run is left for the next: the broker's memory of the client's closing connections."""
+    before = -1.0
+    while (now := usage_of(side.pids).cpu_s) - before > 0.02:
+        before = now
+        time.sleep(0.5)
+
+
+def show(records: int, size: int, found: dict[Shape, dict[str, list[Run]]]) -> Table:
+    table = Table(title=f"{records:,} records of {size // records} bytes, topic to Parquet; medians")
+    for name in ("Spark's cores", "partitions", "side", "records/s", "MB/s", "broker CPU s", "ratio"):
+        table.add_column(name, justify="left" if name == "side" else "right")
+    for shape, sides in found.items():
+        rates = {
+            name: records / statistics.median(run.seconds for run in runs) for name, runs in sides.items()
+        }
+        for name, runs in sides.items():
+            ratio = rates[name] / rates["Kafka"] if name != "Kafka" and "Kafka" in rates else None
+            table.add_row(
+                str(shape.cores),
+                str(shape.partitions),
+                name,
+                f"{rates[name]:,.0f}",
+                f"{rates[name] * size / records / 1e6:.1f}",
+                f"{statistics.median(run.broker_cpu_s for run in runs):.2f}",
+                f"{ratio:.2f}" if ratio is not None else "",
+            )
+    return table
+
+
+@click.command()
+@click.option("--records", default=400_000, show_default=True)
+@click.option("--runs", default=3, show_default=True, help="Measured runs of each side and shape.")
+@click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
+def main(records: int, runs: int, only: str | None) -> None:
+    """The lake job from Ottla beside the same from Apache Kafka 3.9.1."""
+    kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
+    found: dict[Shape, dict[str, list[Run]]] = {}
+    size = 0
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-")))
+        sides: list[Side] = [
+            stack.enter_context(kind(root / name, 1)) for name, kind in kinds.items() if only in (None, name)
+        ]
+        filled = {
+            (side.name, partitions): fill(side, partitions, records)
+            for side in sides
+            for partitions in sorted({shape.partitions for shape in SHAPES})
+        }
+        for cores, shapes in itertools.groupby(SHAPES, key=lambda shape: shape.cores):
+            spark = build_session("bench-lake", master=f"local[{cores}]", memory="2g", extra=lake.SESSION)
+            stack.callback(spark.stop)
+            for shape in shapes:
+                for number in range(runs + 1):
+                    for side in sides:
+                        topic = filled[side.name, shape.partitions]
+                        settle(side)
+                        run = land(spark, side, topic, root)
+                        size = topic.bytes
+                        if number:  # the first warms up
+                            found.setdefault(shape, {}).setdefault(side.name, []).append(run)
+            spark.stop()
+    Console().print(show(records, size, found))
+
+
+if __name__ == "__main__":
+    main()
