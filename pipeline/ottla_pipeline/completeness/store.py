@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla_pipeline.commits import Files
+from ottla_pipeline.lake.files import Files
 
 LEDGER: Final = "ledger"
 

@@ -16,13 +16,13 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline.commits import Files
 from ottla_pipeline.completeness import tiers
 from ottla_pipeline.completeness.config import AuditConfig
 from ottla_pipeline.completeness.ledger import EVENTS, dead_letters_of
 from ottla_pipeline.completeness.pages import AuditMetrics
 from ottla_pipeline.completeness.store import Store
 from ottla_pipeline.completeness.watching import Watch
+from ottla_pipeline.lake.files import Files
 from ottla_pipeline.running import Context
 
 CONFIG = AuditConfig

@@ -26,9 +26,9 @@ from pyspark.sql import functions as sf
 from rich.console import Console
 
 from ottla_pipeline import held
-from ottla_pipeline.commits import Files
 from ottla_pipeline.config.common import Interval, JobConfig, TopicName
 from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.lake.files import Files
 from ottla_pipeline.running import Context
 from ottla_pipeline.tally import Difference, Report, Tally, Tier, Window
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from ottla_pipeline.commits import Files
+from ottla_pipeline.lake.files import Files
 
 Offsets = dict[tuple[str, int], int]
 _NONE = "-"
