@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -262,17 +261,20 @@ for number in range(100):
     producer.produce(topic, b"v")
 producer.flush(30)
 print("sent", flush=True)
+if how == "let go":
+    del producer
 while how == "wait":
     producer.produce(topic, b"v")
     producer.poll(0.01)
 """
 
 
+@pytest.mark.parametrize("how", ["end", "let go"])
 def test_a_program_that_ends_without_closing_its_producer_has_reported_all(
-    broker: OneBroker, tmp_path: Path
+    broker: OneBroker, how: str
 ) -> None:
     line = Line(broker.bootstrap)
-    arguments = [line.bootstrap, line.topic, line.audit_topic, "end"]
+    arguments = [line.bootstrap, line.topic, line.audit_topic, how]
     subprocess.run([sys.executable, "-c", SCRIPT, *arguments], check=True, timeout=60)
     line.assert_told_is_held(100)
 

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException, Producer
 
 from ottla_pipeline.auditing.counting import Window
 from ottla_pipeline.auditing.events import PRODUCED_HEADER
-from ottla_pipeline.auditing.reporting import CLOSE_S, AuditOptions, Reporter, close_at_exit
+from ottla_pipeline.auditing.reporting import CLOSE_AT_EXIT_S, CLOSE_S, AuditOptions, Reporter, close_at_exit
 
 Delivery = Callable[[Any, Any], None]
 Headers = Mapping[str, Any] | Sequence[tuple[str, Any]] | None
@@ -76,7 +76,7 @@ class AuditedProducer(Producer):
         self._counter = self._reporter.counter
         self._current = self._counter.current
         self._producer_header = self._reporter.producer_header
-        close_at_exit(self)
+        close_at_exit(self, self._reporter)
 
     @property
     def audit_name(self) -> str:
@@ -166,7 +166,7 @@ class AuditedProducer(Producer):
         self.close()
 
     def _close_at_exit(self) -> None:
-        self.close(5.0)
+        self.close(CLOSE_AT_EXIT_S)
 
     def _end_transaction(self, *, committed: bool) -> None:
         with self._lock:

@@ -17,7 +17,14 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from ottla_pipeline.auditing.counting import Window
-from ottla_pipeline.auditing.reporting import CLOSE_S, AuditOptions, Reporter, close_at_exit, stamp
+from ottla_pipeline.auditing.reporting import (
+    CLOSE_AT_EXIT_S,
+    CLOSE_S,
+    AuditOptions,
+    Reporter,
+    close_at_exit,
+    stamp,
+)
 
 _NOT_SHARED = frozenset(
     {
@@ -58,7 +65,7 @@ class AuditedProducer(KafkaProducer):  # type: ignore[misc]  # kafka-python has 
         super().__init__(**config)
         self._reporter = Reporter(audit or AuditOptions(), _Publisher(config))
         self._counter = self._reporter.counter
-        close_at_exit(self)
+        close_at_exit(self, self._reporter)
 
     @property
     def audit_name(self) -> str:
@@ -122,7 +129,7 @@ class AuditedProducer(KafkaProducer):  # type: ignore[misc]  # kafka-python has 
             self._reporter.close(CLOSE_S if timeout is None else timeout)
 
     def _close_at_exit(self) -> None:
-        self.close(timeout=5)
+        self.close(timeout=CLOSE_AT_EXIT_S)
 
     def _acknowledged(self, window: Window, _: Any) -> None:
         with self._reporter.lock:

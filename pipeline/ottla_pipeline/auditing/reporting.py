@@ -23,6 +23,7 @@ from ottla_pipeline.auditing.events import AUDIT_TOPIC, PRODUCED_HEADER, PRODUCE
 FLUSH_REPORT_S: Final = 1.0
 """A flush reports at once, but no more often than this: some applications flush after every record."""
 CLOSE_S: Final = 30.0
+CLOSE_AT_EXIT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Reporter:
         self.producer_header = (PRODUCER_HEADER, self.counter.producer.encode())
         self._publisher = publisher
         self._ending = threading.Event()
+        self.at_exit: Callable[[], None] | None = None
         self._reported_s = 0.0
         self._thread = threading.Thread(target=self._run, name="ottla-audit", daemon=True)
         self._thread.start()
@@ -92,6 +94,8 @@ class Reporter:
         if self._ending.is_set():
             return
         self._ending.set()
+        if self.at_exit is not None:
+            atexit.unregister(self.at_exit)
         self._thread.join()
         self._publisher.flush(timeout_s)  # so that the last one tells again what got lost
         self.report(final=True)
@@ -112,15 +116,19 @@ class Closes(Protocol):
     def _close_at_exit(self) -> None: ...
 
 
-def close_at_exit(producer: Closes) -> None:
-    """A program that ends without closing its producer still reports, unless it is killed."""
+def close_at_exit(producer: Closes, reporter: Reporter) -> None:
+    """A program that ends without closing its producer still reports, unless it is killed; also when it has
+    let the producer go."""
     held = weakref.ref(producer)
 
     def close() -> None:
         alive = held()
         if alive is not None:
             alive._close_at_exit()
+        else:
+            reporter.close(CLOSE_AT_EXIT_S)
 
+    reporter.at_exit = close
     atexit.register(close)
 
 
