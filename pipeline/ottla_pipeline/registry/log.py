@@ -33,6 +33,7 @@ from confluent_kafka.cimpl import NewTopic
 
 log = logging.getLogger(__name__)
 REQUEST_S: Final = 10.0
+KEPT_S: Final = 3.0
 CLAIM_S: Final = 20.0
 COMMIT_S: Final = 10.0
 TRANSACTION_MS: Final = 15_000
@@ -172,18 +173,24 @@ class TopicLog:
     def end(self) -> int:
         """The offset after the last record that can be read now. Raises LogFailed.
 
-        Asked on a connection of its own: on the reader's it would wait for the fetch under way.
+        Asked on a connection of its own: on the reader's it would wait for the fetch under way. A client that
+        reads nothing goes on asking a leader that is dead; so one that gets no answer is replaced.
         """
-        try:
-            with self._asking:
+        with self._asking:
+            kept = self._asker is not None
+            for timeout_s in (KEPT_S, REQUEST_S) if kept else (REQUEST_S,):
                 if self._asker is None:
                     self._asker = self._consumer()
-                offsets = self._asker.get_watermark_offsets(self._partition, timeout=REQUEST_S, cached=False)
-        except KafkaException as error:
-            raise LogFailed(f"topic {self.topic}: {_said(error)}") from error
-        if offsets is None:
-            raise LogFailed(f"topic {self.topic}: its leader does not answer")
-        return offsets[1]
+                reason = "its leader does not answer"
+                try:
+                    offsets = self._asker.get_watermark_offsets(self._partition, timeout_s, cached=False)
+                    if offsets is not None:
+                        return offsets[1]
+                except KafkaException as error:
+                    reason = _said(error)
+                self._asker.close()
+                self._asker = None
+        raise LogFailed(f"topic {self.topic}: {reason}")
 
     def _consumer(self) -> Consumer:
         return Consumer(
