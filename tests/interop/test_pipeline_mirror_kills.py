@@ -73,7 +73,7 @@ class Source(threading.Thread):
             else:
                 producer.commit_transaction(60)
                 self.committed += texts
-            self.done.wait(0.05)
+            self.done.wait(0.3)
 
 
 class Mirror:
@@ -141,6 +141,8 @@ def test_killed_at_random_moments_it_mirrors_each_record_once(
             held = ends(west)
         source.done.set()
         source.join(60)
+        # What has piled up meanwhile, in few batches.
+        config.write_text(json.dumps({**body, "maxOffsetsPerTrigger": 50_000, "transaction": {}}))
         last = Mirror(config, tmp_path / "mirror-last.log", "--available-now")
         mirrors.append(last)
         assert last.process.wait(400) == 0, (tmp_path / "mirror-last.log").read_text()
