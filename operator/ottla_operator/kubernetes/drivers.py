@@ -16,7 +16,9 @@ from ottla_operator.kubernetes.objects import Objects
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, container_of, pod_state
 from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.planning.pipelines import UNUSABLE
 from ottla_operator.platform import driver_status
+from ottla_operator.platform.last_words import last_words
 from ottla_operator.resources import Pipeline
 
 _KINDS: Final = ("Pod", "ConfigMap", "StatefulSet", "Service", "ServiceAccount", "RoleBinding")
@@ -126,4 +128,7 @@ def _last_message(ended: Mapping[str, Any]) -> str:
     if ended.get("reason") == "OOMKilled":
         return "was killed for lack of memory: spec.driver.resources"
     words = str(ended.get("message") or "").strip()
+    if ended.get("exitCode") != UNUSABLE:
+        # Only of what could not begin is each line one to read.
+        words = last_words(words)
     return f"ended with code {ended.get('exitCode')}" + (f": {words}" if words else "")
