@@ -298,6 +298,61 @@ def test_windows_hold_what_was_there_and_what_was_late_is_told(lines: Lines) -> 
         assert told == len(model.late)
 
 
+def test_with_data_in_every_batch_all_is_counted_or_told(lines: Lines) -> None:
+    """The watermark moves from batch to batch; the results must hold whatever the batches were."""
+    chance, first = random.Random(12), lines()
+    tumbling, sliding, session, inner, outer = first, *(lines(first.name) for _ in range(4))
+    sent: dict[str, list[Moment]] = {}
+    for side in ("in", "in2"):
+        moments = shuffled(chance, 240, since=0, span=120_000, prefix=f"{side}-")
+        moments.sort(key=lambda moment: moment.time + chance.randrange(100_000))
+        end = [Moment(f"{side}-end{number}", BASE + 3_600_000, "z", 0) for number in range(2)]
+        sent[side] = [*moments, *end]
+        first.send(sent[side], side)
+    few = {"maxOffsetsPerTrigger": 40}
+    slides = {"sliding": {"size": "10 seconds", "slide": "4 seconds"}}
+    queries = [
+        *tumbling.start(tumbling.windowed({"tumbling": "5 seconds"}, **few)),
+        *sliding.start(sliding.windowed(slides, **few)),
+        *session.start(session.windowed({"session": {"gap": "3 seconds"}}, **few)),
+        *inner.start(inner.joined("inner") | few),
+        *outer.start(outer.joined("leftOuter") | few),
+    ]
+    assert follow(queries, Event())
+    for line, size, slide in ((tumbling, 5_000, 5_000), (sliding, 10_000, 4_000)):
+        late, held = line.late(), line.results()
+        assert late
+        missed = {(identity, window) for identity, windows in late.items() for window in windows}
+        numbers: dict[tuple[int, int, str], list[int]] = {}
+        for moment in sent["in"][:-2]:
+            for window in windows_of(moment.time, size, slide):
+                if (moment.id, window) not in missed:
+                    numbers.setdefault((*window, moment.key), []).append(moment.n)
+        assert held == {window: total(found) for window, found in numbers.items()}
+    late = session.late()
+    assert late
+    model = Sessions(3_000, 10_000)
+    model.run(moment for moment in sent["in"] if moment.id not in late)
+    assert session.results() == model.results
+    late = inner.late()
+    assert late.keys() & {moment.id for moment in sent["in"]}
+    kept = {side: [moment for moment in moments if moment.id not in late] for side, moments in sent.items()}
+    pairs = {(one.id, other.id) for one in kept["in"] for other in kept["in2"] if belong(one, other)}
+    assert inner.pairs() == sorted(pairs, key=str)
+    late = outer.late()
+    kept = {side: [moment for moment in moments if moment.id not in late] for side, moments in sent.items()}
+    pairs = {(one.id, other.id) for one in kept["in"] for other in kept["in2"] if belong(one, other)}
+    paired = {one for one, _ in pairs}
+    alone = {(moment.id, None) for moment in kept["in"][:-2] if moment.id not in paired}
+    assert alone
+    assert outer.pairs() == sorted(pairs | alone, key=str)
+
+
+def belong(one: Moment, other: Moment) -> bool:
+    """Right records from 2 s before to 1 s after the left's time, of the same key."""
+    return one.key == other.key and one.time - 2_000 <= other.time <= one.time + 1_000
+
+
 class Died(Exception):
     """Planted."""
 
@@ -331,7 +386,6 @@ def test_a_batch_that_died_half_way_is_written_once(lines: Lines, monkeypatch: p
 
 
 def test_joins_pair_what_belongs_together_and_state_is_given_back(lines: Lines) -> None:
-    """Right records from 2 s before to 1 s after the left's time, of the same key."""
     chance = random.Random(10)
     inner = lines()
     outer = lines(inner.name)
@@ -358,12 +412,7 @@ def test_joins_pair_what_belongs_together_and_state_is_given_back(lines: Lines) 
         ]
         assert follow(queries, Event())
         rows_kept.append(queries[1].lastProgress["stateOperators"][0]["numRowsTotal"])
-    pairs = {
-        (one.id, other.id)
-        for one in kept["in"]
-        for other in kept["in2"]
-        if one.key == other.key and one.time - 2_000 <= other.time <= one.time + 1_000
-    }
+    pairs = {(one.id, other.id) for one in kept["in"] for other in kept["in2"] if belong(one, other)}
     alone = {(moment.id, None) for moment in kept["in"] if moment.time <= watermark} - {
         (one, None) for one, _ in pairs
     }
