@@ -134,3 +134,8 @@ def test_security_is_said_to_each_client_in_its_words(tmp_path: Path) -> None:
         "ssl.key.location": str(tmp_path / "key"),
         "ssl.endpoint.identification.algorithm": "https",
     }
+
+
+def test_a_pattern_is_one_of_the_whole_name() -> None:
+    source = TopicsConfig(topic_pattern="orders|payments")
+    assert source.subscription() == {"subscribePattern": "^(?:orders|payments)$"}

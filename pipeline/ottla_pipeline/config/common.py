@@ -202,7 +202,7 @@ class RegistryConfig(Model):
 
 
 class TopicsConfig(Model):
-    """Topics by name or by pattern (a Java regular expression), one of the two."""
+    """Topics by name or by pattern (a Java regular expression of the whole name), one of the two."""
 
     topics: Annotated[list[TopicName], Field(min_length=1)] | None = None
     topic_pattern: Pattern | None = None
@@ -218,7 +218,8 @@ class TopicsConfig(Model):
         if self.topics is not None:
             return {"subscribe": ",".join(self.topics)}
         assert self.topic_pattern is not None
-        return {"subscribePattern": self.topic_pattern}
+        # Spark would take a topic that has the pattern anywhere in its name.
+        return {"subscribePattern": f"^(?:{self.topic_pattern})$"}
 
 
 class Trigger(Model):

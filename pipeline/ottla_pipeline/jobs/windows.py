@@ -13,14 +13,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ottla_pipeline.decoding.avro_values import EXECUTOR_OPTIONS
 from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.registry.client import RegistryClient
+from ottla_pipeline.registry.declared import client_of
 from ottla_pipeline.running import Context
 from ottla_pipeline.sinks.transactional import TransactionalTopics
 from ottla_pipeline.windowing.batch import Batches, Counts
 from ottla_pipeline.windowing.config import WindowsConfig
 from ottla_pipeline.windowing.lake import Lake
-from ottla_pipeline.windowing.plan import client_of, plans, streaming
+from ottla_pipeline.windowing.plan import plans, streaming
 from ottla_pipeline.windowing.resuming import ResumingQuery
 
 CONFIG = WindowsConfig
@@ -29,6 +31,7 @@ SESSION = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # How many tasks read a table's log, at every batch; Delta's 50 are for logs of millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
 }
 
 

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from ottla_pipeline.config.common import Interval, JobConfig, Model, RegistryConfig, TopicsConfig
 from ottla_pipeline.decoding.formats import Format, JsonFormat
 from ottla_pipeline.registry.client import RegistryClient
+from ottla_pipeline.registry.declared import client_of
 
 Path = Annotated[str, Field(min_length=1)]
 FieldPath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
@@ -101,14 +102,3 @@ class LakeConfig(JobConfig):
     def strings(self) -> tuple[str, ...]:
         """Fields that JSON must hold as strings."""
         return tuple(name for name in (self.event.id, self.event.time) if name is not None)
-
-
-def client_of(registry: RegistryConfig) -> RegistryClient:
-    """The registry's client, as the configuration declares it."""
-    options: dict[str, str] = {}
-    if registry.username is not None and registry.password_file is not None:
-        with open(registry.password_file) as file:
-            options["basic.auth.user.info"] = f"{registry.username}:{file.read().rstrip()}"
-    if registry.ca is not None:
-        options["ssl.ca.location"] = registry.ca
-    return RegistryClient(registry.urls, options)

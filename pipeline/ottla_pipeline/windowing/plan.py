@@ -7,32 +7,19 @@ before the first record is read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla_pipeline.config.common import RegistryConfig
 from ottla_pipeline.decoding import Plan, plan
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
 from ottla_pipeline.decoding.plans import Schemas, registered_ids
 from ottla_pipeline.errors import CannotBegin, short
-from ottla_pipeline.registry.client import RegistryClient, RegistryError
+from ottla_pipeline.registry.client import RegistryError
 from ottla_pipeline.windowing import source as src
 from ottla_pipeline.windowing.aggregate import aggregated
 from ottla_pipeline.windowing.config import LEFT, RIGHT, WindowsConfig
 from ottla_pipeline.windowing.join import joined
-
-
-def client_of(registry: RegistryConfig) -> RegistryClient:
-    """The registry's client. Raises ValueError for what it does not take, OSError for a missing file."""
-    options: dict[str, str] = {}
-    if registry.username is not None and registry.password_file is not None:
-        password = Path(registry.password_file).read_text().rstrip()
-        options["basic.auth.user.info"] = f"{registry.username}:{password}"
-    if registry.ca is not None:
-        options["ssl.ca.location"] = registry.ca
-    return RegistryClient(registry.urls, options)
 
 
 def plans(
