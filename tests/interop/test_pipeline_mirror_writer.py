@@ -26,6 +26,7 @@ from tests.interop.one_broker import OneBroker, one_broker
 
 pa = pytest.importorskip("pyarrow")
 NUMBERS = count()
+ROOT = Path(__file__).parents[2]
 KILLS = 8
 SEED = 20261122
 BEGAN_MS = 1_700_000_000_000
@@ -185,15 +186,22 @@ def test_killed_at_any_moment_and_begun_anew_it_writes_each_record_once(
 ) -> None:
     """Each attempt is given everything from the beginning, and one before may still be there."""
     chance, total = random.Random(SEED), 30_000
-    command = [sys.executable, __file__, broker.bootstrap, place[0].mirror, str(total)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.interop.test_pipeline_mirror_writer",
+        broker.bootstrap,
+        place[0].mirror,
+        str(total),
+    ]
     children: list[subprocess.Popen[str]] = []
     stopped_midway = 0
     try:
         for attempt in range(KILLS + 1):
-            child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
             children.append(child)
             assert child.stdout is not None
-            child.stdout.readline()  # its first transaction is through
+            assert child.stdout.readline() == "begun\n", "its first transaction is through"
             if attempt < KILLS:
                 time.sleep(chance.uniform(0, 0.4))
                 # Now and then one is not killed but sleeps, and wakes up when another is at work.
