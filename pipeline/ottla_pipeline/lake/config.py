@@ -42,6 +42,8 @@ class Compaction(Model):
 class _Sink(Model):
     path: Path
     dead_letters: Path | None = None
+    writers_per_folder: Annotated[int, Field(ge=1)] = 1
+    """So many tasks, and files, of a batch for each date and topic: more where one topic is most of all."""
 
     @property
     def dead_letters_path(self) -> str:

@@ -160,7 +160,8 @@ class DeltaLake:
 
     def _append(self, events: DataFrame, path: str, options: Mapping[str, str]) -> None:
         by = (rows.EVENT_DATE,) if self._per_topic else (rows.EVENT_DATE, rows.TOPIC)
-        writer = events.repartition(*by).write.format("delta").mode("append").partitionBy(*by)
+        spread = rows.by_folder(events, by, self._config.sink.writers_per_folder)
+        writer = spread.write.format("delta").mode("append").partitionBy(*by)
         writer.option("mergeSchema", "true").options(**options).save(path)
 
     def _append_dead(self, letters: DataFrame, options: Mapping[str, str]) -> None:

@@ -86,9 +86,10 @@ class ParquetLake:
         target = rows.table_schema(self.schema(), plans)
         judged = rows.judged(records, plans, target, self._config)
         counts = Counts(judged)
-        # One writer for each folder: a batch adds one file to it, however many partitions the topic has.
-        by_folder = rows.events(counts.counted, target).repartition(rows.EVENT_DATE, rows.TOPIC)
-        by_folder.write.partitionBy(rows.EVENT_DATE, rows.TOPIC).parquet(staged_events)
+        folder = (rows.EVENT_DATE, rows.TOPIC)
+        events = rows.events(counts.counted, target)
+        spread = rows.by_folder(events, folder, self._config.sink.writers_per_folder)
+        spread.write.partitionBy(*folder).parquet(staged_events)
         landed = counts.landed()
         if replayed:
             good = judged.where(sf.col("reason").isNull()).select("topic", "partition", "offset")

@@ -198,6 +198,13 @@ def events(rows: DataFrame, target: StructType) -> DataFrame:
     )
 
 
+def by_folder(events: DataFrame, folder: Sequence[str], writers: int) -> DataFrame:
+    """Each folder's rows with one task, which makes one file of them, however many partitions the topic has;
+    or with so many, which share the topic's partitions."""
+    share = () if writers == 1 else (sf.pmod(sf.col(ORIGIN[0]), sf.lit(writers)),)
+    return events.repartition(*folder, *share)
+
+
 def dead_letters(rows: DataFrame) -> DataFrame:
     """The other records of `judged`'s result: the reason, their origin and their bytes as they were."""
     return rows.where(sf.col("reason").isNotNull()).select(*DEAD_LETTERS, *_produced(), TOPIC)
