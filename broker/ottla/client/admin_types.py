@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 from uuid import UUID
 
+from ottla.client.core.types import Node as Node
+from ottla.client.core.types import TopicPartition as TopicPartition
 from ottla.protocol.errors import KafkaError
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    id: int
-    host: str
-    port: int
-    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,25 @@ class BrokerConnection:
         channel.expect(correlation_id, _Waiting(message.api_key, version, deadline, answered, keeps=keeps))
         channel.transport.write(frame)
 
+    def send_unanswered(self, message: Message, version: int) -> None:
+        """Send a request that no response follows: Produce with acks=0. Raises ConnectionLost.
+
+        While a login is renewed, it is not held up and the broker ends the connection: acks=0 means that.
+        """
+        channel = self._channel
+        if channel.lost is not None or channel.transport is None:
+            raise ConnectionLost(str(channel.lost))
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        channel.transport.write(frames.encode_request(message, version, correlation_id, self._client_id))
+
+    def abort(self) -> None:
+        """As `close`, and what is not sent yet is dropped: for a broker that takes nothing any more."""
+        if self._channel.transport is not None:
+            self._channel.transport.abort()
+        if self._channel.lost is None:
+            self._channel.lost = ConnectionLost("closed by us")
+
     def close(self) -> None:
         """Close at once; requests in flight end with ConnectionLost."""
         if self._channel.transport is not None:

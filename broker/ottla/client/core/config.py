@@ -1,0 +1,173 @@
+"""How a client is configured: Kafka's names, defaults and units (KIP-19, 91, 580, 679, 794, 899).
+
+    ProducerConfig.of(bootstrap_servers="127.0.0.1:9092", linger_ms=5)
+    ProducerConfig.of({"bootstrap.servers": "127.0.0.1:9092", "linger.ms": "5"})
+
+Invariant: a configuration that exists is consistent; whoever has one needs no checks of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ottla.client.core.settings import (
+    INT64_MAX,
+    Settings,
+    addresses,
+    anything,
+    boolean,
+    integer,
+    items,
+    one_of,
+    optional_text,
+    setting,
+    text,
+)
+from ottla.client.core.settings import ConfigError as ConfigError
+from ottla.protocol.compression import CODEC_BY_NAME, DEFAULT_LEVEL, Codec
+from ottla.security.clients import ClientSecurity
+from ottla.security.stores import StoreProblem
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT_IDEMPOTENT_MAX: Final = 5
+"""As many batches of a producer as a broker remembers for each partition (KIP-98)."""
+ACKS_ALL: Final = -1
+
+_milliseconds = integer(0, INT64_MAX)
+_positive = integer(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig(Settings):
+    """What all clients have."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...] = setting((), addresses)
+    client_id: str = setting("", text)
+    request_timeout_ms: int = setting(30_000, integer())
+    retry_backoff_ms: int = setting(100, _milliseconds)
+    retry_backoff_max_ms: int = setting(1_000, _milliseconds)
+    reconnect_backoff_ms: int = setting(50, _milliseconds)
+    reconnect_backoff_max_ms: int = setting(1_000, _milliseconds)
+    socket_connection_setup_timeout_ms: int = setting(10_000, _milliseconds)
+    socket_connection_setup_timeout_max_ms: int = setting(30_000, _milliseconds)
+    connections_max_idle_ms: int = setting(540_000, integer(-1, INT64_MAX))
+    metadata_max_age_ms: int = setting(300_000, _milliseconds)
+    metadata_recovery_strategy: str = setting("none", one_of("none", "rebootstrap"))
+    default_api_timeout_ms: int = setting(60_000, integer())
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap_servers:
+            raise ConfigError("bootstrap.servers", "", "must name one broker at least, as host:port")
+        self.security()
+
+    def security(self) -> ClientSecurity | None:
+        """How connections are secured; None for PLAINTEXT. Raises ConfigError."""
+        if self.security_protocol == "PLAINTEXT":
+            return None
+        properties = {**self.security_settings, "security.protocol": self.security_protocol}
+        try:
+            return ClientSecurity.of_properties(properties)
+        except (ValueError, StoreProblem) as problem:
+            raise ConfigError("security.protocol", self.security_protocol, str(problem)) from None
+
+
+def _gzip_level(value: object) -> int:
+    level: int = integer(-1, 9)(value)
+    if level == 0:
+        raise ValueError("must be -1 (zlib's default), or from 1 to 9")
+    return level
+
+
+def _acks(value: object) -> int:
+    known = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
+    try:
+        return known[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError("must be one of all, -1, 0, 1") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """What a producer has besides."""
+
+    acks: int = setting(ACKS_ALL, _acks)
+    """-1 (all in-sync replicas), 0 or 1."""
+    enable_idempotence: bool = setting(True, boolean)
+    retries: int = setting(2**31 - 1, integer())
+    max_in_flight_requests_per_connection: int = setting(5, _positive)
+    delivery_timeout_ms: int = setting(120_000, integer())
+    max_block_ms: int = setting(60_000, _milliseconds)
+    linger_ms: int = setting(0, _milliseconds)
+    batch_size: int = setting(16_384, integer())
+    """Bytes, before compression."""
+    buffer_memory: int = setting(32 * 1024 * 1024, integer(0, INT64_MAX))
+    max_request_size: int = setting(1024 * 1024, integer())
+    compression_type: str = setting("none", one_of("none", "gzip", "snappy", "lz4", "zstd"))
+    compression_gzip_level: int = setting(DEFAULT_LEVEL[Codec.GZIP], _gzip_level)
+    compression_lz4_level: int = setting(DEFAULT_LEVEL[Codec.LZ4], integer(1, 17))
+    compression_zstd_level: int = setting(DEFAULT_LEVEL[Codec.ZSTD], integer(-131_072, 22))
+    partitioner: Any = setting(None, anything)
+    """A name of `partitioners.BY_NAME`, or a function of (topic, key, value, number of partitions)."""
+    partitioner_ignore_keys: bool = setting(False, boolean)
+    partitioner_adaptive_partitioning_enable: bool = setting(True, boolean)
+    partitioner_availability_timeout_ms: int = setting(0, _milliseconds)
+    metadata_max_idle_ms: int = setting(300_000, integer(5_000, INT64_MAX))
+    transactional_id: str | None = setting(None, optional_text)
+    transaction_timeout_ms: int = setting(60_000, integer())
+    key_serializer: Any = setting(None, anything)
+    value_serializer: Any = setting(None, anything)
+    interceptors: tuple[Any, ...] = setting((), items)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.client_id:
+            self._refine("client_id", f"producer-{self.transactional_id or 'ottla'}")
+        self._check_idempotence()
+        if self.transactional_id is not None and not self.enable_idempotence:
+            raise ConfigError("transactional.id", self.transactional_id, "needs enable.idempotence=true")
+        least_ms = min(self.linger_ms + self.request_timeout_ms, 2**31 - 1)
+        if self.delivery_timeout_ms < least_ms:
+            if self.has("delivery.timeout.ms"):
+                allowed = f"must be linger.ms + request.timeout.ms at least, which is {least_ms}"
+                raise ConfigError("delivery.timeout.ms", self.delivery_timeout_ms, allowed)
+            self._refine("delivery_timeout_ms", least_ms)
+
+    def _check_idempotence(self) -> None:
+        """What idempotence cannot be had with: an error where the user asked for it, else it is off."""
+        if not self.enable_idempotence:
+            return
+        for key, value, allowed, holds in (
+            ("retries", self.retries, "above 0", self.retries > 0),
+            ("acks", self.acks, "all", self.acks == ACKS_ALL),
+            (
+                "max.in.flight.requests.per.connection",
+                self.max_in_flight_requests_per_connection,
+                f"at most {IN_FLIGHT_IDEMPOTENT_MAX}",
+                self.max_in_flight_requests_per_connection <= IN_FLIGHT_IDEMPOTENT_MAX,
+            ),
+        ):
+            if not holds:
+                if self.has("enable.idempotence"):
+                    raise ConfigError(key, value, f"must be {allowed} with enable.idempotence=true")
+                log.warning("%s=%s: idempotence is off; it needs %s", key, value, allowed)
+                self._refine("enable_idempotence", False)
+
+    def _refine(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def codec(self) -> Codec:
+        return CODEC_BY_NAME[self.compression_type]
+
+    @property
+    def compression_level(self) -> int | None:
+        """Of the codec in use; None where it has no levels."""
+        levels = {
+            Codec.GZIP: self.compression_gzip_level,
+            Codec.LZ4: self.compression_lz4_level,
+            Codec.ZSTD: self.compression_zstd_level,
+        }
+        return levels.get(self.codec)

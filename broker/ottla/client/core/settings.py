@@ -1,0 +1,183 @@
+"""What the configurations of the clients have in common: one setting a field, read from what users write.
+
+Used by `config` and `consumer_config`. A field is declared with `setting(default, parse)`; its name with
+dots for underscores is Kafka's key. Values come as Python's own from keywords, and as text from a mapping of
+dotted keys such as a properties file gives. A mistake is a ConfigError: key, value, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Self, TypeAlias
+
+Parse: TypeAlias = Callable[[object], Any]
+
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
+WITHOUT_EFFECT: Final = frozenset(
+    {
+        "auto.include.jmx.reporter",
+        "client.dns.lookup",
+        "enable.metrics.push",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "receive.buffer.bytes",
+        "security.providers",
+        "send.buffer.bytes",
+    }
+)
+"""Keys of Kafka's clients that mean nothing here: taken, so that a Java client's file works as it is."""
+
+
+class ConfigError(ValueError):
+    """A setting that is not known, not well formed, or that contradicts another one."""
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        super().__init__(f"{key}={value!r}: {allowed}")
+        self.key = key
+        self.value = value
+
+
+def setting(default: Any, parse: Parse) -> Any:
+    """A field of a configuration. `parse` raises ValueError with what is allowed."""
+    return field(default=default, metadata={"parse": parse})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The base of every configuration; use `of`."""
+
+    security_protocol: str = "PLAINTEXT"
+    security_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """ssl.* and sasl.*, as `ottla.security.clients` takes them."""
+    given: frozenset[str] = field(default_factory=frozenset, repr=False)
+    """The keys that the user set."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, object] | None = None, /, **keywords: object) -> Self:
+        """From Kafka's dotted keys, from keywords, or both, of which keywords win. Raises ConfigError."""
+        written = {**(settings or {}), **{name.replace("_", "."): v for name, v in keywords.items()}}
+        known = {f.name.replace("_", "."): f for f in fields(cls) if "parse" in f.metadata}
+        values: dict[str, Any] = {}
+        security: dict[str, str] = {}
+        for key, value in written.items():
+            if key in known:
+                option = known[key]
+                try:
+                    values[option.name] = option.metadata["parse"](value)
+                except (ValueError, TypeError) as problem:
+                    raise ConfigError(key, value, str(problem)) from None
+            elif key == "security.protocol":
+                values["security_protocol"] = str(value).upper()
+            elif key.startswith(SECURITY_PREFIXES):
+                if value is not None:
+                    security[key] = _text(value)
+            elif key not in WITHOUT_EFFECT:
+                raise ConfigError(key, value, _did_you_mean(key, known))
+        return cls(**values, security_settings=security, given=frozenset(written))
+
+    def has(self, *keys: str) -> bool:
+        """Whether the user has set all of these."""
+        return self.given.issuperset(keys)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _did_you_mean(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    return "no such setting" + (f"; did you mean {near[0]}?" if near else "")
+
+
+# --- parsers -------------------------------------------------------------------------------------
+
+
+def integer(least: int = 0, most: int = INT32_MAX) -> Parse:
+    def parse(value: object) -> int:
+        allowed = f"must be a whole number from {least} to {most}"
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError(allowed)
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(allowed) from None
+        if not least <= number <= most:
+            raise ValueError(allowed)
+        return number
+
+    return parse
+
+
+def boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError("must be true or false")
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return value
+
+
+def optional_text(value: object) -> str | None:
+    """None, or text that is not empty."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be text that is not empty")
+    return value
+
+
+def one_of(*names: str) -> Parse:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value.strip().lower() not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return value.strip().lower()
+
+    return parse
+
+
+def items(value: object) -> tuple[Any, ...]:
+    """A list, or text with commas."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    raise ValueError("must be a list, or text with commas between its items")
+
+
+def anything(value: object) -> object:
+    """For objects that are checked where they are used."""
+    return value
+
+
+def addresses(value: object) -> tuple[tuple[str, int], ...]:
+    """`host:port,host:port`, or a list of these or of pairs; an IPv6 address stands in brackets."""
+    found = []
+    for item in items(value):
+        if isinstance(item, tuple) and len(item) == 2:
+            host, port = item
+        else:
+            host, _, port = str(item).rpartition("://")[2].rpartition(":")
+            host = host.strip("[]")
+        try:
+            number = int(port)
+        except (TypeError, ValueError):
+            number = -1
+        if not host or not 0 < number < 65536:
+            raise ValueError(f"{item!r} is not host:port")
+        found.append((str(host), number))
+    if not found:
+        raise ValueError("must name one broker at least, as host:port")
+    return tuple(found)

@@ -1,0 +1,122 @@
+"""The values that users of the client and its rooms hand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from ottla.protocol.types import Message
+
+Header: TypeAlias = tuple[str, bytes | None]
+
+ANY_NODE: Final = -1
+"""In place of a broker's id: whichever broker is least busy."""
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and since which epoch (-1: the broker did not say)."""
+
+    node_id: int
+    epoch: int
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written. `offset` is -1 where the broker does not say: acks=0, and a batch that it
+    had already; `timestamp_ms` is the record's, with message.timestamp.type=LogAppendTime the broker's."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class ConsumerRecord:
+    """A record as it was read; `timestamp_type` is 0 for CreateTime, 1 for LogAppendTime (KIP-32)."""
+
+    __slots__ = (
+        "headers",
+        "key",
+        "leader_epoch",
+        "offset",
+        "partition",
+        "timestamp_ms",
+        "timestamp_type",
+        "topic",
+        "value",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        timestamp_type: int,
+        key: Any,
+        value: Any,
+        headers: Sequence[Header] = (),
+        leader_epoch: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.timestamp_type = timestamp_type
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.leader_epoch = leader_epoch
+
+    def __repr__(self) -> str:
+        return (
+            f"ConsumerRecord({self.topic}-{self.partition} offset={self.offset} "
+            f"timestamp_ms={self.timestamp_ms} key={self.key!r} value={self.value!r})"
+        )
+
+
+class Outgoing(NamedTuple):
+    """A request that a core wants sent; the answer comes back under its `tag`."""
+
+    node_id: int
+    """A broker's id, or ANY_NODE."""
+    message: Message
+    tag: Hashable
+    timeout_s: float
+    version_max: int | None = None
+    """No version above this, where a later one says things otherwise."""
+    channel: str = ""
+    """Requests of different channels have connections of their own: what must not wait behind a long poll."""
+    keeps: bool = False
+    """Whether the response outlives `answered`; else views in it are valid during the call only."""
+    answers: bool = True
+    """False for Produce with acks=0, which no response follows: `answered` gets None once it is sent."""
+
+
+class Core(Protocol):
+    """What the shell drives (`ottla.client.driver`)."""
+
+    def poll(self, now: float) -> list[Outgoing]:
+        """The requests to send now."""
+
+    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+        """The response to a request, or the exception in its place; once for each that `poll` gave."""
+
+    def next_time(self, now: float) -> float:
+        """When to poll again at the latest, if nothing happens before; `math.inf` for never."""

@@ -1,0 +1,356 @@
+"""A client's connections to the brokers of its cluster: one for each broker and channel, made when needed.
+
+Called by `driver` alone, in the event loop. Invariants: every request that is sent is answered once, in a
+later turn of the loop, with the response or an exception; a broker that cannot be reached is left alone for a
+while (reconnect.backoff.ms, doubling to its maximum); after a throttled answer nothing is `ready` there until
+the time is over (KIP-219).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from ottla.client.connection import BrokerConnection, ConnectionLost, UnsupportedApi
+from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.cluster import Cluster
+from ottla.client.core.config import ClientConfig
+from ottla.client.core.types import ANY_NODE, Node, Outgoing
+from ottla.protocol.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+Answered: TypeAlias = Callable[[Any], None]
+
+_BOOTSTRAP: Final = -2
+"""The id of the first bootstrap server; further ones count down."""
+_IDLE_CHECK_S_MAX: Final = 30.0
+
+
+class _Peer:
+    """One broker on one channel: its connection, or the way there."""
+
+    __slots__ = (
+        "connection",
+        "failures",
+        "in_flight",
+        "node",
+        "not_before",
+        "opening",
+        "refused",
+        "setup_failures",
+        "throttled_until",
+        "used_at",
+        "waiting",
+    )
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.connection: BrokerConnection | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self.waiting: list[tuple[Outgoing, Answered, float]] = []
+        """Requests that came while the connection is made, with their deadlines."""
+        self.in_flight = 0
+        self.failures = 0
+        self.setup_failures = 0
+        self.not_before = -math.inf
+        self.throttled_until = -math.inf
+        self.used_at = -math.inf
+        self.refused: KafkaError | None = None
+        """Why the broker did not let us in, the last time."""
+
+    @property
+    def open(self) -> bool:
+        return self.connection is not None and not self.connection.closed
+
+
+class Network:
+    """Use: `send`, and `close` at the end."""
+
+    def __init__(
+        self, cluster: Cluster, config: ClientConfig, *, uniform: Uniform, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called when a connection was made or lost. Raises ConfigError."""
+        self._cluster = cluster
+        self._config = config
+        self._uniform = uniform
+        self._changed = changed
+        self._security = config.security()
+        self._loop = asyncio.get_running_loop()
+        self._peers: dict[tuple[int, str], _Peer] = {}
+        self._bootstrap = [
+            Node(_BOOTSTRAP - number, host, port)
+            for number, (host, port) in enumerate(config.bootstrap_servers)
+        ]
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # --- sending ---
+
+    def ready(self, node_id: int, channel: str = "") -> bool:
+        """Whether a request to this node would go out at once; if not, a connection is made meanwhile."""
+        peer = self._peer(node_id, channel)
+        if peer is None:
+            return False
+        if peer.open:
+            return self._loop.time() >= peer.throttled_until
+        self._connect(peer)
+        return False
+
+    def ready_time(self, node_id: int, now: float, channel: str = "") -> float:
+        """When it is worth while to ask `ready` again, without news; infinite while a connection is made."""
+        peer = self._peer(node_id, channel)
+        if peer is None or peer.opening is not None:
+            return math.inf
+        return max(peer.throttled_until if peer.open else peer.not_before, now)
+
+    def refused(self, node_id: int, channel: str = "") -> KafkaError | None:
+        """Why a broker does not let us in; nothing that time would mend."""
+        peer = self._peers.get((node_id, channel))
+        return None if peer is None else peer.refused
+
+    def version_of(self, node_id: int, api_key: int, channel: str = "") -> int | None:
+        """The version that a node would be asked in; None while that is not known. Raises UnsupportedApi."""
+        peer = self._peers.get((node_id, channel))
+        if peer is None or peer.connection is None or not peer.open:
+            return None
+        return peer.connection.version_of(api_key)
+
+    def send(self, outgoing: Outgoing, answered: Answered) -> None:
+        """Send a request, once there is a connection; `answered` gets what comes of it."""
+        now = self._loop.time()
+        peer = self._choose(now) if outgoing.node_id == ANY_NODE else self._of(outgoing)
+        if peer is None:
+            where = "any broker" if outgoing.node_id == ANY_NODE else f"broker {outgoing.node_id}"
+            self._later(answered, ConnectionLost(f"no address of {where} that may be tried now"))
+        elif peer.open:
+            self._send(peer, outgoing, answered, outgoing.timeout_s)
+        elif self._connect(peer):
+            peer.waiting.append((outgoing, answered, now + outgoing.timeout_s))
+        else:
+            self._later(answered, peer.refused or ConnectionLost(f"{_name(peer.node)} cannot be reached"))
+
+    def _of(self, outgoing: Outgoing) -> _Peer | None:
+        return self._peer(outgoing.node_id, outgoing.channel)
+
+    def _later(self, answered: Answered, problem: Exception) -> None:
+        self._loop.call_soon(answered, problem)
+
+    def _send(self, peer: _Peer, outgoing: Outgoing, answered: Answered, timeout_s: float) -> None:
+        connection = peer.connection
+        assert connection is not None
+        message = outgoing.message
+        peer.used_at = self._loop.time()
+        try:
+            version = connection.version_of(message.api_key)
+            if outgoing.version_max is not None:
+                version = min(version, outgoing.version_max)
+            if not outgoing.answers:
+                connection.send_unanswered(message, version)
+                self._loop.call_soon(answered, None)
+                return
+            peer.in_flight += 1
+            connection.send(
+                message,
+                version,
+                timeout_s,
+                partial(self._arrived, peer, connection, answered),
+                keeps=outgoing.keeps,
+            )
+        except Exception as problem:
+            if outgoing.answers and not isinstance(problem, UnsupportedApi):
+                peer.in_flight -= 1
+            self._later(answered, problem)
+
+    def _arrived(self, peer: _Peer, connection: BrokerConnection, answered: Answered, response: Any) -> None:
+        peer.in_flight -= 1
+        if isinstance(response, TimeoutError | ConnectionLost):
+            # Kafka's clients give a connection up whose broker is silent: another one may be there by now.
+            if isinstance(response, TimeoutError):
+                response = TimeoutError(f"{_name(peer.node)} did not answer in time")
+            if peer.connection is connection:
+                self._lost(peer, connection)
+        else:
+            throttle_ms = getattr(response, "throttle_time_ms", 0)
+            if throttle_ms > 0:
+                peer.throttled_until = self._loop.time() + throttle_ms / 1000
+        answered(response)
+
+    def _lost(self, peer: _Peer, connection: BrokerConnection) -> None:
+        log.info("lost the connection to %s", _name(peer.node))
+        peer.connection = None
+        connection.abort()
+        peer.not_before = self._loop.time() + self._reconnect_backoff_s(peer)
+        self._cluster.invalidate()
+        self._loop.call_soon(self._changed)
+
+    # --- choosing ---
+
+    def _peer(self, node_id: int, channel: str) -> _Peer | None:
+        """That of a node which is known; an address that has changed makes a new one."""
+        node = self._cluster.nodes.get(node_id)
+        if node is None:
+            return self._peers.get((node_id, channel)) if node_id <= _BOOTSTRAP else None
+        return self._at(node, channel)
+
+    def _at(self, node: Node, channel: str = "") -> _Peer:
+        peer = self._peers.get((node.id, channel))
+        if peer is not None and (
+            peer.node is node or (peer.node.host, peer.node.port) == (node.host, node.port)
+        ):
+            return peer
+        if peer is not None:
+            self._drop(peer, ConnectionLost(f"{_name(peer.node)} has moved to {node.host}:{node.port}"))
+        peer = self._peers[node.id, channel] = _Peer(node)
+        return peer
+
+    def _choose(self, now: float) -> _Peer | None:
+        """The least busy broker: connected and idle before connected before one that may be tried."""
+        known = list(self._cluster.nodes.values())
+        peers = [self._at(node) for node in known or self._bootstrap]
+        if not peers:
+            return None
+        first = int(self._uniform(0, len(peers))) % len(peers)
+        best: tuple[tuple[int, int], _Peer] | None = None
+        for peer in peers[first:] + peers[:first]:
+            if peer.open and now >= peer.throttled_until:
+                rank = (0, peer.in_flight)
+            elif peer.opening is not None:
+                rank = (2, len(peer.waiting))
+            elif now >= peer.not_before:
+                rank = (1 if not peer.failures else 3, peer.failures)
+            else:
+                continue
+            if best is None or rank < best[0]:
+                best = rank, peer
+        if best is not None:
+            return best[1]
+        if known and self._config.metadata_recovery_strategy == "rebootstrap":
+            log.info("no known broker can be reached: starting over from bootstrap.servers")
+            self._cluster.nodes = {}
+            return self._choose(now)
+        return None
+
+    def any_time(self, now: float) -> float:
+        """When a request for any node has somebody to go to."""
+        nodes = list(self._cluster.nodes.values()) or self._bootstrap
+        return min((self._at(node).not_before for node in nodes), default=now)
+
+    # --- connecting ---
+
+    def _connect(self, peer: _Peer) -> bool:
+        """Whether a connection is being made."""
+        if peer.opening is not None:
+            return True
+        if self._closed or self._loop.time() < peer.not_before:
+            return False
+        if peer.connection is not None:
+            # It was closed while nothing was on its way.
+            self._lost(peer, peer.connection)
+            return False
+        peer.opening = self._loop.create_task(self._open(peer))
+        return True
+
+    async def _open(self, peer: _Peer) -> None:
+        node, config = peer.node, self._config
+        least_ms, most_ms = (
+            config.socket_connection_setup_timeout_ms,
+            config.socket_connection_setup_timeout_max_ms,
+        )
+        timeout_s = backoff_s(peer.setup_failures, least_ms, most_ms, self._uniform)
+        problem: Exception | None = None
+        try:
+            peer.connection = await BrokerConnection.open(
+                node.host, node.port, client_id=config.client_id, timeout_s=timeout_s, security=self._security
+            )
+        except Exception as error:  # of the network, of TLS, of a login, of a key store that has gone
+            problem = error
+        finally:
+            peer.opening = None
+        if problem is None:
+            peer.failures = peer.setup_failures = 0
+            peer.refused = None
+            peer.used_at = self._loop.time()
+            self._watch_idle()
+            waiting, peer.waiting = peer.waiting, []
+            for outgoing, answered, deadline in waiting:
+                left_s = deadline - self._loop.time()
+                if left_s > 0 and peer.open:
+                    self._send(peer, outgoing, answered, left_s)
+                else:
+                    answered(TimeoutError(f"no connection to {_name(node)} in time"))
+        else:
+            self._not_opened(peer, problem)
+        self._changed()
+
+    def _not_opened(self, peer: _Peer, problem: Exception) -> None:
+        log.warning("cannot connect to %s: %s", _name(peer.node), problem or type(problem).__name__)
+        peer.setup_failures += isinstance(problem, TimeoutError)
+        peer.not_before = self._loop.time() + self._reconnect_backoff_s(peer)
+        peer.refused = problem if isinstance(problem, KafkaError) else None
+        self._cluster.invalidate()
+        waiting, peer.waiting = peer.waiting, []
+        for _, answered, _ in waiting:
+            answered(
+                peer.refused or ConnectionLost(f"{_name(peer.node)}: {problem or type(problem).__name__}")
+            )
+
+    def _reconnect_backoff_s(self, peer: _Peer) -> float:
+        config = self._config
+        pause_s = backoff_s(
+            peer.failures, config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._uniform
+        )
+        peer.failures += 1
+        return pause_s
+
+    # --- closing ---
+
+    def _watch_idle(self) -> None:
+        """Close connections that nobody used for connections.max.idle.ms."""
+        max_idle_ms = self._config.connections_max_idle_ms
+        if self._idle_timer is None and max_idle_ms >= 0:
+            pause_s = min(max_idle_ms / 1000, _IDLE_CHECK_S_MAX)
+            self._idle_timer = self._loop.call_later(pause_s, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._idle_timer = None
+        latest = self._loop.time() - self._config.connections_max_idle_ms / 1000
+        for peer in self._peers.values():
+            if peer.connection is not None and not peer.in_flight and peer.used_at <= latest:
+                peer.connection.close()
+                peer.connection = None
+        if any(peer.connection for peer in self._peers.values()):
+            self._watch_idle()
+
+    def _drop(self, peer: _Peer, problem: Exception) -> None:
+        if peer.opening is not None:
+            peer.opening.cancel()
+        if peer.connection is not None:
+            peer.connection.close()
+        waiting, peer.waiting = peer.waiting, []
+        for _, answered, _ in waiting:
+            self._later(answered, problem)
+
+    def _tasks(self) -> Iterator[asyncio.Task[None]]:
+        for peer in self._peers.values():
+            if peer.opening is not None:
+                yield peer.opening
+
+    async def close(self) -> None:
+        """Close all connections; what is on its way ends with ConnectionLost."""
+        self._closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        opening = list(self._tasks())
+        for peer in self._peers.values():
+            self._drop(peer, ConnectionLost("closed by us"))
+        await asyncio.gather(*opening, return_exceptions=True)
+
+
+def _name(node: Node) -> str:
+    where = f"{node.host}:{node.port}"
+    return f"bootstrap server {where}" if node.id <= _BOOTSTRAP else f"broker {node.id} at {where}"
