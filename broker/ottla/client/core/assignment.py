@@ -1,0 +1,138 @@
+"""What members of a group tell each other: what they subscribe to and own, and who gets which partitions.
+
+Called by `membership`, which carries it through the coordinator, and by the assignors, which decide. The
+bytes are those of Kafka's consumer protocol (an int16 version, then the message), in its highest version:
+readers of an older one leave out what they do not know (KIP-429, 792, 881).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from ottla.client.core.types import TopicPartition
+from ottla.protocol import codec
+from ottla.protocol import messages as m
+from ottla.protocol.errors import ProtocolError
+
+NO_GENERATION: Final = -1
+_VERSION: Final = struct.Struct(">h")
+
+PartitionRacks: TypeAlias = Sequence[frozenset[str]]
+"""A topic: for each of its partitions the racks that have a replica, as far as they are known."""
+Assignments: TypeAlias = dict[str, list[TopicPartition]]
+"""What each member gets, by its id."""
+
+
+class Subscription(NamedTuple):
+    """What a member told the others when it joined."""
+
+    topics: tuple[str, ...]
+    user_data: bytes | None = None
+    """What its assignor added."""
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = NO_GENERATION
+    """In which it got what it owns."""
+    rack: str | None = None
+    instance_id: str | None = None
+    """Not part of the bytes: the coordinator tells it (KIP-345)."""
+
+
+class Assignor(Protocol):
+    """Decides who gets what (`partition.assignment.strategy`); one of its own for each consumer."""
+
+    name: ClassVar[str]
+    cooperative: ClassVar[bool]
+    """Whether its assignments may be reached without everybody giving up everything first (KIP-429)."""
+
+    def user_data(self) -> bytes | None:
+        """What the leader's assignor is to know of this member besides its subscription."""
+
+    def assigned(self, partitions: Sequence[TopicPartition], generation: int) -> None:
+        """This member's share of a finished rebalance."""
+
+    def assign(
+        self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]
+    ) -> Assignments:
+        """Everybody's share of `topics`, the existing ones that somebody subscribes to; an entry a member."""
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    message = m.ConsumerProtocolSubscription
+    owned = [
+        message.TopicPartition(topic=topic, partitions=partitions)
+        for topic, partitions in by_topic(subscription.owned).items()
+    ]
+    return _encoded(
+        message(
+            topics=sorted(subscription.topics),
+            user_data=subscription.user_data,
+            owned_partitions=owned,
+            generation_id=subscription.generation,
+            rack_id=subscription.rack,
+        )
+    )
+
+
+def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
+    """Raises ProtocolError for bytes that are none."""
+    message = _decoded(m.ConsumerProtocolSubscription, data)
+    return Subscription(
+        topics=tuple(message.topics),
+        user_data=message.user_data,
+        owned=_partitions(message.owned_partitions),
+        generation=max(message.generation_id, NO_GENERATION),
+        rack=message.rack_id,
+        instance_id=instance_id,
+    )
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    message = m.ConsumerProtocolAssignment
+    assigned = [
+        message.TopicPartition(topic=topic, partitions=numbers)
+        for topic, numbers in by_topic(partitions).items()
+    ]
+    return _encoded(message(assigned_partitions=assigned))
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Raises ProtocolError for bytes that are none."""
+    return _partitions(_decoded(m.ConsumerProtocolAssignment, data).assigned_partitions)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Both in ascending order."""
+    grouped: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, partition in sorted(partitions):
+        grouped[topic].append(partition)
+    return dict(grouped)
+
+
+_P = TypeVar("_P", m.ConsumerProtocolSubscription, m.ConsumerProtocolAssignment)
+
+
+def _encoded(message: _P) -> bytes:
+    version = type(message).max_version
+    return _VERSION.pack(version) + codec.encode(message, version)
+
+
+def _decoded(cls: type[_P], data: bytes) -> _P:
+    if len(data) < _VERSION.size:
+        raise ProtocolError(f"{len(data)} bytes are no {cls.__name__}")
+    (version,) = _VERSION.unpack_from(data)
+    if version < cls.min_version:
+        raise ProtocolError(f"{cls.__name__} has no version {version}")
+    # Later versions only add to the end.
+    return codec.decode(cls, min(version, cls.max_version), data, _VERSION.size)
+
+
+_Rows: TypeAlias = Iterable[
+    m.ConsumerProtocolSubscription.TopicPartition | m.ConsumerProtocolAssignment.TopicPartition
+]
+
+
+def _partitions(rows: _Rows) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(row.topic, partition) for row in rows for partition in row.partitions)

@@ -1,0 +1,152 @@
+"""The assignors that spread partitions anew in each rebalance (range, roundrobin), and all of them by name.
+
+Called by `membership`. The same results as those of Kafka 3.9's Java client, racks included (KIP-881).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle
+from typing import ClassVar, Final
+
+from ottla.client.core.assignment import Assignments, Assignor, PartitionRacks, Subscription
+from ottla.client.core.racks import worth_aligning
+from ottla.client.core.sticky import CooperativeStickyAssignor, StickyAssignor
+from ottla.client.core.types import TopicPartition
+
+
+class _ForgetfulAssignor:
+    """One that looks at what members subscribe to, not at what they had."""
+
+    cooperative: ClassVar[bool] = False
+
+    def user_data(self) -> bytes | None:
+        return None
+
+    def assigned(self, partitions: Sequence[TopicPartition], generation: int) -> None:
+        pass
+
+
+class RangeAssignor(_ForgetfulAssignor):
+    """Each topic by itself in ranges, one for each of its members: partitions of the same number of two
+    topics go to the same member, if the topics have equally many and the same members."""
+
+    name: ClassVar[str] = "range"
+
+    def assign(
+        self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]
+    ) -> Assignments:
+        ordered = _in_order(members)
+        ranges = [
+            _TopicRanges(
+                topic,
+                racks,
+                {name: members[name].rack or None for name in ordered if topic in members[name].topics},
+            )
+            for topic, racks in topics.items()
+            if racks
+        ]
+        shares: Assignments = {name: [] for name in members}
+        if any(topic.prefers_racks for topic in ranges):
+            _align_racks(ranges, shares)
+        for topic in ranges:
+            topic.fill(shares, lambda name, partition: True)
+        for share in shares.values():
+            share.sort()
+        return shares
+
+
+class _TopicRanges:
+    """What is left of one topic, and how much each member may take of it."""
+
+    def __init__(self, topic: str, racks: PartitionRacks, members: dict[str, str | None]) -> None:
+        self.members = members
+        """Their racks by their ids, in the order in which they take."""
+        self.left = dict.fromkeys(range(len(racks)))
+        self._topic = topic
+        self._quota, self._larger = divmod(len(racks), len(members)) if members else (0, 0)
+        self._taken = dict.fromkeys(members, 0)
+        of_members = {rack for rack in members.values() if rack is not None}
+        self.racks = racks if of_members else ()
+        """Of the partitions; empty when no member tells its own."""
+        self.prefers_racks = worth_aligning(of_members, self.racks)
+
+    def matches(self, name: str, partition: int) -> bool:
+        rack = self.members[name]
+        return rack is None or (partition < len(self.racks) and rack in self.racks[partition])
+
+    def room(self, name: str) -> int:
+        return max(0, self._quota + (self._larger > 0) - self._taken[name])
+
+    def take(self, name: str, partitions: Sequence[int], shares: Assignments) -> None:
+        shares[name] += [TopicPartition(self._topic, partition) for partition in partitions]
+        self._taken[name] += len(partitions)
+        if self._taken[name] > self._quota:
+            self._larger -= 1
+        for partition in partitions:
+            self.left.pop(partition, None)
+
+    def fill(self, shares: Assignments, may: Callable[[str, int], bool]) -> None:
+        for name in self.members:
+            wanted = [partition for partition in self.left if may(name, partition)][: self.room(name)]
+            if wanted:
+                self.take(name, wanted, shares)
+
+
+def _align_racks(ranges: Iterable[_TopicRanges], shares: Assignments) -> None:
+    """Give members the partitions that have a replica in their rack, as far as ranges stay even."""
+    alike: defaultdict[tuple[frozenset[tuple[str, str | None]], int], list[_TopicRanges]] = defaultdict(list)
+    for topic in ranges:
+        alike[frozenset(topic.members.items()), len(topic.racks)].append(topic)
+    for (_, partitions), topics in alike.items():
+        if len(topics) > 1:
+            _align_together(partitions, topics, shares)
+        elif topics[0].prefers_racks:
+            topics[0].fill(shares, topics[0].matches)
+
+
+def _align_together(partitions: int, topics: Sequence[_TopicRanges], shares: Assignments) -> None:
+    """Topics with the same members and as many partitions: equal numbers stay together."""
+    remaining = dict.fromkeys(topics[0].members)
+    for partition in range(partitions):
+        for name in remaining:
+            if all(topic.matches(name, partition) and topic.room(name) for topic in topics):
+                for topic in topics:
+                    topic.take(name, (partition,), shares)
+                if not any(topic.room(name) for topic in topics):
+                    del remaining[name]
+                break
+
+
+class RoundRobinAssignor(_ForgetfulAssignor):
+    """All partitions of all topics in turn to the members that subscribe to them."""
+
+    name: ClassVar[str] = "roundrobin"
+
+    def assign(
+        self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]
+    ) -> Assignments:
+        shares: Assignments = {name: [] for name in members}
+        turn = cycle(_in_order(members))
+        for topic in sorted(topics):
+            for partition in range(len(topics[topic])):
+                name = next(name for name in turn if topic in members[name].topics)
+                shares[name].append(TopicPartition(topic, partition))
+        return shares
+
+
+def _in_order(members: Mapping[str, Subscription]) -> list[str]:
+    """Static members first, which keep their place when they come back under another id (KIP-345)."""
+
+    def place(name: str) -> tuple[bool, str]:
+        instance = members[name].instance_id
+        return (instance is None, name if instance is None else instance)
+
+    return sorted(members, key=place)
+
+
+BY_NAME: Final[Mapping[str, Callable[[], Assignor]]] = {
+    assignor.name: assignor
+    for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
+}
