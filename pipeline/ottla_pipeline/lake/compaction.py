@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     DateType,
     IntegerType,
@@ -142,13 +143,25 @@ def columns(events: StructType | None) -> StructType:
 
 
 def compact_delta(spark: SparkSession, lake: DeltaLake, wanted: Compaction) -> Compacted:
-    """OPTIMIZE on each table. Readers of an older version go on with its files, until VACUUM."""
+    """OPTIMIZE of each table's crowded partitions. Readers of an older version go on with its files, until
+    VACUUM."""
     from delta.tables import DeltaTable
 
-    spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(wanted.smaller_than_mb << 20))
+    smaller = wanted.smaller_than_mb << 20
+    spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(smaller))
     before = after = 0
     for path in lake.tables():
-        metrics = DeltaTable.forPath(spark, path).optimize().executeCompaction().select("metrics.*").first()
+        by = [sf.col("partitionValues")[name].alias(name) for name in lake.partitioned_by()]
+        small = lake.data_files(path).where(sf.col("size") < smaller).groupBy(*by).count()
+        crowded = small.where(sf.col("count") >= wanted.min_files).drop("count").collect()
+        if not crowded:
+            continue
+        where = " OR ".join(
+            "(" + " AND ".join(f"{name} = '{value}'" for name, value in row.asDict().items()) + ")"
+            for row in crowded
+        )
+        table = DeltaTable.forPath(spark, path)
+        metrics = table.optimize().where(where).executeCompaction().select("metrics.*").first()
         assert metrics is not None
         before += metrics["numFilesRemoved"]
         after += metrics["numFilesAdded"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +22,7 @@ from pyspark.sql.types import StructType
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.lake import rows
+from ottla_pipeline.lake import drift, rows
 from ottla_pipeline.lake.config import DeltaSink, LakeConfig
 from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.rows import TopicPlan
@@ -54,20 +55,29 @@ class DeltaLake:
         found = [self.table_of(n) for n in self.files.names(self._root)] if self._per_topic else [self._root]
         return [path for path in found if self.is_table(path)]
 
+    def partitioned_by(self) -> tuple[str, ...]:
+        return (rows.EVENT_DATE,) if self._per_topic else (rows.EVENT_DATE, rows.TOPIC)
+
     def is_table(self, path: str) -> bool:
         return self.files.exists(f"{path}/_delta_log")
 
     def transactions(self, path: str) -> dict[str, int]:
         """The newest version that each application has written to a table."""
-        jvm: Any = self.spark.sparkContext._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, path)
-        defaults = [getattr(log, f"update$default${number}")() for number in (1, 2, 3)]
-        found = log.update(*defaults).transactions().iterator()
+        found = self._snapshot(path).transactions().iterator()
         versions = {}
         while found.hasNext():
             pair = found.next()
             versions[str(pair._1())] = int(pair._2())
         return versions
+
+    def data_files(self, path: str) -> DataFrame:
+        """A table's data files: `path`, `size` in bytes, and `partitionValues`, a map of texts."""
+        return DataFrame(self._snapshot(path).allFiles().toDF(), self.spark)
+
+    def _snapshot(self, path: str) -> Any:
+        jvm: Any = self.spark.sparkContext._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, path)
+        return log.update(*(getattr(log, f"update$default${number}")() for number in (1, 2, 3)))
 
     def check_owner(self) -> None:
         """Refuses tables that another checkpoint has filled: all their records would land a second time."""
@@ -144,13 +154,19 @@ class DeltaLake:
             landed = counts.landed()
             events += landed.events
             dead += landed.dead_letters
-        if not tables or replayed or not (dead or again) or (again and self._has(self._dead, options)):
+        if not tables or replayed or (again and self._has(self._dead, options)):
             return Landed(events, dead) if written or not tables else None
-        found = [rows.dead_letters(rows.judged(batch, p, target, self._config)) for _, target, p in tables]
-        letters = found[0]
-        for other in found[1:]:
-            letters = letters.unionByName(other)
-        self._append_dead(letters, options)
+        has_dead = self.is_table(self._dead)
+        if dead or again or not has_dead:
+            found = [
+                rows.dead_letters(rows.judged(batch, p, target, self._config)) for _, target, p in tables
+            ]
+            letters = reduce(DataFrame.unionByName, found)
+            letters = letters.withColumn("replayed_at", sf.lit(None).cast("timestamp"))
+            if dead or again:
+                self._append_dead(letters, options)
+            else:  # who reads them need not wait for the first
+                self._make_dead(letters.schema)
         return Landed(events, dead)
 
     def _has(self, path: str, options: Mapping[str, str]) -> bool:
@@ -159,15 +175,21 @@ class DeltaLake:
         return self.transactions(path).get(options["txnAppId"], -1) >= int(options["txnVersion"])
 
     def _append(self, events: DataFrame, path: str, options: Mapping[str, str]) -> None:
-        by = (rows.EVENT_DATE,) if self._per_topic else (rows.EVENT_DATE, rows.TOPIC)
+        by = self.partitioned_by()
         spread = rows.by_folder(events, by, self._config.sink.writers_per_folder)
         writer = spread.write.format("delta").mode("append").partitionBy(*by)
         writer.option("mergeSchema", "true").options(**options).save(path)
 
     def _append_dead(self, letters: DataFrame, options: Mapping[str, str]) -> None:
-        unmarked = letters.withColumn("replayed_at", sf.lit(None).cast("timestamp")).repartition("topic")
-        writer = unmarked.write.format("delta").mode("append").partitionBy("topic")
+        writer = letters.repartition("topic").write.format("delta").mode("append").partitionBy("topic")
         writer.options(**options).save(self._dead)
+
+    def _make_dead(self, schema: StructType) -> None:
+        from delta.tables import DeltaTable
+
+        # As an append would make it: nothing is required.
+        made = DeltaTable.createIfNotExists(self.spark).location(self._dead).partitionedBy("topic")
+        made.addColumns(drift.merged_struct(StructType(), schema)).execute()
 
     def add(self, records: DataFrame, *, replayed: bool) -> Landed:
         """Lands records that the lake has not: from a backfill, or (`replayed`) from its own dead letters, of
