@@ -14,9 +14,9 @@ import fastavro
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from ottla.client.registry import NotRegistered, Schema, Version
 from ottla_pipeline.decoding import AvroFormat, JsonFormat, JsonSchemaFormat, decode, plan, writer_ids
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
-from ottla_pipeline.registry.client import NotRegistered, Schema, Version
 from ottla_pipeline.spark import JavaMissing, build_session, check_java
 
 AT = datetime(2024, 5, 1, 12, 30, 0, 123000, tzinfo=UTC)

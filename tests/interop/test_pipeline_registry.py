@@ -24,8 +24,10 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from one_broker import OneBroker, one_broker
 from registries import Registry
 
-from ottla_pipeline.registry.client import NotRegistered, RegistryClient
-from ottla_pipeline.registry.client import Schema as OwnSchema
+from ottla.client import avro
+from ottla.client.registry import NotRegistered, RegistryClient
+from ottla.client.registry import Schema as OwnSchema
+from ottla.client.serialization import call_blocking
 from ottla_pipeline.registry.command import main as command
 
 NAMES = (f"s{number}" for number in count())
@@ -97,6 +99,22 @@ def test_avro_goes_through_confluents_serializers_while_its_schema_evolves(regis
     assert read_new(old, context) == {"a": "x", "c": "y", "d": ""}
     assert read_new(new, context) == {"a": "1", "c": "2", "d": "3"}
     assert AvroDeserializer(registry.client(), record("a"))(new, context) == {"a": "1"}
+
+
+def test_our_avro_is_read_by_confluents_and_the_other_way_round(registry: Registry) -> None:
+    client, topic = registry.client(), next(NAMES)
+    context = SerializationContext(topic, MessageField.VALUE)
+    text, value = record("a", "b?"), {"a": "x", "b": "ü"}
+    ours = avro.AvroSerializer(registry.url, text)
+    data = call_blocking(ours.serialize, topic, value)
+    assert data == AvroSerializer(client, text)(value, context)
+    assert AvroDeserializer(client)(data, context) == value
+    newer = AvroSerializer(client, record("a", "b?", "c?"))({"a": "1", "b": "2", "c": "3"}, context)
+    as_written, as_ours = avro.AvroDeserializer(registry.url), avro.AvroDeserializer(registry.url, text)
+    assert call_blocking(as_written.deserialize, topic, newer) == {"a": "1", "b": "2", "c": "3"}
+    assert call_blocking(as_ours.deserialize, topic, newer) == {"a": "1", "b": "2"}
+    latest = avro.AvroSerializer(registry.url, text, use_latest=True)
+    assert call_blocking(latest.serialize, topic, {"a": "1", "b": "2", "c": "3"}) == newer
 
 
 def test_json_goes_through_confluents_serializers(registry: Registry) -> None:

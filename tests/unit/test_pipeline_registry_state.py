@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.client.registry import Reference
 from ottla_pipeline.registry import decisions
-from ottla_pipeline.registry.client import Reference
 from ottla_pipeline.registry.decisions import Decision, Wanted
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import (

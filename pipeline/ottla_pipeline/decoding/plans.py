@@ -15,17 +15,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructType
 
+from ottla.client.registry import NotRegistered, Schema, Version
 from ottla_pipeline.decoding import avro_schemas, avro_values, framing, json_schemas, json_values
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
 from ottla_pipeline.decoding.formats import AvroFormat, JsonFormat, JsonSchemaFormat
-from ottla_pipeline.registry.client import NotRegistered, Schema, Version
 
 BARE = 0  # the place of the only schema, where there is no framing
 _TYPES = {"avro": "AVRO", "jsonSchema": "JSON"}
 
 
 class Schemas(Protocol):
-    """What is asked of a registry; `ottla_pipeline.registry.client.RegistryClient` is one."""
+    """What is asked of a registry; `ottla.client.registry.RegistryClient` is one."""
 
     def schema(self, schema_id: int) -> Schema: ...
     def latest(self, subject: str) -> Version: ...

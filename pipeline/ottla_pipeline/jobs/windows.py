@@ -13,9 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ottla.client.registry import RegistryClient
 from ottla_pipeline.decoding.avro_values import EXECUTOR_OPTIONS
 from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.registry.client import RegistryClient
 from ottla_pipeline.registry.declared import client_of
 from ottla_pipeline.running import Context
 from ottla_pipeline.sinks.transactional import TransactionalTopics

@@ -15,9 +15,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from ottla.client.registry import RegistryClient
 from ottla_pipeline.config.common import Interval, JobConfig, Model, RegistryConfig, TopicsConfig
 from ottla_pipeline.decoding.formats import Format, JsonFormat
-from ottla_pipeline.registry.client import RegistryClient
 from ottla_pipeline.registry.declared import client_of
 
 Path = Annotated[str, Field(min_length=1)]

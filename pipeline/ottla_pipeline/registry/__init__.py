@@ -1,4 +1,4 @@
-"""The schema registry: Confluent's REST API over a compacted topic of the cluster; the jobs' client of it.
+"""The schema registry: Confluent's REST API over a compacted topic of the cluster.
 
-`client` is what the jobs use; it speaks to any registry with this API and imports nothing else of this room.
+The jobs ask it, or any other with this API, by `ottla.client.registry`.
 """

@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ottla.client.registry import CONTENT_TYPE
 from ottla_pipeline.registry.api import ROUTES, Api, Handler, SchemaText
-from ottla_pipeline.registry.client import CONTENT_TYPE
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.log import LogFailed, TopicUnfit
 from ottla_pipeline.registry.store import Store

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from starlette.requests import Request
 
-from ottla_pipeline.registry.client import Reference
+from ottla.client.registry import Reference
 from ottla_pipeline.registry.compatibility import LEVELS
 from ottla_pipeline.registry.decisions import MODES, Wanted
 from ottla_pipeline.registry.errors import Refused

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from ottla.client.registry import Reference
 from ottla_pipeline.registry import compatibility, errors
-from ottla_pipeline.registry.client import Reference
 from ottla_pipeline.registry.formats import Parsed
 from ottla_pipeline.registry.records import (
     CONTEXT_PREFIX,

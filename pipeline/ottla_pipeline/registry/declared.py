@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ottla.client.registry import RegistryClient
 from ottla_pipeline.config.common import RegistryConfig
-from ottla_pipeline.registry.client import RegistryClient
 
 
 def client_of(registry: RegistryConfig) -> RegistryClient:

@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ottla_pipeline.registry.client import Reference
+from ottla.client.registry import Reference
 
 KIND_SCHEMA: Final = "SCHEMA"
 KIND_CONFIG: Final = "CONFIG"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final
 
+from ottla.client.registry import Reference
 from ottla_pipeline.registry import formats
-from ottla_pipeline.registry.client import Reference
 from ottla_pipeline.registry.errors import invalid_schema
 from ottla_pipeline.registry.formats import Parsed
 from ottla_pipeline.registry.records import Entry

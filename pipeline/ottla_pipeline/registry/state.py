@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ottla_pipeline.registry.client import Reference
+from ottla.client.registry import Reference
 from ottla_pipeline.registry.records import (
     CONTEXT_PREFIX,
     KIND_CONFIG,

@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ottla.client.registry import NotRegistered, RegistryClient
 from ottla_pipeline.decoding import Plan, writer_ids
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.lake.files import Files
-from ottla_pipeline.registry.client import NotRegistered, RegistryClient
 from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
 from ottla_pipeline.windowing import late, results
 from ottla_pipeline.windowing.config import WindowsConfig

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from ottla.client.registry import RegistryError
 from ottla_pipeline.decoding import Plan, plan
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
 from ottla_pipeline.decoding.plans import Schemas, registered_ids
 from ottla_pipeline.errors import CannotBegin, short
-from ottla_pipeline.registry.client import RegistryError
 from ottla_pipeline.windowing import source as src
 from ottla_pipeline.windowing.aggregate import aggregated
 from ottla_pipeline.windowing.config import LEFT, RIGHT, WindowsConfig

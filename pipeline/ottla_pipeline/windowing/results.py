@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.avro.functions import to_avro
 
+from ottla.client.registry import RegistryClient, RegistryError, Schema
 from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.registry.client import RegistryClient, RegistryError, Schema
 from ottla_pipeline.sinks.transactional import Outgoing
 from ottla_pipeline.windowing.config import EVENT_DATE, WINDOW_END, WINDOW_START
 from ottla_pipeline.windowing.join import KEY

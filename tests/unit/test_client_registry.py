@@ -1,4 +1,4 @@
-"""The jobs' client of a registry: what it asks, what it keeps, when it tries again."""
+"""The client of a registry: what it asks, what it keeps, when it tries again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.error import URLError
 
 import pytest
 
-from ottla_pipeline.registry.client import (
+from ottla.client.registry import (
     Answer,
     NotRegistered,
     Reference,

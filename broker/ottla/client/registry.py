@@ -1,7 +1,7 @@
-"""A blocking client of a schema registry: what the jobs ask, with a cache, retries and plain errors.
+"""A blocking client of a schema registry: what users of schemas ask, with a cache, retries and plain errors.
 
-Called by the jobs that decode or encode records, on the driver and on executors: a client can be pickled (its
-caches stay behind). It speaks Confluent's REST API to any registry that has it.
+Called by the serializers, and by the pipeline's jobs, on the driver and on executors: a client can be pickled
+(its caches stay behind). It speaks Confluent's REST API to any registry that has it.
 
 `urllib.request` carries the requests: a job asks once for each schema, so there is no connection worth
 keeping, and confluent-kafka's own client would bring four more packages to every executor.
@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from ottla.client.error_kinds import ClientError, RetriableError
+
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 ACCEPT: Final = f"{CONTENT_TYPE}, application/vnd.schemaregistry+json, application/json"
 MISSING_S: Final = 10.0
@@ -49,11 +51,11 @@ OPTIONS: Final = (
 """Named and meant as by confluent-kafka's client; `timeout` is in seconds."""
 
 
-class RegistryError(Exception):
+class RegistryError(ClientError):
     """What a registry was asked for was not had; the message says what, of whom, and why."""
 
 
-class RegistryUnreachable(RegistryError):
+class RegistryUnreachable(RegistryError, RetriableError):
     """No URL gave an answer, or only that it cannot now; tried to the end of the retries."""
 
 
