@@ -1,39 +1,49 @@
 """The `ottla` command: a group of subcommands, some of which other distributions' rooms add.
 
-`ottla broker` runs one broker. Commands registered under the entry point group `ottla.commands` (the
-operator's `ottla up`) are loaded when they are named, so that a missing extra costs only its own command.
+`ottla broker` runs one broker. A command is loaded when it is named, so that each starts as quickly as it
+can, and a missing extra costs only its own: those of this package by the table below, others (the operator's
+`ottla up`) by their entry point in the group `ottla.commands`.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from ottla.cli.acls import acls
-from ottla.cli.broker import broker
-from ottla.cli.cluster import cluster
-from ottla.cli.configs import configs
-from ottla.cli.consume import consume
-from ottla.cli.groups import groups
-from ottla.cli.log import log_
-from ottla.cli.produce import produce
-from ottla.cli.quotas import quotas
-from ottla.cli.topics import topics
-from ottla.cli.users import users
-from ottla.cli.zookeeper import zookeeper
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_OWN: Final = {
+    "acls": "acls",
+    "broker": "broker",
+    "cluster": "cluster",
+    "configs": "configs",
+    "consume": "consume",
+    "dev": "dev",
+    "groups": "groups",
+    "log": "log_",
+    "produce": "produce",
+    "quotas": "quotas",
+    "topics": "topics",
+    "users": "users",
+    "zookeeper": "zookeeper",
+}
+"""By name: what it is called in the module of that name in ottla.cli."""
 
 
 class _Commands(click.Group):
     """The commands of this package and those that entry points add."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *(point.name for point in _added())})
+        return sorted({*_OWN, *(point.name for point in _added())})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
+        if cmd_name in _OWN:
+            found = getattr(import_module(f"ottla.cli.{cmd_name}"), _OWN[cmd_name])
+            assert isinstance(found, click.Command)
+            return found
         for point in _added():
             if point.name == cmd_name:
                 return _load(point)
@@ -41,6 +51,8 @@ class _Commands(click.Group):
 
 
 def _added() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points
+
     return tuple(entry_points(group="ottla.commands"))
 
 
@@ -66,7 +78,7 @@ def _load(point: EntryPoint) -> click.Command:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("ottla"), prog_name="ottla")
+@click.version_option(package_name="ottla", prog_name="ottla")
 def main() -> None:
     """Ottla: Apache Kafka's job done by Python on Kubernetes.
 
@@ -74,22 +86,6 @@ def main() -> None:
     refused by the cluster, 2 a mistake on the command line, 3 no answer.
     """
 
-
-for command in (
-    acls,
-    broker,
-    cluster,
-    configs,
-    consume,
-    groups,
-    log_,
-    produce,
-    quotas,
-    topics,
-    users,
-    zookeeper,
-):
-    main.add_command(command)
 
 if __name__ == "__main__":
     main(prog_name="ottla")

@@ -34,9 +34,12 @@ class ChildProcess:
         log: Path,
         pid_file: Path | None = None,
         folder: Path | None = None,
+        watches_parent: bool = False,
     ) -> None:
-        """`folder`: that it works in, else ours."""
+        """`folder`: that it works in, else ours. `watches_parent`: it sees to its end by itself; the kernel's
+        signal comes when the thread that called `start` ends, which may be long before the process."""
         self._folder = folder
+        self._preexec = None if watches_parent else _die_with_parent
         self.name = name
         self.command = list(command)
         self.log = log
@@ -54,7 +57,7 @@ class ChildProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self._folder,
-                preexec_fn=_die_with_parent,
+                preexec_fn=self._preexec,
             )
         if self.pid_file is not None:
             self.pid_file.write_text(f"{self._process.pid}\n")

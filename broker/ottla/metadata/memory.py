@@ -10,9 +10,11 @@ watch callbacks are queued to the loop, never run inside the operation that trig
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ottla.metadata.store import (
     ANY_VERSION,
@@ -161,6 +163,7 @@ class MemoryTree:
 
         def remove() -> None:
             del parent.children[name]
+            parent.sequence -= 1
 
         undo.append(remove)
         touched += [("data", path), ("children", path), ("children", parent_path)]
@@ -177,6 +180,31 @@ class MemoryTree:
 
         for path in owned("/", self._root):
             self.apply([Delete(path)], session)
+
+    def dump(self) -> dict[str, Any]:
+        """All of it but the watches, as JSON can hold it."""
+
+        def nodes(path: str, node: _Node) -> Iterator[list[Any]]:
+            data = base64.b64encode(node.data).decode()
+            stat = [node.czxid, node.mzxid, node.ephemeral_owner, node.ctime_ms, node.version, node.sequence]
+            yield [path, data, *stat]
+            for name, child in node.children.items():
+                yield from nodes(f"{path.rstrip('/')}/{name}", child)
+
+        return {"zxid": self._zxid, "nodes": list(nodes("/", self._root))}
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        """Become what was dumped."""
+        self._zxid = dumped["zxid"]
+        for path, data, czxid, mzxid, owner, ctime_ms, version, sequence in dumped["nodes"]:
+            node = _Node(base64.b64decode(data), czxid, mzxid, owner, ctime_ms, version, sequence=sequence)
+            if path == "/":
+                self._root = node
+                continue
+            parent_path, name = _split(path)
+            parent = self.find(parent_path)
+            assert parent is not None, f"{path} stands before its parent"
+            parent.children[name] = node
 
     def watch(self, kind: str, path: str, callback: Callable[[], None]) -> Cancel:
         key = (kind, path)

@@ -19,25 +19,25 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ottla.metadata import former_session, znodes
 from ottla.metadata.config import BrokerConfig, Listener
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
 from ottla.metadata.succession import wait_for_successors
-from ottla.metadata.zookeeper import ZooKeeperStore
-from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.server.controlled_shutdown import ControlledShutdown
 from ottla.server.handlers.first_view import FIRST_VIEW_TIMEOUT_S
 from ottla.server.http_port import HttpPort
 from ottla.server.listener import Endpoint
 from ottla.server.loop_usage import LoopUsage
-from ottla.server.metrics.page import broker_metrics
 from ottla.server.parts import Parts, steady_clock_ms
 from ottla.server.secure_listeners import SecurityProblem
 from ottla.storage.directories import LogDirProblem
 from ottla.storage.loading import OldFormat
+
+if TYPE_CHECKING:
+    from ottla.metadata.zookeeper_access import ZooKeeperAccess
 
 log = logging.getLogger("ottla.broker")
 
@@ -73,12 +73,7 @@ class Broker:
         self.broker_id = config.broker_id
         self.endpoints: list[Endpoint] = []
         """The listeners as bound, with their real ports."""
-        self.store: MetadataStore = store or ZooKeeperStore(
-            config.zookeeper_connect or "",
-            config.get_int("zookeeper.session.timeout.ms"),
-            config.get_optional_int("zookeeper.connection.timeout.ms"),
-            zookeeper_access,
-        )
+        self.store = store or _zookeeper(config, zookeeper_access)
         self._clock = clock
         self._session_dirs: list[Path] = []
         self._undo = AsyncExitStack()
@@ -143,7 +138,10 @@ class Broker:
         await parts.follow_settings()
         await parts.make_coordinators()
         await parts.make_server()
-        self.http.metrics = broker_metrics(parts, self.usage, phase=lambda: self.phase)
+        if self.http.port >= 0:
+            from ottla.server.metrics.page import broker_metrics  # nobody else needs it, and it takes time
+
+            self.http.metrics = broker_metrics(parts, self.usage, phase=lambda: self.phase)
         await self._join()
 
     async def _open(self) -> None:
@@ -277,3 +275,14 @@ class Broker:
             log.exception("broker %d did not stop cleanly", self.broker_id)
             return
         log.info("stopped broker.id=%d", self.broker_id)
+
+
+def _zookeeper(config: BrokerConfig, access: ZooKeeperAccess | None) -> MetadataStore:
+    from ottla.metadata.zookeeper import ZooKeeperStore  # a broker without ZooKeeper starts sooner for it
+
+    return ZooKeeperStore(
+        config.zookeeper_connect or "",
+        config.get_int("zookeeper.session.timeout.ms"),
+        config.get_optional_int("zookeeper.connection.timeout.ms"),
+        access,
+    )

@@ -273,6 +273,13 @@ class Dispatcher:
             assert route.api_key not in self._routes, f"{route.api_key!r} is registered twice"
             self._routes[route.api_key] = route
 
+    def wrap(self, around: Callable[[Route], Route]) -> None:
+        """Put something around every API (ottla.dev); requests counted so far stay counted."""
+        for key, route in self._routes.items():
+            wrapped = around(route)
+            wrapped.counters = route.counters
+            self._routes[key] = wrapped
+
     def routes(self) -> list[Route]:
         """In the order of API keys."""
         return [self._routes[key] for key in sorted(self._routes)]

@@ -14,8 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from prometheus_client import CONTENT_TYPE_LATEST
-
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 32
@@ -104,6 +102,8 @@ class HttpPort:
         if path == b"/metrics":
             if self.metrics is None:
                 return HTTPStatus.SERVICE_UNAVAILABLE, b"", TEXT
+            from prometheus_client import CONTENT_TYPE_LATEST  # slow to import, and mostly the port is off
+
             return HTTPStatus.OK, await self._metrics_text(self.metrics), CONTENT_TYPE_LATEST
         if path == b"/healthz":
             return HTTPStatus.OK, b"ok\n", TEXT

@@ -1,0 +1,135 @@
+"""Orders for faults, and which requests meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ottla.dev.control import Control, fault_of
+from ottla.dev.faults import Fault, Faults, topics_of
+from ottla.protocol import messages as m
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.types import Message
+from ottla.server.dispatch import Request
+
+
+def request(message: Message, client_id: str = "app") -> Request:
+    route = SimpleNamespace(api_key=ApiKey(message.api_key), request_class=type(message))
+    return cast(Request, SimpleNamespace(route=route, client_id=client_id, decode=lambda _: message))
+
+
+def produce(topic: str) -> m.ProduceRequest:
+    return m.ProduceRequest(acks=-1, topic_data=[m.ProduceRequest.TopicProduceData(name=topic)])
+
+
+def test_a_fault_takes_as_many_requests_as_it_was_told_to_and_only_of_its_api() -> None:
+    faults = Faults(0)
+    fault = faults.add(Fault("error", ApiKey.PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2))
+    assert faults.taken(request(m.HeartbeatRequest())) is None
+    assert [faults.taken(request(produce("a"))) for _ in range(3)] == [fault, fault, None]
+    assert fault.hits == 2
+    always = faults.add(Fault("delay", None, times=None))
+    assert all(faults.taken(request(m.HeartbeatRequest())) is always for _ in range(5))
+    faults.remove(always.id)
+    assert faults.taken(request(m.HeartbeatRequest())) is None
+
+
+def test_a_fault_chooses_by_topic_and_by_client() -> None:
+    faults = Faults(0)
+    faults.add(Fault("error", topic="orders", client_id="billing", times=None))
+    assert faults.taken(request(produce("orders"), "billing"))
+    assert not faults.taken(request(produce("orders"), "other"))
+    assert not faults.taken(request(produce("returns"), "billing"))
+    fetch = m.FetchRequest(topics=[m.FetchRequest.FetchTopic(topic="orders")])
+    assert not faults.taken(request(fetch, "billing")), "in a session it would not be named"
+
+
+def test_the_broker_itself_and_the_tests_own_requests_are_spared() -> None:
+    faults = Faults(0)
+    faults.add(Fault("drop", times=None))
+    assert faults.taken(request(produce("a"), "broker-1"))
+    for spared in ("broker-0", "ottla.testing"):
+        assert faults.taken(request(produce("a"), spared)) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        produce("orders"),
+        m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="orders")]),
+        m.CreateTopicsRequest(topics=[m.CreateTopicsRequest.CreatableTopic(name="orders")]),
+        m.DeleteTopicsRequest(topic_names=["orders"]),
+        m.ListOffsetsRequest(topics=[m.ListOffsetsRequest.ListOffsetsTopic(name="orders")]),
+        m.OffsetCommitRequest(topics=[m.OffsetCommitRequest.OffsetCommitRequestTopic(name="orders")]),
+        m.OffsetFetchRequest(
+            groups=[
+                m.OffsetFetchRequest.OffsetFetchRequestGroup(
+                    group_id="g",
+                    topics=[m.OffsetFetchRequest.OffsetFetchRequestTopics(name="orders")],
+                )
+            ]
+        ),
+        m.AddPartitionsToTxnRequest(
+            transactions=[
+                m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+                    transactional_id="t",
+                    topics=[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="orders")],
+                )
+            ]
+        ),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_request_names_its_topics(message: Message) -> None:
+    assert topics_of(message) == {"orders"}
+
+
+def test_an_order_is_read_by_kafkas_names() -> None:
+    fault = fault_of(
+        {
+            "effect": "error",
+            "api": "produce",
+            "error": "NOT_LEADER_OR_FOLLOWER",
+            "times": 2,
+            "topic": "orders",
+        }
+    )
+    assert fault == Fault("error", ApiKey.PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2, topic="orders")
+    assert fault_of({"effect": "error", "api": 1, "error": 6}).api == ApiKey.FETCH
+
+
+@pytest.mark.parametrize(
+    ("order", "problem"),
+    [
+        ({"effect": "explode"}, "effect: explode; allowed: error, delay, drop, drop_answer"),
+        ({"effect": "error", "api": "PUT", "error": 6}, "api: PUT is none of Kafka 3.9's"),
+        ({"effect": "error", "error": "NONE"}, "error: NONE is no error"),
+        ({"effect": "error", "error": 4711}, "error: 4711 is none of Kafka 3.9's"),
+        ({"effect": "delay", "delay_s": -1}, "delay_s: -1.0; a number from 0"),
+        ({"effect": "drop", "times": 0}, "times: 0; a whole number from 1, or null for every request"),
+        (
+            {"effect": "drop", "api": "FETCH", "topic": "orders"},
+            "topic: a Fetch names its topics once a session; choose by client_id instead",
+        ),
+    ],
+)
+def test_an_order_that_cannot_be_carried_out_says_why(order: Mapping[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError) as raised:  # noqa: PT011
+        fault_of(order)
+    assert str(raised.value) == problem
+
+
+def test_orders_are_obeyed() -> None:
+    control = Control(Path("never-opened"), Faults(0), "127.0.0.1:9092")
+    assert control.obey({"do": "about"})["bootstrap"] == "127.0.0.1:9092"
+    number = control.obey({"do": "fault", "effect": "drop", "api": "FETCH", "times": 3})["id"]
+    assert control.obey({"do": "hits", "id": number}) == {"hits": 0, "left": 3}
+    assert control.obey({"do": "heal"}) == {}
+    assert control.obey({"do": "hits", "id": number}) == {"hits": 0, "left": 0}
+    with pytest.raises(ValueError, match="do: dance; allowed: about, fault, hits, heal"):
+        control.obey({"do": "dance"})

@@ -1,0 +1,95 @@
+"""Metadata of a development broker outlives its process: nodes, versions and transaction ids come back."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.dev.journal import DamagedJournal, JournaledTree
+from ottla.metadata.memory import MemoryTree
+from ottla.metadata.store import ANY_VERSION, Check, Create, Delete, Operation, SetData, Stat, StoreError
+
+PATHS = ["/a", "/b", "/a/x", "/a/y", "/a/x/deep"]
+paths = st.sampled_from(PATHS)
+data = st.binary(max_size=3)
+versions = st.sampled_from([ANY_VERSION, 0, 1])
+operations = st.one_of(
+    st.builds(Create, paths, data, st.just(False), st.booleans()),
+    st.builds(SetData, paths, data, versions),
+    st.builds(Delete, paths, versions),
+    st.builds(Check, paths, versions),
+)
+
+
+def tree(path: Path) -> JournaledTree:
+    return JournaledTree(path, clock=lambda: 1_700_000_000_000)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(operations, min_size=1, max_size=3), max_size=12), st.integers(0, 12))
+def test_what_was_done_before_and_after_a_restart_is_what_memory_has(
+    changes: list[list[Operation]], restart_at: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "metadata.jsonl"
+        memory: MemoryTree = MemoryTree(clock=lambda: 1_700_000_000_000)
+        kept = tree(path)
+        for number, change in enumerate(changes):
+            if number == restart_at:
+                kept = tree(path)
+            outcomes: list[list[object]] = []
+            for each in (memory, kept):
+                try:
+                    results = each.apply(change, 1)
+                    outcomes.append([x.version if isinstance(x, Stat) else x for x in results])
+                except StoreError as refused:
+                    outcomes.append([refused.path])
+            assert outcomes[0] == outcomes[1]
+        assert _nodes(tree(path)) == _nodes(kept) == _nodes(memory)
+
+
+def _nodes(of: MemoryTree) -> dict[str, object]:
+    """Data and versions; transaction ids are only ever compared with earlier ones."""
+    return {path: (data, version) for path, data, _, _, _, _, version, _ in of.dump()["nodes"]}
+
+
+def test_ephemeral_nodes_end_with_the_process_and_sessions_are_new(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.jsonl"
+    first = tree(path)
+    session = first.new_session()
+    first.apply([Create("/broker", b"here", ephemeral=True), Create("/topic")], session)
+    again = tree(path)
+    assert again.find("/broker") is None
+    assert again.find("/topic") is not None
+    assert again.new_session() > session
+    before = first.find("/topic")
+    assert before is not None
+    again.apply([Create("/later")], 9)
+    later = again.find("/later")
+    assert later is not None
+    assert later.czxid > before.czxid, "a broker's epoch only grows"
+
+
+def test_a_line_that_was_cut_off_by_a_kill_is_as_if_never_written(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.jsonl"
+    tree(path).apply([Create("/topic")], 1)
+    with path.open("a") as file:
+        file.write('[9, 1, 0, [["create", "/oth')
+    assert tree(path).find("/topic") is not None
+
+
+def test_another_file_is_refused_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.jsonl"
+    path.write_text("hello\n")
+    with pytest.raises(DamagedJournal, match=r"metadata.jsonl, line 1: "):
+        tree(path)
+    path.unlink()
+    tree(path).apply([Create("/topic")], 1)
+    with path.open("a") as file:
+        file.write('[9, 1, 0, [["delete", "/never"]]]\n')
+    with pytest.raises(DamagedJournal, match="line 3: "):
+        tree(path)
