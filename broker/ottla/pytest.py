@@ -1,0 +1,106 @@
+"""A pytest plugin: a real broker as a fixture. `pip install ottla` brings it, by the entry point pytest11.
+
+    def test_orders_are_written(ottla_broker, ottla_topic):
+        my_producer(ottla_broker.bootstrap).send(ottla_topic, b"one")
+        (record,) = ottla_broker.wait_for_records(ottla_topic, 1)
+        assert record.value == b"one"
+
+Loaded by pytest in every run where Ottla is installed, so it imports nothing until a fixture is asked for,
+and adds no hook that runs for each test before then. docs/testing.md has the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+if TYPE_CHECKING:
+    from ottla.testing import DevBroker
+
+_TOPIC_NAME_MAX = 249
+_MARKER = (
+    "ottla(partitions=1, config={}, settings={}): of `ottla_topic`, its partitions and settings; of "
+    "`fresh_ottla_broker`, its settings, as in server.properties"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "ottla_settings",
+        "NAME=VALUE, a line each: settings of the shared broker, as in server.properties",
+        type="linelist",
+        default=[],
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture(scope="session")
+def ottla_broker(request: pytest.FixtureRequest) -> Iterator[DevBroker]:
+    """One broker for all tests of this process. After each test it is healed: faults end, and it runs."""
+    from ottla.testing import DevBroker
+
+    with DevBroker(_settings(request.config)) as broker:
+        healer = _Healer(broker)
+        request.config.pluginmanager.register(healer)
+        try:
+            yield broker
+        finally:
+            request.config.pluginmanager.unregister(healer)
+
+
+@pytest.fixture
+def fresh_ottla_broker(request: pytest.FixtureRequest) -> Iterator[DevBroker]:
+    """A broker for this test alone: half a second; for tests that break it, or need settings of their own."""
+    from ottla.testing import DevBroker
+
+    with DevBroker({**_settings(request.config), **_marked(request).get("settings", {})}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def ottla_topic(ottla_broker: DevBroker, request: pytest.FixtureRequest) -> str:
+    """The name of a topic that no other test has, on the shared broker: named after the test."""
+    marked = _marked(request)
+    tail = f"-{uuid4().hex[:8]}"
+    legal = re.sub(r"[^a-zA-Z0-9._-]", "_", request.node.name)
+    name = legal[: _TOPIC_NAME_MAX - len(tail)] + tail
+    ottla_broker.create_topic(name, marked.get("partitions", 1), marked.get("config"))
+    return name
+
+
+class _Healer:
+    """What a test made go wrong does not meet the next one. Registered with the shared broker."""
+
+    def __init__(self, broker: DevBroker) -> None:
+        self._broker = broker
+
+    @pytest.hookimpl(tryfirst=True)  # so that what fixtures do at their end succeeds
+    def pytest_runtest_teardown(self) -> None:
+        self._broker.heal()
+
+
+def _settings(config: pytest.Config) -> dict[str, str]:
+    settings = {}
+    for line in config.getini("ottla_settings"):
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise pytest.UsageError(f"ottla_settings: {line}: must be NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
+    marker = request.node.get_closest_marker("ottla")
+    if marker is None:
+        return {}
+    unknown = sorted({*marker.kwargs} - {"partitions", "config", "settings"})
+    if unknown or marker.args:
+        raise pytest.UsageError(f"@pytest.mark.{_MARKER}; not {', '.join(unknown) or marker.args}")
+    return dict(marker.kwargs)
