@@ -17,6 +17,7 @@ from typing import Any
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.types import ANY_NODE, Core, Outgoing
 from ottla.client.network import Network
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import MetadataRequest
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class Driver:
         now = self._loop.time()
         if isinstance(response, BaseException):
             log.info("asking for metadata: %s", response)
-            self._cluster.failed(now)
+            self._cluster.failed(now, response if isinstance(response, KafkaError) else None)
         else:
             self._cluster.take(response, now)
         self._tell_of_metadata()

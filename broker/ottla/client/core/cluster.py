@@ -19,7 +19,7 @@ from uuid import UUID
 from ottla.client.core.backoff import Uniform, backoff_s
 from ottla.client.core.types import Leader, Node, TopicPartition
 from ottla.protocol import messages as m
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import ZERO_UUID
 
 GROUP: Final = 0
@@ -81,6 +81,8 @@ class Cluster:
         self._auto_create = allow_auto_topic_creation
         self._topics: dict[str, TopicState] = {}
         self._names: dict[UUID, str] = {}
+        self.refusal: KafkaError | None = None
+        """Why the brokers do not let us in, as of the last attempt."""
         self._wanted: dict[str, float] = {}
         """With the time of last use; infinite for those of `want`."""
         self._all = False
@@ -220,9 +222,10 @@ class Cluster:
             del self._wanted[topic]
             self._new.discard(topic)
 
-    def failed(self, now: float) -> None:
-        """The request found nobody, or no answer."""
+    def failed(self, now: float, refusal: KafkaError | None = None) -> None:
+        """The request found nobody, or no answer; `refusal`: we were not let in."""
         assert self._asked is not None, "nothing was asked"
+        self.refusal = refusal
         self._new |= self._asked & self._wanted.keys()
         self._stale = self._stale or not self._asked
         self._asked = None
@@ -236,6 +239,7 @@ class Cluster:
             self.failed(now)  # a broker that has just started does not know anybody yet
             return
         partial, self._asked = bool(self._asked), None
+        self.refusal = None
         self._failures = 0
         if not partial:
             self._stale = False

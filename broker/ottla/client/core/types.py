@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -37,6 +37,17 @@ class Leader(NamedTuple):
     epoch: int
 
 
+class ProducerRecord(NamedTuple):
+    """A record on its way out, as interceptors see it."""
+
+    topic: str
+    value: Any = None
+    key: Any = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: Sequence[Header] = ()
+
+
 class RecordMetadata(NamedTuple):
     """Where a record was written. `offset` is -1 where the broker does not say: acks=0, and a batch that it
     had already; `timestamp_ms` is the record's, with message.timestamp.type=LogAppendTime the broker's."""
@@ -45,6 +56,24 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+
+class OffsetToCommit(NamedTuple):
+    """The next offset that a group is to read, and what goes with it."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+    """Of the record before it; -1 for unknown (KIP-320)."""
+
+
+class GroupMetadata(NamedTuple):
+    """Who a consumer is in its group, for transactions that commit its offsets (KIP-447)."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
 
 
 class ConsumerRecord:
@@ -97,7 +126,7 @@ class Outgoing(NamedTuple):
     node_id: int
     """A broker's id, or ANY_NODE."""
     message: Message
-    tag: Hashable
+    tag: Any
     timeout_s: float
     version_max: int | None = None
     """No version above this, where a later one says things otherwise."""
@@ -115,7 +144,7 @@ class Core(Protocol):
     def poll(self, now: float) -> list[Outgoing]:
         """The requests to send now."""
 
-    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+    def answered(self, tag: Any, response: Any, now: float) -> None:
         """The response to a request, or the exception in its place; once for each that `poll` gave."""
 
     def next_time(self, now: float) -> float:

@@ -1,0 +1,12 @@
+"""The clients for code without an event loop: the same names, over one loop in a thread of its own.
+
+with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+    print(producer.send("orders", b"one").result())
+
+"""
+
+from __future__ import annotations
+
+from ottla.client.blocking_producer import Producer
+
+__all__ = ["Producer"]

@@ -1,0 +1,261 @@
+"""The producer for code without an event loop: the same names, from any thread. See `ottla.client.blocking`.
+
+Records wait in an inbox, which the loop's thread empties: handing one over takes no lock and wakes nobody as
+long as that thread is at work. Invariant: records of one thread keep their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from ottla.client import producer as asynchronous
+from ottla.client.core.types import GroupMetadata, Header, OffsetToCommit, RecordMetadata, TopicPartition
+from ottla.client.deliveries import Callback, OnDelivery, complain
+from ottla.client.errors import BufferExhaustedError, IllegalStateError
+from ottla.client.loop_thread import LoopThread
+
+_INBOX_MAX: Final = 10_000
+"""Records between the threads; buffer.memory bounds what is beyond."""
+
+
+class _Given(NamedTuple):
+    sink: Any
+    topic: str
+    value: Any
+    key: Any
+    partition: int | None
+    timestamp_ms: int | None
+    headers: Sequence[Header]
+
+
+class Producer:
+    """May be shared by threads; in transactions, one of them at a time."""
+
+    def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
+        """As the asynchronous one. Raises ConfigError."""
+        self._producer = asynchronous.Producer(settings, **keywords)
+        self.config = self._producer.config
+        self._thread: LoopThread | None = None
+        self._inbox: deque[_Given | asyncio.Future[None]] = deque()
+        """Futures are resolved when all that was before them is handed over."""
+        self._pumping = False
+        """What other threads see: whether somebody will look into the inbox."""
+        self._pump_task: asyncio.Task[None] | None = None
+        self._room = threading.Condition()
+
+    def start(self) -> None:
+        """Raises ClientError, where a transactional id cannot be had."""
+        if self._thread is not None:
+            raise IllegalStateError("the producer is started already")
+        self._thread = LoopThread(f"ottla-{self.config.client_id}")
+        try:
+            self._thread.run(self._producer.start())
+        except BaseException:
+            self._thread.stop()
+            self._thread = None
+            raise
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """Deliver what was sent, waiting so long at most, and close; what is left over fails."""
+        thread = self._thread
+        if thread is None:
+            return
+        try:
+            thread.run(self._stop(timeout_s))
+        finally:
+            self._thread = None
+            thread.stop()
+
+    async def _stop(self, timeout_s: float | None) -> None:
+        await self._handed_over()
+        await self._producer.stop(timeout_s)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # --- sending ---
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> Future[RecordMetadata]:
+        """Hand a record over; the future resolves to where it was written, or raises what went wrong, a
+        record that cannot be sent at all included. Blocks while records are made faster than brokers take
+        them. Raises BufferExhaustedError after max.block.ms, IllegalStateError."""
+        future: Future[RecordMetadata] = Future()
+        self._give(_Given(future, topic, value, key, partition, timestamp_ms, headers))
+        return future
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> RecordMetadata:
+        """Send a record and wait until it is written."""
+        future = self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+        return future.result()
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """As `send`, without a future: `on_delivery` is called in the producer's thread, which it must not
+        block; a failure that nobody hears of is logged."""
+        told = Callback(complain if on_delivery is None else on_delivery)
+        self._give(_Given(told, topic, value, key, partition, timestamp_ms, headers))
+
+    def _give(self, given: _Given) -> None:
+        thread = self._thread
+        if thread is None:
+            raise IllegalStateError("the producer is not started")
+        if len(self._inbox) >= _INBOX_MAX:
+            self._await_room()
+        self._inbox.append(given)
+        if not self._pumping:
+            self._pumping = True
+            thread.call_soon(self._begin_pump)
+
+    def _await_room(self) -> None:
+        most_s = self.config.max_block_ms / 1000
+        with self._room:
+            if not self._room.wait_for(lambda: len(self._inbox) < _INBOX_MAX, most_s):
+                raise BufferExhaustedError(
+                    f"buffer.memory={self.config.buffer_memory}: in use for {most_s:g} s (max.block.ms)"
+                )
+
+    def _begin_pump(self) -> None:
+        """In the loop's thread."""
+        if self._pump_task is None:
+            self._pumping = True
+            self._pump_task = asyncio.get_running_loop().create_task(self._pump())
+
+    async def _handed_over(self) -> None:
+        """Returns when all that was given so far is with the producer."""
+        reached = asyncio.get_running_loop().create_future()
+        self._inbox.append(reached)
+        self._begin_pump()
+        await reached
+
+    async def _pump(self) -> None:
+        """Hand over what lies in the inbox."""
+        inbox, hand_over = self._inbox, self._producer.hand_over
+        while True:
+            try:
+                given = inbox.popleft()
+            except IndexError:
+                # In this order: whoever appends after the look into the inbox sees that nobody is at work.
+                self._pumping = False
+                if not inbox:
+                    self._pump_task = None
+                    break
+                self._pumping = True
+                continue
+            if isinstance(given, asyncio.Future):
+                if not given.done():
+                    given.set_result(None)
+                continue
+            try:
+                await hand_over(*given)
+            except Exception as error:  # whatever it is, it is about this record
+                given.sink.set_exception(error)
+            if len(inbox) == _INBOX_MAX // 2:
+                self._tell_of_room()
+        self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        with self._room:
+            self._room.notify_all()
+
+    # --- the rest, as the asynchronous one has it ---
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all that was sent has an outcome. Raises TimeoutError."""
+        self._run(self._flush, timeout_s)
+
+    async def _flush(self, timeout_s: float | None) -> None:
+        await self._handed_over()
+        await self._producer.flush(timeout_s)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """All that is sent within counts at once, or not at all."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except BaseException:
+            self._run(self._abort_if_possible)
+            raise
+
+    def begin_transaction(self) -> None:
+        self._run(self._begin)
+
+    async def _begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def commit_transaction(self) -> None:
+        self._run(self._commit)
+
+    async def _commit(self) -> None:
+        await self._handed_over()
+        await self._producer.commit_transaction()
+
+    def abort_transaction(self) -> None:
+        self._run(self._abort)
+
+    async def _abort(self) -> None:
+        await self._handed_over()
+        await self._producer.abort_transaction()
+
+    async def _abort_if_possible(self) -> None:
+        await self._handed_over()
+        await self._producer.abort_if_possible()
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit | int], group: GroupMetadata | str
+    ) -> None:
+        self._run(self._producer.send_offsets_to_transaction, offsets, group)
+
+    def partitions_for(self, topic: str) -> int:
+        count: int = self._run(self._producer.partitions_for, topic)
+        return count
+
+    def metrics(self) -> dict[str, float]:
+        """Read from another thread: each figure is right, their sum may not be."""
+        return self._producer.metrics()
+
+    def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if self._thread is None:
+            raise IllegalStateError("the producer is not started")
+        return self._thread.run(function(*arguments))

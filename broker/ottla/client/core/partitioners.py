@@ -1,0 +1,124 @@
+"""Which partition a record goes to: the Java client's way, librdkafka's, or the user's own.
+
+Called by the accumulator. A partitioner is a function of topic, key, value (as bytes) and the number of
+partitions; None for an answer leaves the record to the sticky choice (KIP-794), which fills a batch before it
+moves on, and favours partitions with short queues.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+from ottla.client.core.backoff import Uniform
+from ottla.client.partitioning import murmur2
+
+Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int | None]
+
+_REMEMBERED_KEYS_MAX: Final = 16_384
+_FNV_OFFSET: Final = 0x811C9DC5
+_FNV_PRIME: Final = 0x01000193
+
+
+class KeyHash:
+    """Murmur2 of keys as the Java client has it, without its sign; remembers those that it has met.
+
+    In Python the hash of a key of ten bytes costs as much as all the rest of sending its record.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, int] = {}
+
+    def __call__(self, key: bytes) -> int:
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _REMEMBERED_KEYS_MAX:
+                self._known.clear()
+            found = self._known[key] = murmur2(key) & 0x7FFFFFFF
+        return found
+
+
+def _murmur2(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+    return (murmur2(key or b"") & 0x7FFFFFFF) % partitions
+
+
+def _murmur2_random(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+    return None if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def _consistent(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+    return zlib.crc32(key or b"") % partitions
+
+
+def _consistent_random(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+    return zlib.crc32(key) % partitions if key else None
+
+
+def fnv1a(data: bytes) -> int:
+    """FNV-1a, 32 bits, as a signed number without its sign: what librdkafka and Sarama take."""
+    number = _FNV_OFFSET
+    for byte in data:
+        number = (number ^ byte) * _FNV_PRIME & 0xFFFFFFFF
+    return number if number < 0x80000000 else 0x100000000 - number
+
+
+def _fnv1a(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+    return fnv1a(key or b"") % partitions
+
+
+def _fnv1a_random(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+    return None if key is None else fnv1a(key) % partitions
+
+
+def _random(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+    return None
+
+
+BY_NAME: Final[dict[str, Partitioner | None]] = {
+    "default": None,
+    "consistent": _consistent,
+    "consistent_random": _consistent_random,
+    "murmur2": _murmur2,
+    "murmur2_random": _murmur2_random,
+    "fnv1a": _fnv1a,
+    "fnv1a_random": _fnv1a_random,
+    "random": _random,
+}
+"""librdkafka's names; `default` is the Java client's: murmur2 of a key, sticky without."""
+
+
+class Sticky:
+    """Where a topic's records without a key go just now (KIP-794)."""
+
+    __slots__ = ("_adaptive", "_batch_size", "_produced", "_uniform", "partition")
+
+    def __init__(self, batch_size: int, uniform: Uniform, *, adaptive: bool) -> None:
+        self.partition: int | None = None
+        self._produced = 0
+        self._batch_size = max(batch_size, 1)
+        self._uniform = uniform
+        self._adaptive = adaptive
+
+    def took(self, size: int, *, full: bool) -> None:
+        """The partition got so many bytes; once they fill a batch, it is another one's turn."""
+        self._produced += size
+        if full or self._produced >= self._batch_size:
+            self.partition = None
+
+    def choose(self, partitions: Sequence[int], queued: Sequence[int]) -> int:
+        """Any of `partitions`, of which there is one at least; `queued`: how many batches wait for each. A
+        partition is the likelier the fewer there are."""
+        self._produced = 0
+        if self._adaptive and max(queued) != min(queued):
+            most = max(queued) + 1
+            table = list(accumulate(most - waiting for waiting in queued))
+            at = bisect_right(table, int(self._uniform(0, table[-1])))
+        else:
+            at = int(self._uniform(0, len(partitions)))
+        self.partition = partitions[min(at, len(partitions) - 1)]
+        return self.partition

@@ -1,0 +1,434 @@
+"""Which Produce requests go to which broker now, and what becomes of their batches.
+
+A core of the driver (`poll`, `answered`, `next_time`), over the accumulator and the producer's state. One
+batch of each partition a request, max.in.flight.requests.per.connection requests to each broker. Invariants:
+
+* with idempotence, and with one request in flight, records of a partition are written in the order in which
+  they were sent, whatever fails and is sent again;
+* a batch is retried until it is acknowledged, refused for good, or delivery.timeout.ms is over;
+* a broker that is not connected gets nothing: its batches go on growing meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from ottla.client.core.accumulator import Accumulator, Outcome, PartitionQueue
+from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.batches import Batch
+from ottla.client.core.cluster import Cluster
+from ottla.client.core.config import ProducerConfig
+from ottla.client.core.sequences import Sequence
+from ottla.client.core.transactions import Transactions
+from ottla.client.core.types import Leader, Node, Outgoing, TopicPartition
+from ottla.client.errors import ClientError, for_code
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import ProduceRequest, ProduceResponse
+
+log = logging.getLogger(__name__)
+
+_NONE: Final = int(ErrorCode.NONE)
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+"""After these, somebody else may lead."""
+
+
+class _Sent(NamedTuple):
+    """A Produce request on the wire."""
+
+    node_id: int
+    batches: dict[tuple[str, int], Batch]
+
+
+class Totals:
+    """What was sent so far."""
+
+    __slots__ = ("batches", "bytes", "errors", "records", "requests", "retries", "splits")
+
+    def __init__(self) -> None:
+        self.requests = self.batches = self.bytes = self.records = self.retries = self.errors = (
+            self.splits
+        ) = 0
+
+    def as_metrics(self) -> dict[str, float]:
+        return {
+            "request-total": self.requests,
+            "record-send-total": self.records,
+            "byte-total": self.bytes,
+            "record-retry-total": self.retries,
+            "record-error-total": self.errors,
+            "batch-split-total": self.splits,
+            "batch-size-avg": self.bytes / self.batches if self.batches else 0.0,
+            "records-per-request-avg": self.records / self.requests if self.requests else 0.0,
+        }
+
+
+class Sender:
+    """Times are seconds."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        transactions: Transactions | None,
+        *,
+        uniform: Uniform,
+        ready: Callable[[int], bool],
+        ready_at: Callable[[int, float], float],
+    ) -> None:
+        """`transactions`: the producer's id and state; None without idempotence. `ready` and `ready_at` are
+        those of the network."""
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._transactions = transactions
+        self._uniform = uniform
+        self._ready = ready
+        self._ready_at = ready_at
+        self._acks = config.acks
+        self._request_timeout_ms = config.request_timeout_ms
+        self._request_max = config.max_request_size
+        self._in_flight_max = config.max_in_flight_requests_per_connection
+        self._retries = config.retries
+        self._backoff = config.retry_backoff_ms, config.retry_backoff_max_ms
+        self._compression = config.codec, config.compression_level
+        self._transactional_id = config.transactional_id
+        self._availability_s = config.partitioner_availability_timeout_ms / 1000
+        self.totals = Totals()
+        self._in_flight: dict[int, int] = defaultdict(int)
+        self._unready_since: dict[int, float] = {}
+        self._unresolved: set[Sequence] = set()
+        self._now = 0.0
+        self._next = math.inf
+        accumulator.available = self._available
+
+    def _available(self, node_id: int) -> bool:
+        """KIP-794: whether a broker took what there was for it, until not long ago."""
+        since = self._unready_since.get(node_id)
+        return not self._availability_s or since is None or self._now - since < self._availability_s
+
+    @property
+    def requests_in_flight(self) -> int:
+        return sum(self._in_flight.values())
+
+    # --- what goes out ---
+
+    def poll(self, now: float) -> list[Outgoing]:
+        self._now = now
+        self._accumulator.refresh(now)
+        self._expire(now)
+        out: list[Outgoing] = []
+        transactions = self._transactions
+        if transactions is not None:
+            self._resolve(transactions)
+            verdict = transactions.verdict
+            if verdict is not None:
+                self.give_up_all(verdict)
+            out += transactions.poll(now)
+        self._next = self._accumulator.next_expiry()
+        for node_id, queues in self._ready_queues(now).items():
+            self._send_to(node_id, queues, now, out)
+        return out
+
+    def next_time(self, now: float) -> float:
+        if self._transactions is not None:
+            return min(self._next, self._transactions.next_time(now))
+        return self._next
+
+    def _ready_queues(self, now: float) -> dict[int, list[PartitionQueue]]:
+        """The queues whose first batch may go now, by who leads the partition."""
+        found: dict[int, list[PartitionQueue]] = {}
+        ready_at, leader_of = self._accumulator.ready_at, self._cluster.leader
+        ending = self._transactions is not None and self._transactions.ending
+        for queue in self._accumulator.active:
+            at = ready_at(queue)
+            if at > now and not (ending and not queue.batches[0].attempts):
+                self._next = min(self._next, at)
+                continue
+            leader = leader_of(queue.tp)
+            if leader is None:
+                self._cluster.invalidate(queue.tp)
+                continue
+            if self._admits(queue):
+                found.setdefault(leader.node_id, []).append(queue)
+        return found
+
+    def _admits(self, queue: PartitionQueue) -> bool:
+        if self._in_flight_max == 1 and queue.in_flight:
+            return False
+        transactions, sequence = self._transactions, queue.sequence
+        if transactions is None:
+            return True
+        if not transactions.allows(queue.tp):
+            return False
+        first = queue.batches[0]
+        if sequence.restarts:
+            if sequence.on_wire:
+                return False
+            sequence.begin(transactions.producer_id, transactions.epoch)
+        elif not sequence.is_of(transactions.producer_id, transactions.epoch):
+            if sequence.in_flight:
+                # What has numbers already is sent with those, and everything else after that.
+                return first.stamped and sequence.admits(first)
+            sequence.begin(transactions.producer_id, transactions.epoch)
+        return sequence.admits(first)
+
+    def _send_to(self, node_id: int, queues: list[PartitionQueue], now: float, out: list[Outgoing]) -> None:
+        if self._in_flight[node_id] >= self._in_flight_max:
+            return
+        if not self._ready(node_id):
+            self._unready_since.setdefault(node_id, now)
+            self._next = min(self._next, self._ready_at(node_id, now))
+            return
+        self._unready_since.pop(node_id, None)
+        while queues and self._in_flight[node_id] < self._in_flight_max:
+            batches = self._drain(queues, now)
+            out.append(self._request(node_id, batches))
+            # Those that have more: the next request takes from them again.
+            queues = [
+                q for q in queues if q.batches and self._accumulator.ready_at(q) <= now and self._admits(q)
+            ]
+
+    def _drain(self, queues: list[PartitionQueue], now: float) -> list[Batch]:
+        """A batch of each queue, as many as fit into a request; one at least."""
+        batches: list[Batch] = []
+        size = 0
+        for queue in queues:
+            first = queue.batches[0]
+            # Compressed, it may be much smaller; what is larger than a request allows goes alone.
+            if batches and size + (len(first.data) if first.data else first.size) > self._request_max:
+                continue
+            batch = self._accumulator.take(queue)
+            if self._transactions is not None and not batch.stamped:
+                queue.sequence.take(batch)
+            data = batch.encode(*self._compression, transactional=self._transactional_id is not None)
+            size += len(data)
+            batch.attempts += 1
+            batch.in_flight = True
+            leader = self._cluster.leader(batch.tp)
+            assert leader is not None, f"{batch.tp} had a leader a moment ago"
+            batch.leader_epoch = leader.epoch
+            queue.in_flight += 1
+            batches.append(batch)
+        return batches
+
+    def _request(self, node_id: int, batches: list[Batch]) -> Outgoing:
+        self._in_flight[node_id] += 1
+        totals = self.totals
+        totals.requests += 1
+        totals.batches += len(batches)
+        topics: dict[str, list[ProduceRequest.PartitionProduceData]] = {}
+        for batch in batches:
+            assert batch.data is not None
+            part = ProduceRequest.PartitionProduceData(
+                index=batch.tp.partition, records=memoryview(batch.data)
+            )
+            topics.setdefault(batch.tp.topic, []).append(part)
+            totals.records += batch.count
+            totals.bytes += len(batch.data)
+        request = ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=self._acks,
+            timeout_ms=self._request_timeout_ms,
+            topic_data=[
+                ProduceRequest.TopicProduceData(name=name, partition_data=parts)
+                for name, parts in topics.items()
+            ],
+        )
+        sent = _Sent(node_id, {batch.tp: batch for batch in batches})
+        return Outgoing(
+            node_id, request, sent, self._request_timeout_ms / 1000, keeps=True, answers=self._acks != 0
+        )
+
+    # --- what came of it ---
+
+    def answered(self, tag: Any, response: Any, now: float) -> None:
+        if not isinstance(tag, _Sent):
+            assert self._transactions is not None
+            self._transactions.answered(tag, response, now)
+            return
+        self._in_flight[tag.node_id] -= 1
+        for tp in tag.batches:
+            self._accumulator.queue_of(TopicPartition(*tp)).in_flight -= 1
+        for batch in tag.batches.values():
+            batch.in_flight = False
+        if response is None:  # acks=0
+            for batch in tag.batches.values():
+                self._complete(batch, -1, -1)
+        elif isinstance(response, BaseException):
+            self._not_answered(tag, response, now)
+        else:
+            self._take(tag, response, now)
+
+    def _not_answered(self, sent: _Sent, problem: BaseException, now: float) -> None:
+        """The connection was lost, or the broker did not answer in time; or it was never to be sent."""
+        if isinstance(problem, KafkaError):
+            code = problem.code
+        elif isinstance(problem, OSError | TimeoutError):
+            code = ErrorCode.NETWORK_EXCEPTION
+        else:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR  # a request that cannot be made
+        self._cluster.invalidate()
+        for batch in sent.batches.values():
+            self._refused(batch, code, str(problem), now)
+
+    def _take(self, sent: _Sent, response: ProduceResponse, now: float) -> None:
+        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+        left = dict(sent.batches)
+        for topic in response.responses:
+            for answer in topic.partition_responses:
+                batch = left.pop((topic.name, answer.index), None)
+                if batch is None:
+                    continue
+                if answer.error_code == _NONE:
+                    self._complete(batch, answer.base_offset, answer.log_append_time_ms)
+                    continue
+                leader = answer.current_leader
+                if leader.leader_id >= 0:
+                    news = Leader(leader.leader_id, leader.leader_epoch)
+                    self._cluster.take_leader(batch.tp, news, nodes)
+                code = ErrorCode.of(answer.error_code)
+                self._refused(batch, code, answer.error_message, now, answer)
+        for batch in left.values():
+            self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention it", now)
+
+    def _complete(self, batch: Batch, offset: int, log_append_time_ms: int) -> None:
+        if self._transactions is not None:
+            self._accumulator.queue_of(batch.tp).sequence.acked(batch)
+        if not batch.done:
+            self._accumulator.finish(Outcome(batch, offset, log_append_time_ms, None))
+
+    def _refused(
+        self,
+        batch: Batch,
+        code: ErrorCode,
+        message: str | None,
+        now: float,
+        answer: ProduceResponse.PartitionProduceResponse | None = None,
+    ) -> None:
+        queue = self._accumulator.queue_of(batch.tp)
+        if code in _MOVED:
+            self._cluster.invalidate(batch.tp)
+        if batch.done:  # it has expired meanwhile
+            queue.sequence.drop(batch)
+        elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+            log.info("%r is too large for the broker: it is split", batch)
+            self.totals.splits += 1
+            self._accumulator.divide(queue, batch)
+        elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._complete(batch, -1, -1)
+        elif self._retries_after(queue, batch, code, answer):
+            log.info("%r: %s; it is sent again", batch, code.name)
+            leader = self._cluster.leader(batch.tp)
+            if leader is not None and leader.epoch > batch.leader_epoch >= 0:
+                batch.backoff_until = now  # there is somebody new to ask (KIP-951)
+            else:
+                batch.backoff_until = now + backoff_s(batch.attempts - 1, *self._backoff, self._uniform)
+            self.totals.retries += batch.count
+            self._accumulator.put_back(queue, batch)
+        else:
+            self._fail(queue, batch, self._error(batch, code, message), answer)
+
+    def _retries_after(
+        self,
+        queue: PartitionQueue,
+        batch: Batch,
+        code: ErrorCode,
+        answer: ProduceResponse.PartitionProduceResponse | None,
+    ) -> bool:
+        transactions, sequence = self._transactions, queue.sequence
+        if batch.attempts > self._retries:
+            return False
+        if transactions is None:
+            return code.retriable
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if not sequence.follows(batch) and not sequence.unresolved:
+                return True  # one before it was not written, and goes first
+            if transactions.transactional:
+                return False
+            if sequence.in_flight and sequence.in_flight[0] is batch:
+                transactions.restart(sequence)
+            return True
+        if code is ErrorCode.UNKNOWN_PRODUCER_ID and not transactions.transactional:
+            transactions.restart(sequence)
+            return True
+        return code.retriable
+
+    def _error(self, batch: Batch, code: ErrorCode, message: str | None) -> ClientError:
+        return for_code(code, f"{batch.tp}: {message or code.message}")
+
+    def _fail(
+        self,
+        queue: PartitionQueue,
+        batch: Batch,
+        error: BaseException,
+        answer: ProduceResponse.PartitionProduceResponse | None,
+    ) -> None:
+        """Refused for good: numbers that come after it have a gap before them."""
+        if self._transactions is not None:
+            queue.sequence.drop(batch)
+            self._transactions.batch_failed(queue.sequence, error)
+        faults: dict[int, BaseException] | None = None
+        if answer is not None and answer.record_errors:
+            code = ErrorCode.of(answer.error_code)
+            faults = {
+                entry.batch_index: self._error(batch, code, entry.batch_index_error_message)
+                for entry in answer.record_errors
+            }
+        self._end(batch, error, faults)
+
+    def _end(
+        self, batch: Batch, error: BaseException, faults: dict[int, BaseException] | None = None
+    ) -> None:
+        self.totals.errors += batch.count
+        self._accumulator.finish(Outcome(batch, -1, -1, error, faults))
+
+    # --- what took too long ---
+
+    def _expire(self, now: float) -> None:
+        for batch in self._accumulator.expired(now):
+            queue = self._accumulator.queue_of(batch.tp)
+            error = self._accumulator.expiry_error(batch)
+            self.give_up(queue, batch, error)
+
+    def give_up(self, queue: PartitionQueue, batch: Batch, error: BaseException) -> None:
+        """End a batch from this side, whatever the broker made of it."""
+        if not batch.in_flight:
+            self._accumulator.withdraw(queue, batch)
+        if self._transactions is not None and batch.stamped:
+            queue.sequence.unresolved = True
+            self._unresolved.add(queue.sequence)
+            if not batch.in_flight:
+                queue.sequence.drop(batch)
+            self._transactions.batch_expired(queue.sequence, error)
+        self._end(batch, error)
+
+    def _resolve(self, transactions: Transactions) -> None:
+        """Where batches have expired: once all others are back, find out whether there is a gap."""
+        for sequence in [s for s in self._unresolved if not s.in_flight]:
+            self._unresolved.remove(sequence)
+            if sequence.resolved():
+                sequence.unresolved = False
+            else:
+                transactions.restart(sequence)
+
+    def give_up_all(self, error: BaseException, *, also_on_wire: bool = False) -> None:
+        """End every batch: the producer is closed, or its transaction is aborted."""
+        self._accumulator.refuse_waiting(error)
+        for batch in list(self._accumulator.incomplete):
+            if batch.in_flight and not also_on_wire:
+                continue
+            self.give_up(self._accumulator.queue_of(batch.tp), batch, error)

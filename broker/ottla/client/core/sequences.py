@@ -1,0 +1,87 @@
+"""One partition's place in the sequence of an idempotent producer (KIP-98, KIP-360).
+
+Called by the sender. Invariants: `in_flight` are the batches that have numbers and no outcome, in the order
+of their numbers, which are without gaps; numbers are given anew only when none of them is on the wire.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.client.core.batches import Batch
+from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+
+REMEMBERED_BY_BROKERS: Final = 5
+"""How many batches of a producer a broker can tell from new ones, for each partition."""
+
+
+class Sequence:
+    __slots__ = ("epoch", "in_flight", "last_acked", "next", "producer_id", "restarts", "unresolved")
+
+    def __init__(self) -> None:
+        self.producer_id = NO_PRODUCER_ID
+        self.epoch = NO_PRODUCER_EPOCH
+        self.next = 0
+        self.last_acked = NO_SEQUENCE
+        self.in_flight: list[Batch] = []
+        self.unresolved = False
+        """A batch that was sent has expired: whether it was written is not known."""
+        self.restarts = False
+        """The numbers have to begin anew under a new epoch."""
+
+    @property
+    def on_wire(self) -> bool:
+        return any(batch.in_flight for batch in self.in_flight)
+
+    def admits(self, batch: Batch) -> bool:
+        """Whether this batch may be sent now; of those that are sent again, the first only."""
+        if self.restarts:
+            return False
+        if batch.stamped:
+            return self.in_flight[0] is batch
+        return not self.unresolved and len(self.in_flight) < REMEMBERED_BY_BROKERS
+
+    def is_of(self, producer_id: int, epoch: int) -> bool:
+        return self.producer_id == producer_id and self.epoch == epoch
+
+    def begin(self, producer_id: int, epoch: int) -> None:
+        """Begin at 0 under a new id or epoch; batches that have numbers get new ones."""
+        assert not self.on_wire, "numbers must not change under way"
+        self.producer_id, self.epoch = producer_id, epoch
+        self.next, self.last_acked = 0, NO_SEQUENCE
+        self.restarts = self.unresolved = False
+        for batch in self.in_flight:
+            self._stamp(batch)
+
+    def take(self, batch: Batch) -> None:
+        """Give a new batch its numbers."""
+        self._stamp(batch)
+        self.in_flight.append(batch)
+
+    def _stamp(self, batch: Batch) -> None:
+        batch.stamp(self.producer_id, self.epoch, self.next)
+        self.next = batch.next_sequence
+
+    def follows(self, batch: Batch) -> bool:
+        """Whether the batch comes right after what was last acknowledged."""
+        expected = 0 if self.last_acked == NO_SEQUENCE else (self.last_acked + 1) & 0x7FFFFFFF
+        return batch.base_sequence == expected
+
+    def acked(self, batch: Batch) -> None:
+        if self.is_of(batch.producer_id, batch.epoch):
+            self.last_acked = (batch.next_sequence - 1) & 0x7FFFFFFF
+        self.drop(batch)
+
+    def drop(self, batch: Batch) -> None:
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+
+    def replace(self, batch: Batch, parts: list[Batch]) -> None:
+        """A batch was split."""
+        at = self.in_flight.index(batch)
+        self.in_flight[at : at + 1] = parts
+
+    def resolved(self) -> bool:
+        """Once all came back: whether the numbers go on without a gap."""
+        expected = 0 if self.last_acked == NO_SEQUENCE else (self.last_acked + 1) & 0x7FFFFFFF
+        return self.next == expected

@@ -1,0 +1,79 @@
+"""The requests of a producer's life: its id, its transactions (KIP-98, KIP-447). Called by `transactions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from ottla.client.core.types import GroupMetadata, OffsetToCommit, TopicPartition
+from ottla.protocol import messages as m
+
+FIND_ONE: Final = 3
+"""The last version of FindCoordinator that asks for one key."""
+ADD_OF_ONE: Final = 3
+"""The last version of AddPartitionsToTxn for clients; later ones are for brokers (KIP-890)."""
+
+
+class Identity(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+def add_partitions(who: Identity, partitions: Iterable[TopicPartition]) -> m.AddPartitionsToTxnRequest:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    added = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    return m.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=who.transactional_id,
+        v3_and_below_producer_id=who.producer_id,
+        v3_and_below_producer_epoch=who.epoch,
+        v3_and_below_topics=[added(name=name, partitions=found) for name, found in topics.items()],
+    )
+
+
+def add_offsets(who: Identity, group: GroupMetadata) -> m.AddOffsetsToTxnRequest:
+    return m.AddOffsetsToTxnRequest(
+        transactional_id=who.transactional_id,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        group_id=group.group_id,
+    )
+
+
+def commit_offsets(
+    who: Identity, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetToCommit]
+) -> m.TxnOffsetCommitRequest:
+    part = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
+    topics: dict[str, list[m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = {}
+    for tp, to in sorted(offsets.items()):
+        entry = part(
+            partition_index=tp.partition,
+            committed_offset=to.offset,
+            committed_leader_epoch=to.leader_epoch,
+            committed_metadata=to.metadata,
+        )
+        topics.setdefault(tp.topic, []).append(entry)
+    return m.TxnOffsetCommitRequest(
+        transactional_id=who.transactional_id,
+        group_id=group.group_id,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        generation_id=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        topics=[
+            m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=name, partitions=parts)
+            for name, parts in topics.items()
+        ],
+    )
+
+
+def end(who: Identity, *, committed: bool) -> m.EndTxnRequest:
+    return m.EndTxnRequest(
+        transactional_id=who.transactional_id,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        committed=committed,
+    )

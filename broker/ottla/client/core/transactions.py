@@ -1,0 +1,471 @@
+"""Who a producer is, and how far its transaction is: ids, epochs, states, and the requests they take.
+
+Called by the producer (begin, commit, …) and the sender, which polls it. Driven by the level, not by events:
+`poll` looks at what is wanted and what is so, and sends the next request towards it; one is on its way at
+most.
+States and what may follow what are those of Kafka's client (KIP-98, KIP-360, KIP-447):
+
+    UNINITIALIZED → INITIALIZING → READY → IN_TRANSACTION → COMMITTING | ABORTING → READY
+    IN_TRANSACTION, COMMITTING, INITIALIZING → ABORTABLE_ERROR → ABORTING
+    any → FATAL_ERROR
+
+An idempotent producer without transactions knows the first three only.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from ottla.client.core import transaction_requests as requests
+from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.cluster import GROUP, TRANSACTION, Cluster
+from ottla.client.core.config import ProducerConfig
+from ottla.client.core.sequences import Sequence
+from ottla.client.core.types import ANY_NODE, GroupMetadata, Node, OffsetToCommit, Outgoing, TopicPartition
+from ottla.client.errors import (
+    ClientError,
+    CommitFailedError,
+    IllegalStateError,
+    ProducerFencedError,
+    TransactionAbortedError,
+    for_code,
+)
+from ottla.protocol import messages as m
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from ottla.protocol.types import Message
+
+log = logging.getLogger(__name__)
+
+Done = Callable[[BaseException | None], None]
+"""Told once what came of a call."""
+
+_EPOCH_MAX: Final = 32767
+_CONCURRENT_PAUSE_S: Final = 0.02
+_MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+_ID_LOST: Final = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+_ABORTABLE: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        *_ID_LOST,
+    }
+)
+_FATAL_FOR_BATCHES: Final = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+_GROUP_MISMATCH: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+
+
+class State(Enum):
+    UNINITIALIZED = "not initialized"
+    INITIALIZING = "being initialized"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "failed: abort the transaction"
+    FATAL_ERROR = "failed for good: close the producer"
+
+
+class _Offsets:
+    """A group's offsets that are to become part of the transaction."""
+
+    __slots__ = ("added", "done", "group", "pending")
+
+    def __init__(
+        self, group: GroupMetadata, pending: dict[TopicPartition, OffsetToCommit], done: Done
+    ) -> None:
+        self.group = group
+        self.pending = pending
+        self.done = done
+        self.added = False
+
+
+class Transactions:
+    """Times are seconds."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: Cluster,
+        *,
+        uniform: Uniform,
+        incomplete: Callable[[], bool],
+    ) -> None:
+        """`incomplete`: whether there are records without an outcome."""
+        self.transactional = config.transactional_id is not None
+        self.state = State.UNINITIALIZED
+        self.error: BaseException | None = None
+        self.producer_id = NO_PRODUCER_ID
+        self.epoch = NO_PRODUCER_EPOCH
+        self._id = config.transactional_id or ""
+        self._timeout_ms = config.transaction_timeout_ms
+        self._request_timeout_s = config.request_timeout_ms / 1000
+        self._cluster = cluster
+        self._uniform = uniform
+        self._incomplete = incomplete
+        self._backoff = config.retry_backoff_ms, config.retry_backoff_max_ms
+        self._done: Done | None = None
+        """Of initialize, commit or abort."""
+        self._new: set[TopicPartition] = set()
+        self._added: set[TopicPartition] = set()
+        self._offsets: list[_Offsets] = []
+        self._started = False
+        """The coordinator knows of the transaction."""
+        self._bump = False
+        """The next step is a new epoch."""
+        self._doomed: BaseException | None = None
+        """Why an idempotent producer has got no id."""
+        self._asked: Message | None = None
+        self._not_before = -math.inf
+        self._attempts = 0
+
+    # --- what users call ---
+
+    def initialize(self, done: Done) -> None:
+        self._must_be("initialize transactions", State.UNINITIALIZED)
+        self.state = State.INITIALIZING
+        self._done = done
+
+    def begin(self) -> None:
+        self._must_be("begin a transaction", State.READY)
+        self.state = State.IN_TRANSACTION
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit], group: GroupMetadata, done: Done
+    ) -> None:
+        self._must_be("send offsets", State.IN_TRANSACTION)
+        if offsets:
+            self._offsets.append(_Offsets(group, dict(offsets), done))
+        else:
+            done(None)
+
+    def commit(self, done: Done) -> None:
+        """As `abort`, it may be called again when the caller did not want to wait for the first call."""
+        self._must_be("commit", State.IN_TRANSACTION, State.COMMITTING)
+        self.state = State.COMMITTING
+        self._done = done
+
+    def abort(self, done: Done) -> None:
+        self._must_be("abort", State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
+        self.state = State.ABORTING
+        self._done = done
+        self._new.clear()
+        self._end_offsets(IllegalStateError("the transaction is aborted"))
+
+    def _must_be(self, what: str, *states: State) -> None:
+        if not self.transactional:
+            raise IllegalStateError(f"cannot {what}: transactional.id is not set")
+        if self.error is not None and self.state not in states:
+            raise self.error
+        if self.state not in states:
+            raise IllegalStateError(f"cannot {what}: the producer is {self.state.value}")
+
+    def check_sending(self) -> None:
+        """Raises IllegalStateError, or what went wrong, when no record may be sent now."""
+        if self.state is State.FATAL_ERROR or (self.transactional and self.error is not None):
+            assert self.error is not None
+            raise self.error
+        if self.transactional and self.state is not State.IN_TRANSACTION:
+            raise IllegalStateError(f"cannot send: the producer is {self.state.value}; begin a transaction")
+
+    # --- what the sender asks ---
+
+    @property
+    def verdict(self) -> BaseException | None:
+        """What batches that are not on the wire have to end with, if they have to."""
+        if self.state is State.ABORTING:
+            return TransactionAbortedError("the transaction was aborted before the record was sent")
+        if self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
+            return self.error
+        doomed, self._doomed = self._doomed, None
+        return doomed
+
+    @property
+    def ending(self) -> bool:
+        return self.state in (State.COMMITTING, State.ABORTING)
+
+    def add(self, tp: TopicPartition) -> None:
+        """A record goes to this partition."""
+        if self.transactional and tp not in self._added:
+            self._new.add(tp)
+
+    def allows(self, tp: TopicPartition) -> bool:
+        """Whether batches of this partition may be sent now."""
+        if self.producer_id == NO_PRODUCER_ID:
+            return False
+        return not self.transactional or tp in self._added
+
+    def restart(self, sequence: Sequence) -> None:
+        """A partition's numbers have to begin anew: under a new epoch, or it is the transaction's end."""
+        if self.transactional:
+            sequence.unresolved = False
+            self.abortable(ClientError("records that were sent are in doubt: abort, and send them again"))
+            return
+        if sequence.restarts:
+            return
+        sequence.restarts = True
+        if self.epoch >= _EPOCH_MAX or self.producer_id == NO_PRODUCER_ID:
+            self.producer_id, self.epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+            self.state = State.UNINITIALIZED
+        else:
+            self.epoch += 1
+
+    def batch_failed(self, sequence: Sequence, error: BaseException) -> None:
+        """A batch was refused for good."""
+        code = error.code if isinstance(error, KafkaError) else None
+        if self.transactional:
+            if code in _FATAL_FOR_BATCHES:
+                self.fatal(error)
+            else:
+                self.abortable(error)
+        else:
+            self.restart(sequence)
+
+    def batch_expired(self, sequence: Sequence, error: BaseException) -> None:
+        if self.transactional:
+            self.abortable(error)
+
+    def abortable(self, error: BaseException) -> None:
+        """The transaction cannot be committed any more; after an abort all is well."""
+        self._bump = True
+        if self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR):
+            return
+        self.error = error
+        self.state = State.ABORTABLE_ERROR
+        self._finish(error)
+
+    def fatal(self, error: BaseException) -> None:
+        if self.state is State.FATAL_ERROR:
+            return
+        self.error = error
+        self.state = State.FATAL_ERROR
+        self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        done, self._done = self._done, None
+        if error is not None:
+            self._end_offsets(error)
+        if done is not None:
+            done(error)
+
+    def _end_offsets(self, error: BaseException) -> None:
+        offsets, self._offsets = self._offsets, []
+        for entry in offsets:
+            entry.done(error)
+
+    # --- requests ---
+
+    def next_time(self, now: float) -> float:
+        if self._asked is not None or self._not_before <= now:
+            return math.inf  # an answer, or a change of what is wanted, wakes
+        return self._not_before
+
+    def poll(self, now: float) -> list[Outgoing]:
+        if self._asked is not None or now < self._not_before or self.state is State.FATAL_ERROR:
+            return []
+        if not self.transactional and self.state is State.UNINITIALIZED and self._incomplete():
+            self.state = State.INITIALIZING
+        outgoing = self._next_request()
+        if outgoing is None:
+            return []
+        self._asked = outgoing.message
+        return [outgoing]
+
+    def _next_request(self) -> Outgoing | None:
+        """The next step towards what is wanted."""
+        if self.state is State.INITIALIZING:
+            return self._initialize()
+        if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+            if self._new:
+                add = requests.add_partitions(self._identity, self._new)
+                return self._to_coordinator(add, version_max=requests.ADD_OF_ONE)
+            if self._offsets:
+                return self._send_offsets(self._offsets[0])
+        if self.ending and not self._incomplete():
+            if self._started:
+                committed = self.state is State.COMMITTING
+                return self._to_coordinator(requests.end(self._identity, committed=committed))
+            if self._bump:
+                return self._initialize()
+            self._ended()
+        return None
+
+    def _initialize(self) -> Outgoing:
+        request = m.InitProducerIdRequest(
+            transactional_id=self._id if self.transactional else None,
+            transaction_timeout_ms=self._timeout_ms if self.transactional else 2**31 - 1,
+            producer_id=self.producer_id if self._bump else NO_PRODUCER_ID,
+            producer_epoch=self.epoch if self._bump else NO_PRODUCER_EPOCH,
+        )
+        return self._to_coordinator(request) if self.transactional else self._outgoing(ANY_NODE, request)
+
+    def _send_offsets(self, offsets: _Offsets) -> Outgoing:
+        if not offsets.added:
+            return self._to_coordinator(requests.add_offsets(self._identity, offsets.group))
+        group = offsets.group
+        commit = requests.commit_offsets(self._identity, group, offsets.pending)
+        return self._to_coordinator(commit, GROUP, group.group_id)
+
+    @property
+    def _identity(self) -> requests.Identity:
+        return requests.Identity(self._id, self.producer_id, self.epoch)
+
+    def _to_coordinator(
+        self, request: Message, kind: int = TRANSACTION, key: str = "", version_max: int | None = None
+    ) -> Outgoing:
+        key = key or self._id
+        node = self._cluster.coordinator(kind, key)
+        if node is None or node not in self._cluster.nodes:
+            find = m.FindCoordinatorRequest(key=key, key_type=kind)
+            return self._outgoing(ANY_NODE, find, requests.FIND_ONE)
+        return self._outgoing(node, request, version_max)
+
+    def _outgoing(self, node: int, request: Message, version_max: int | None = None) -> Outgoing:
+        return Outgoing(node, request, request, self._request_timeout_s, version_max, keeps=True)
+
+    # --- answers ---
+
+    def answered(self, request: Message, response: Any, now: float) -> None:
+        assert request is self._asked, "one request is on its way"
+        self._asked = None
+        if isinstance(response, OSError | TimeoutError):  # also what stands for a lost connection
+            self._forget_coordinator(request)
+            self._later(now)
+        elif isinstance(response, KafkaError):
+            self._refused(response)
+        elif isinstance(response, BaseException):
+            self._refused(ClientError(str(response)))
+        else:
+            self._take(request, response, now)
+
+    def _take(self, request: Message, response: Any, now: float) -> None:
+        codes = [code for code in map(ErrorCode.of, _codes(request, response)) if code is not ErrorCode.NONE]
+        if not codes:
+            self._attempts = 0
+            self._not_before = -math.inf
+            self._succeeded(request, response)
+            return
+        # What is said of the others, that they were not tried, matters less.
+        codes.sort(key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)
+        code = codes[0]
+        if isinstance(request, m.TxnOffsetCommitRequest):
+            self._drop_committed(response)
+        if code in _MOVED or (
+            code is ErrorCode.REQUEST_TIMED_OUT and isinstance(request, m.TxnOffsetCommitRequest)
+        ):
+            self._forget_coordinator(request)
+            self._later(now)
+        elif code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._added:
+            self._not_before = now + _CONCURRENT_PAUSE_S  # the markers of the one before are being written
+        elif code.retriable:
+            self._later(now)
+        else:
+            self._refuse(request, code, getattr(response, "error_message", None))
+
+    def _refuse(self, request: Message, code: ErrorCode, message: str | None) -> None:
+        if code in _FENCED:
+            self.fatal(ProducerFencedError(f"transactional.id={self._id}: a newer producer uses it"))
+            return
+        error: ClientError = for_code(code, message)
+        if isinstance(request, m.TxnOffsetCommitRequest) and code in _GROUP_MISMATCH:
+            error = CommitFailedError(f"the group has moved on without this consumer: {code.message}")
+        if code in _ID_LOST:
+            self._started = False  # nothing to end under this id
+        if self.state is State.INITIALIZING or code not in _ABORTABLE:
+            self._refused(error)
+        else:
+            self.abortable(error)
+
+    def _refused(self, error: BaseException) -> None:
+        """Nothing that is known to help."""
+        if self.state is State.INITIALIZING:
+            # It may be asked for again: somebody may have changed what is allowed.
+            self.state = State.UNINITIALIZED
+            if not self.transactional:
+                self._doomed = error
+            self._finish(error)
+        else:
+            self.fatal(error)
+
+    def _later(self, now: float) -> None:
+        self._not_before = now + backoff_s(self._attempts, *self._backoff, self._uniform)
+        self._attempts += 1
+
+    def _forget_coordinator(self, request: Message) -> None:
+        if isinstance(request, m.TxnOffsetCommitRequest):
+            self._cluster.forget_coordinator(GROUP, request.group_id)
+        else:
+            self._cluster.forget_coordinator(TRANSACTION, self._id)
+
+    def _succeeded(self, request: Message, response: Any) -> None:
+        if isinstance(request, m.FindCoordinatorRequest):
+            node = Node(response.node_id, response.host, response.port)
+            self._cluster.take_coordinator(request.key_type, request.key, node)
+        elif isinstance(request, m.InitProducerIdRequest):
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+            log.debug("producer id %d, epoch %d", self.producer_id, self.epoch)
+            self._bump = False
+            self._ended()
+        elif isinstance(request, m.AddPartitionsToTxnRequest):
+            added = {
+                TopicPartition(topic.name, partition)
+                for topic in request.v3_and_below_topics
+                for partition in topic.partitions
+            }
+            self._added |= added
+            self._new -= added
+            self._started = True
+        elif isinstance(request, m.AddOffsetsToTxnRequest):
+            self._started = True
+            if self._offsets:
+                self._offsets[0].added = True
+        elif isinstance(request, m.TxnOffsetCommitRequest):
+            if self._offsets:
+                self._offsets.pop(0).done(None)
+        elif isinstance(request, m.EndTxnRequest):
+            self._started = False
+            if not self._bump:
+                self._ended()
+
+    def _drop_committed(self, response: m.TxnOffsetCommitResponse) -> None:
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if partition.error_code == ErrorCode.NONE and self._offsets:
+                    self._offsets[0].pending.pop(TopicPartition(topic.name, partition.partition_index), None)
+
+    def _ended(self) -> None:
+        self.state = State.READY
+        self.error = None
+        self._added.clear()
+        self._new.clear()
+        self._finish(None)
+
+
+def _codes(request: Message, response: Any) -> list[int]:
+    """The error codes of an answer, one for each partition where there are such."""
+    if isinstance(request, m.AddPartitionsToTxnRequest):
+        return [
+            result.partition_error_code
+            for topic in response.results_by_topic_v3_and_below
+            for result in topic.results_by_partition
+        ]
+    if isinstance(request, m.TxnOffsetCommitRequest):
+        return [partition.error_code for topic in response.topics for partition in topic.partitions]
+    return [response.error_code]

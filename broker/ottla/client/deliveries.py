@@ -1,0 +1,99 @@
+"""Telling of outcomes: a batch's records one by one, to futures, functions and interceptors.
+
+Called by the producers. Whatever waits for an outcome has `done`, `set_result` and `set_exception`, as the
+futures of asyncio and of threads do; it is told once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from ottla.client.core.accumulator import Outcome
+from ottla.client.core.types import ProducerRecord, RecordMetadata
+from ottla.client.interceptors import ProducerInterceptors
+
+log = logging.getLogger("ottla.client")
+
+OnDelivery: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], None]
+"""Called in the event loop's thread, once for a record: it has to be quick. One of both is None."""
+
+
+class Callback:
+    """A function in the place of a future."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: OnDelivery) -> None:
+        self._call = call
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, metadata: RecordMetadata) -> None:
+        self._tell(metadata, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._tell(None, error)
+
+    def _tell(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        try:
+            self._call(metadata, error)
+        except Exception:
+            log.exception("on_delivery failed")
+
+
+class Intercepted:
+    """What tells interceptors of an outcome, and then whoever waits for it."""
+
+    __slots__ = ("_interceptors", "_sink")
+
+    def __init__(self, interceptors: ProducerInterceptors[ProducerRecord], sink: Any) -> None:
+        self._interceptors = interceptors
+        self._sink = sink
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, metadata: RecordMetadata) -> None:
+        self._interceptors.on_acknowledgement(metadata, None)
+        if self._sink is not None and not self._sink.done():
+            self._sink.set_result(metadata)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._interceptors.on_acknowledgement(None, error)
+        if self._sink is not None and not self._sink.done():
+            self._sink.set_exception(error)
+
+
+def complain(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+    """For records whose outcome nobody asked for: errors are not lost."""
+    if error is not None:
+        log.error("a record was not delivered: %s", error)
+
+
+def settle(outcome: Outcome) -> None:
+    """Tell all who wait for a batch's records; in one pass, it is done a million times a minute."""
+    batch, base_offset, append_time_ms, error, faults = outcome
+    if error is not None:
+        for index, sink in enumerate(batch.sinks):
+            if sink is not None and not sink.done():
+                sink.set_exception(error if faults is None else _fault(faults, index, error))
+        return
+    topic, partition = batch.tp
+    offset, step = (base_offset, 1) if base_offset >= 0 else (-1, 0)
+    timestamp_ms = append_time_ms
+    for sink, record in zip(batch.sinks, batch.records, strict=True):
+        if sink is not None and not sink.done():
+            if append_time_ms < 0:
+                timestamp_ms = record[0]
+            sink.set_result(RecordMetadata(topic, partition, offset, timestamp_ms))
+        offset += step
+
+
+def _fault(faults: dict[int, BaseException], index: int, error: BaseException) -> BaseException:
+    """KIP-467: who was not at fault is told so."""
+    if index in faults:
+        return faults[index]
+    return type(error)(f"not written, since other records of its batch were at fault: {error}")

@@ -1,0 +1,498 @@
+"""Sends records: asyncio's producer, over the cores of `ottla.client.core`.
+
+    async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+        delivery = await producer.send("orders", b"one", key=b"k")   # waits for room only
+        print(await delivery)                                        # RecordMetadata(topic='orders', …)
+
+Settings are those of Kafka's producer (`ottla.client.core.config`). By default it is idempotent: records of a
+partition are written once, in the order in which they were sent, whatever brokers do meanwhile; a record that
+cannot be delivered within delivery.timeout.ms fails its future. Not safe for use from several threads or
+event loops: see `ottla.client.blocking`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from ottla.client.core.accumulator import BATCH_FULL, NO_ROOM, Accumulator, Outcome
+from ottla.client.core.cluster import Cluster
+from ottla.client.core.config import ProducerConfig
+from ottla.client.core.sender import Sender
+from ottla.client.core.transactions import Done, State, Transactions
+from ottla.client.core.types import (
+    GroupMetadata,
+    Header,
+    OffsetToCommit,
+    ProducerRecord,
+    RecordMetadata,
+    TopicPartition,
+)
+from ottla.client.deliveries import Callback, Intercepted, OnDelivery, complain, settle
+from ottla.client.driver import Driver
+from ottla.client.errors import (
+    BufferExhaustedError,
+    ClientError,
+    IllegalStateError,
+    RequestTimedOutError,
+    SerializationError,
+)
+from ottla.client.interceptors import ProducerInterceptors
+from ottla.client.network import Network
+
+log = logging.getLogger("ottla.client")
+
+Serialize: TypeAlias = Callable[[str, Any], bytes | None]
+
+
+class _Engine:
+    """What a producer has while it is started."""
+
+    def __init__(self, config: ProducerConfig, settle: Callable[[Outcome], None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        uniform = random.Random().uniform
+        self.cluster = Cluster(
+            uniform=uniform,
+            metadata_max_age_ms=config.metadata_max_age_ms,
+            metadata_max_idle_ms=config.metadata_max_idle_ms,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+        )
+        self.network = Network(self.cluster, config, uniform=uniform, changed=self._changed)
+        self.driver = Driver(self.cluster, self.network, request_timeout_s=config.request_timeout_ms / 1000)
+        self.accumulator = Accumulator(config, self.cluster, uniform, settle)
+        self.transactions: Transactions | None = None
+        if config.enable_idempotence:
+            self.transactions = Transactions(
+                config, self.cluster, uniform=uniform, incomplete=lambda: not self.accumulator.empty
+            )
+            if config.transactional_id is not None:
+                self.accumulator.added = self.transactions.add
+        self.sender = Sender(
+            config,
+            self.cluster,
+            self.accumulator,
+            self.transactions,
+            uniform=uniform,
+            ready=self.network.ready,
+            ready_at=self.network.ready_time,
+        )
+
+    def _changed(self) -> None:
+        self.driver.wake()
+
+
+class Producer:
+    def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
+        """Kafka's dotted keys in a mapping, or keywords with underscores. Raises ConfigError."""
+        self.config = ProducerConfig.of(settings, **keywords)
+        self._key_serializer = _serializer("key.serializer", self.config.key_serializer)
+        self._value_serializer = _serializer("value.serializer", self.config.value_serializer)
+        self._interceptors: ProducerInterceptors[ProducerRecord] = ProducerInterceptors(
+            self.config.interceptors
+        )
+        self._plain = not (self._key_serializer or self._value_serializer or self._interceptors)
+        self._transactional = self.config.transactional_id is not None
+        self._max_block_s = self.config.max_block_ms / 1000
+        self._engine: _Engine | None = None
+        self._stopping = False
+        self._queueing = 0
+        """How many senders wait for room: whoever comes later waits behind them."""
+        self._room: asyncio.Future[None] | None = None
+        """Awaited by whoever is next when buffer.memory is in use."""
+        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Start it in the running event loop; connections are made when needed. A transactional producer is
+        given its id here, and fences its predecessors. Raises ClientError, in that case."""
+        if self._engine is not None:
+            raise IllegalStateError("the producer is started already")
+        self._engine = engine = _Engine(self.config, self._settle)
+        self._room_lock = asyncio.Lock()
+        self._stopping = False
+        engine.driver.start([engine.sender])
+        if self._transactional:
+            transactions = engine.transactions
+            assert transactions is not None
+            try:
+                await self._call(transactions.initialize, "the transactional id")
+            except BaseException:
+                await self.stop(0)
+                raise
+
+    async def stop(self, timeout_s: float | None = None) -> None:
+        """Deliver what was sent, waiting so long at most, and close; what is left over fails. A transaction
+        that is open is aborted."""
+        engine = self._engine
+        if engine is None:
+            return
+        self._stopping = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                transactions = engine.transactions
+                if transactions is not None and transactions.state in (
+                    State.IN_TRANSACTION,
+                    State.ABORTABLE_ERROR,
+                ):
+                    log.info("transactional.id=%s: aborting, to stop", self.config.transactional_id)
+                    await self._call(transactions.abort, "the abort")
+                await self._flush(engine)
+        except (TimeoutError, ClientError) as problem:
+            log.warning("stopped before all was delivered: %s", problem or "timeout_s is over")
+        finally:
+            engine.driver.stop()
+            error = IllegalStateError("the producer was stopped before the record was delivered")
+            engine.sender.give_up_all(error, also_on_wire=True)
+            self._engine = None
+            if self._room is not None and not self._room.done():
+                self._room.set_result(None)
+            await engine.network.close()
+            self._interceptors.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- sending ---
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hand a record over; the future that is returned resolves to where it was written, or raises what
+        went wrong. This call waits only while buffer.memory is in use.
+
+        `value` None is a tombstone. Without `partition` it is chosen by the key, or as it suits. Raises
+        BufferExhaustedError after max.block.ms, MessageTooLargeError, SerializationError, IllegalStateError.
+        """
+        engine = self._engine
+        if engine is None:
+            raise IllegalStateError("the producer is not started")
+        future: asyncio.Future[RecordMetadata] = engine.loop.create_future()
+        # As `hand_over` does, which would cost a third of all that is done for a record here.
+        if self._queueing:
+            result = NO_ROOM
+        else:
+            result = self._add(future, topic, value, key, partition, timestamp_ms, headers)
+        if result == BATCH_FULL:
+            await asyncio.sleep(0)
+        elif result == NO_ROOM:
+            await self._wait_for_room(
+                lambda: self._add(future, topic, value, key, partition, timestamp_ms, headers)
+            )
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> RecordMetadata:
+        """Send a record and wait until it is written. Raises what `send` and its future do."""
+        future = await self.send(
+            topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        return await future
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Hand a record over without waiting for anything; `on_delivery` is called when its outcome is known,
+        and a failure that nobody hears of is logged. Raises BufferExhaustedError at once when buffer.memory
+        is in use: go on after `await flush()`, or use `send`."""
+        sink = Callback(complain if on_delivery is None else on_delivery)
+        if self._add(sink, topic, value, key, partition, timestamp_ms, headers) == NO_ROOM:
+            raise BufferExhaustedError(f"buffer.memory={self.config.buffer_memory}: all of it is in use")
+
+    async def hand_over(
+        self,
+        sink: Any,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header],
+    ) -> None:
+        """As `send`, with a future of any kind that is given (None: nobody wants to know)."""
+        result = NO_ROOM
+        if not self._queueing:
+            result = self._add(sink, topic, value, key, partition, timestamp_ms, headers)
+        if result == BATCH_FULL:
+            await asyncio.sleep(0)  # it goes out while the next one fills
+        elif result == NO_ROOM:
+            await self._wait_for_room(
+                lambda: self._add(sink, topic, value, key, partition, timestamp_ms, headers)
+            )
+
+    def _add(
+        self,
+        sink: Any,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header],
+    ) -> int:
+        engine = self._engine
+        if engine is None or self._stopping:
+            raise IllegalStateError("the producer is not started, or it is being stopped")
+        if not self._plain:
+            topic, value, key, partition, timestamp_ms, headers, sink = self._prepared(
+                sink, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            )
+        if value.__class__ is not bytes and value is not None:
+            value = _bytes("value", value)
+        if key.__class__ is not bytes and key is not None:
+            key = _bytes("key", key)
+        if self._transactional:
+            assert engine.transactions is not None
+            engine.transactions.check_sending()
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
+        result = engine.accumulator.append(
+            topic, key, value, headers, partition, timestamp_ms, sink, engine.loop.time()
+        )
+        if result:
+            engine.driver.wake()
+        return result
+
+    def _prepared(self, sink: Any, record: ProducerRecord) -> tuple[Any, ...]:
+        """Through interceptors and serializers."""
+        if self._interceptors:
+            record = self._interceptors.on_send(record)
+            sink = Intercepted(self._interceptors, sink)
+        topic, value, key, partition, timestamp_ms, headers = record
+        try:
+            if self._key_serializer is not None:
+                key = self._key_serializer(topic, key)
+            if self._value_serializer is not None:
+                value = self._value_serializer(topic, value)
+        except ClientError:
+            raise
+        except Exception as problem:
+            raise SerializationError(f"{topic}: {type(problem).__name__}: {problem}") from problem
+        return topic, value, key, partition, timestamp_ms, headers, sink
+
+    async def _wait_for_room(self, add: Callable[[], int]) -> None:
+        """Append as soon as there is room, in the order in which senders came."""
+        loop = asyncio.get_running_loop()
+        self._queueing += 1
+        try:
+            async with asyncio.timeout(self._max_block_s), self._room_lock:
+                while add() == NO_ROOM:
+                    self._room = loop.create_future()
+                    await self._room
+        except TimeoutError:
+            raise BufferExhaustedError(
+                f"buffer.memory={self.config.buffer_memory}: in use for max.block.ms, {self._max_block_s:g} s"
+            ) from None
+        finally:
+            self._queueing -= 1
+
+    # --- what came of it ---
+
+    def _settle(self, outcome: Outcome) -> None:
+        settle(outcome)
+        room = self._room
+        if room is not None and not room.done():
+            room.set_result(None)
+        if self._flushes:
+            self._check_flushes()
+
+    def _check_flushes(self) -> None:
+        assert self._engine is not None
+        has_before = self._engine.accumulator.has_before
+        for number, done in self._flushes:
+            if not done.done() and not has_before(number):
+                done.set_result(None)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Send everything at once, and wait until all that was sent so far has an outcome, good or bad.
+        Raises TimeoutError, after which all goes on as before."""
+        engine = self._running()
+        async with asyncio.timeout(timeout_s):
+            await self._flush(engine)
+
+    async def _flush(self, engine: _Engine) -> None:
+        accumulator = engine.accumulator
+        number = accumulator.last_number
+        if not accumulator.has_before(number):
+            return
+        done: asyncio.Future[None] = engine.loop.create_future()
+        waiting = number, done
+        self._flushes.append(waiting)
+        accumulator.flushing += 1
+        engine.driver.wake()
+        try:
+            await done
+        finally:
+            accumulator.flushing -= 1
+            self._flushes.remove(waiting)
+
+    # --- transactions ---
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """All that is sent within counts at once, or not at all: committed at the end, aborted when an
+        exception leaves the block. Raises what `commit_transaction` does."""
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            await self.abort_if_possible()
+            raise
+        try:
+            await self.commit_transaction()
+        except BaseException:
+            await self.abort_if_possible()
+            raise
+
+    def begin_transaction(self) -> None:
+        """Raises IllegalStateError, or ProducerFencedError when another producer has the transactional id."""
+        self._transactions().begin()
+
+    async def commit_transaction(self) -> None:
+        """Deliver all that was sent and commit. Raises what made it impossible: then the transaction has to
+        be aborted. RequestTimedOutError says that the outcome is not known yet: call it again."""
+        await self._call(self._transactions().commit, "the commit")
+
+    async def abort_transaction(self) -> None:
+        """Records that were not sent yet fail with TransactionAbortedError."""
+        await self._call(self._transactions().abort, "the abort")
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetToCommit | int],
+        group: GroupMetadata | str,
+    ) -> None:
+        """Commit a group's offsets (the next to be read) with the transaction (KIP-447). `group`: what
+        `Consumer.group_metadata()` gives, by which a member that was fenced is found out; or a group's id."""
+        transactions = self._transactions()
+        who = GroupMetadata(group) if isinstance(group, str) else group
+        given = {
+            TopicPartition(*tp): OffsetToCommit(to) if isinstance(to, int) else to
+            for tp, to in offsets.items()
+        }
+        await self._call(lambda done: transactions.send_offsets(given, who, done), "the group's coordinator")
+
+    def _transactions(self) -> Transactions:
+        transactions = self._running().transactions
+        if transactions is None or not self._transactional:
+            raise IllegalStateError("transactional.id is not set")
+        return transactions
+
+    async def abort_if_possible(self) -> None:
+        """End a transaction that is open or has failed; without effect when there is none."""
+        transactions = self._transactions()
+        if transactions.state is State.FATAL_ERROR:
+            return
+        if transactions.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING):
+            await self.abort_transaction()
+
+    async def _call(self, begin: Callable[[Done], None], what: str) -> None:
+        """Begin something and await its end, for max.block.ms."""
+        engine = self._running()
+        ended: asyncio.Future[None] = engine.loop.create_future()
+
+        def done(error: BaseException | None) -> None:
+            if ended.done():
+                return
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+        begin(done)
+        engine.driver.wake()
+        try:
+            async with asyncio.timeout(self._max_block_s):
+                await ended
+        except TimeoutError:
+            told = f"waited {self._max_block_s:g} s (max.block.ms) for {what}"
+            raise RequestTimedOutError(told) from None
+
+    # --- looking around ---
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has; it may be created by this. Raises RequestTimedOutError."""
+        engine = self._running()
+        engine.cluster.add(topic, engine.loop.time())
+        try:
+            async with asyncio.timeout(self._max_block_s):
+                while (count := engine.cluster.partitions(topic)) is None:
+                    await engine.driver.metadata(self._max_block_s)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"{topic} is not in the cluster's metadata after {self._max_block_s:g} s"
+            ) from None
+        return count
+
+    def metrics(self) -> dict[str, float]:
+        """Kafka's names of metrics, without their rates: totals since `start`."""
+        engine = self._running()
+        accumulator, sender = engine.accumulator, engine.sender
+        return {
+            "buffer-total-bytes": accumulator.memory,
+            "buffer-available-bytes": accumulator.memory - accumulator.used_bytes,
+            "requests-in-flight": sender.requests_in_flight,
+            **sender.totals.as_metrics(),
+        }
+
+    def _running(self) -> _Engine:
+        if self._engine is None:
+            raise IllegalStateError("the producer is not started")
+        return self._engine
+
+
+def _bytes(what: str, given: object) -> bytes:
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise SerializationError(
+        f"a {what} is {type(given).__name__}; without {what}.serializer it has to be bytes, or None"
+    )
+
+
+def _serializer(key: str, given: Any) -> Serialize | None:
+    """An object with `serialize(topic, data)`, or a function of the data alone."""
+    if given is None:
+        return None
+    method = getattr(given, "serialize", None)
+    if method is not None:
+        serialize: Serialize = method
+        return serialize
+    if callable(given):
+        return lambda topic, data: given(data)
+    raise IllegalStateError(f"{key}={given!r}: has to be a serializer, or a function")

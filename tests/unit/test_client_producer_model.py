@@ -1,0 +1,136 @@
+"""Whatever brokers do, an idempotent producer's records are written once and in order (hypothesis)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from producer_world import NODES, World
+
+from ottla.client.core.accumulator import NO_ROOM
+from ottla.protocol.errors import ErrorCode
+
+nodes = st.sampled_from(NODES)
+partitions = st.integers(0, 1)
+retriable = st.sampled_from(
+    [
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ]
+)
+
+
+class IdempotentProducer(RuleBasedStateMachine):
+    """The time for delivery is never over here, so everything has to arrive."""
+
+    in_flight = 5
+    idempotent = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(
+            batch_size=200,
+            buffer_memory=4000,
+            linger_ms=10,
+            delivery_timeout_ms=100_000_000,
+            enable_idempotence=self.idempotent,
+            max_in_flight_requests_per_connection=self.in_flight,
+        )
+        self.sent: dict[int | None, list[bytes]] = defaultdict(list)
+        self.count = 0
+
+    @rule(partition=st.none() | partitions, size=st.integers(0, 120), times=st.integers(1, 6))
+    def send(self, partition: int | None, size: int, times: int) -> None:
+        for _ in range(times):
+            value = b"%d:" % self.count + b"x" * size
+            self.count += 1
+            if self.world.send(value, partition) == NO_ROOM:
+                assert self.world.accumulator.used_bytes + len(value) + 21 > 4000
+                return
+            self.sent[partition].append(value)
+
+    @rule()
+    def poll(self) -> None:
+        self.world.poll()
+
+    @rule(seconds=st.sampled_from([0.005, 0.02, 0.3, 2.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.tick(seconds)
+
+    @rule(node=nodes)
+    def serve(self, node: int) -> None:
+        self.world.serve(node)
+
+    @rule(node=nodes, error=retriable)
+    def refuse(self, node: int, error: ErrorCode) -> None:
+        self.world.serve(node, error=error)
+
+    @rule(node=nodes)
+    def lose_an_answer(self, node: int) -> None:
+        self.world.serve(node, answered=False)
+
+    @rule(node=nodes)
+    def disconnect(self, node: int) -> None:
+        self.world.disconnect(node)
+
+    @rule(partition=partitions)
+    def move_a_leader(self, partition: int) -> None:
+        self.world.move(partition)
+
+    @rule(node=nodes, up=st.booleans())
+    def connect(self, node: int, up: bool) -> None:
+        (self.world.down.discard if up else self.world.down.add)(node)
+
+    @rule(records=st.sampled_from([None, 1, 2, 3]))
+    def limit_batches(self, records: int | None) -> None:
+        self.world.max_records = records
+
+    @invariant()
+    def memory_is_accounted_for(self) -> None:
+        accumulator = self.world.accumulator
+        batches = sum(batch.size - 61 for batch in accumulator.incomplete)
+        assert batches <= accumulator.used_bytes <= accumulator.memory
+
+    @invariant()
+    def no_more_is_on_its_way_than_allowed(self) -> None:
+        assert all(len(wire) <= self.in_flight for wire in self.world.wire.values())
+
+    def teardown(self) -> None:
+        world = self.world
+        world.settle()
+        assert world.accumulator.used_bytes == 0
+        for values in self.sent.values():
+            for value in values:
+                world.written(value)
+        for partition, log in enumerate(world.logs):
+            self.check_log(partition, log.values)
+        written = [value for log in world.logs for value in log.values]
+        assert set(written) == {value for values in self.sent.values() for value in values}
+        if self.idempotent:
+            assert len(written) == len(set(written)), "nothing is written twice"
+
+    def check_log(self, partition: int, values: list[bytes]) -> None:
+        """Everything in the order in which it was sent: records without a partition as well."""
+        numbers = [int(value.partition(b":")[0]) for value in values]
+        assert numbers == sorted(numbers)
+
+
+class OneInFlight(IdempotentProducer):
+    """Without idempotence there may be duplicates, but with one request in flight no other order."""
+
+    in_flight = 1
+    idempotent = False
+
+    def check_log(self, partition: int, values: list[bytes]) -> None:
+        first_seen = list(dict.fromkeys(int(value.partition(b":")[0]) for value in values))
+        assert first_seen == sorted(first_seen)
+
+
+TestIdempotentProducer = IdempotentProducer.TestCase
+TestIdempotentProducer.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestOneInFlight = OneInFlight.TestCase
+TestOneInFlight.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
