@@ -76,48 +76,19 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
-class ConsumerRecord:
-    """A record as it was read; `timestamp_type` is 0 for CreateTime, 1 for LogAppendTime (KIP-32)."""
+class ConsumerRecord(NamedTuple):
+    """A record as it was read. A tuple, since nothing is made as fast; `_replace` gives a changed one."""
 
-    __slots__ = (
-        "headers",
-        "key",
-        "leader_epoch",
-        "offset",
-        "partition",
-        "timestamp_ms",
-        "timestamp_type",
-        "topic",
-        "value",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        timestamp_ms: int,
-        timestamp_type: int,
-        key: Any,
-        value: Any,
-        headers: Sequence[Header] = (),
-        leader_epoch: int = -1,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.timestamp_ms = timestamp_ms
-        self.timestamp_type = timestamp_type
-        self.key = key
-        self.value = value
-        self.headers = headers
-        self.leader_epoch = leader_epoch
-
-    def __repr__(self) -> str:
-        return (
-            f"ConsumerRecord({self.topic}-{self.partition} offset={self.offset} "
-            f"timestamp_ms={self.timestamp_ms} key={self.key!r} value={self.value!r})"
-        )
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    """0 for CreateTime, 1 for LogAppendTime (KIP-32)."""
+    key: Any
+    value: Any
+    headers: Sequence[Header] = ()
+    leader_epoch: int = -1
 
 
 class Outgoing(NamedTuple):

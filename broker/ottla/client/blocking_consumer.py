@@ -1,0 +1,226 @@
+"""The consumer for code without an event loop: the same names. See `ottla.client.blocking`.
+
+Heartbeats and fetches go on in the loop's thread meanwhile; rebalance listeners are called in the thread that
+polls, where they may call the consumer. Invariant: one thread uses it at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from ottla.client import consumer as asynchronous
+from ottla.client.consumer_offsets import Committed, Offsets
+from ottla.client.consumer_parts import Records
+from ottla.client.core.assigned import OffsetAndMetadata
+from ottla.client.core.positions import OffsetAndTimestamp
+from ottla.client.core.types import ConsumerRecord, GroupMetadata, TopicPartition
+from ottla.client.loop_thread import LoopThread
+from ottla.client.rebalance_listener import Told
+
+T = TypeVar("T")
+_ITERATION_S: Final = 0.5
+"""How long an iteration waits at a time, so that Ctrl-C is heard."""
+
+
+class Consumer:
+    def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
+        """As the asynchronous one, and started. Raises ConfigError."""
+        self._consumer = asynchronous.Consumer(settings, **keywords)
+        self.config = self._consumer.config
+        self._thread = LoopThread(f"consumer {self.config.client_id}")
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._stopped = False
+        self._run(self._consumer.start())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have the loop do it, and meanwhile call listeners here."""
+        future = asyncio.run_coroutine_threadsafe(work, self._thread.loop)
+        future.add_done_callback(self._wake)
+        try:
+            while (call := self._calls.get()) is not None:
+                call()
+        except BaseException:
+            future.cancel()
+            raise
+        return future.result()
+
+    def _wake(self, future: Future[Any]) -> None:
+        self._calls.put(None)
+
+    def _soon(self, function: Callable[[], T]) -> T:
+        """The result of a function that has to be called in the loop's thread."""
+
+        async def call() -> T:
+            return function()
+
+        return self._run(call())
+
+    def _here(self, told: Told | None) -> Told | None:
+        """A listener that is called by the thread that waits in `_run`."""
+        if told is None:
+            return None
+
+        async def tell(partitions: list[TopicPartition]) -> None:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def call() -> None:
+                problem = None
+                try:
+                    told(partitions)
+                except Exception as error:
+                    problem = error
+                self._thread.call_soon(lambda: _settle(done, problem))
+
+            self._calls.put(call)
+            await done
+
+        return tell
+
+    # --- life ---
+
+    def stop(self, *, commit: bool = True, timeout_s: float = 30.0) -> None:
+        """Commit what was read (with enable.auto.commit), leave the group, close."""
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            self._run(self._consumer.stop(commit=commit, timeout_s=timeout_s))
+        finally:
+            self._thread.stop()
+
+    close = stop
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(commit=kind is None)
+
+    # --- what to read ---
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: Told | None = None,
+        on_revoked: Told | None = None,
+        on_lost: Told | None = None,
+    ) -> None:
+        def subscribe() -> None:
+            self._consumer.subscribe(
+                topics,
+                pattern=pattern,
+                on_assigned=self._here(on_assigned),
+                on_revoked=self._here(on_revoked),
+                on_lost=self._here(on_lost),
+            )
+
+        self._soon(subscribe)
+
+    def unsubscribe(self) -> None:
+        self._run(self._consumer.unsubscribe())
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        self._soon(lambda: self._consumer.assign(partitions))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return self._consumer.assignment()
+
+    def subscription(self) -> frozenset[str]:
+        return self._consumer.subscription()
+
+    # --- reading ---
+
+    def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> Records:
+        return self._run(self._consumer.poll(timeout_s, max_records))
+
+    def getone(self) -> ConsumerRecord:
+        return next(iter(self))
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """All records, until the consumer is closed. What was not reached yet is not committed."""
+        unread = self._consumer._unread
+        while True:
+            for rest in unread.each():
+                yield from rest
+            if self._stopped:
+                return
+            unread.add(self.poll(_ITERATION_S))
+
+    # --- where it stands ---
+
+    def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
+        self._soon(lambda: self._consumer.seek(partition, offset))
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        self._soon(lambda: self._consumer.seek_to_beginning(*partitions))
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        self._soon(lambda: self._consumer.seek_to_end(*partitions))
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: tuple[str, int]) -> None:
+        self._soon(lambda: self._consumer.seek_to_time(timestamp_ms, *partitions))
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        self._soon(lambda: self._consumer.pause(*partitions))
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        self._soon(lambda: self._consumer.resume(*partitions))
+
+    def paused(self) -> frozenset[TopicPartition]:
+        return self._soon(self._consumer.paused)
+
+    def position(self, partition: tuple[str, int]) -> int:
+        return self._run(self._consumer.position(partition))
+
+    def lag(self, partition: tuple[str, int]) -> int | None:
+        return self._soon(lambda: self._consumer.lag(partition))
+
+    # --- commits, and offsets of logs ---
+
+    def commit(self, offsets: Offsets | None = None) -> None:
+        self._run(self._consumer.commit(offsets))
+
+    def commit_nowait(self, offsets: Offsets | None = None, on_done: Committed | None = None) -> None:
+        """`on_done` is called in the loop's thread."""
+        self._soon(lambda: self._consumer.commit_nowait(offsets, on_done))
+
+    def committed(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return self._run(self._consumer.committed(partitions))
+
+    def group_metadata(self) -> GroupMetadata:
+        return self._soon(self._consumer.group_metadata)
+
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return self._run(self._consumer.offsets_for_times(timestamps_ms))
+
+    def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        return self._run(self._consumer.beginning_offsets(partitions))
+
+    def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        return self._run(self._consumer.end_offsets(partitions))
+
+    def partitions_for(self, topic: str) -> list[int]:
+        return self._run(self._consumer.partitions_for(topic))
+
+
+def _settle(done: asyncio.Future[None], problem: Exception | None) -> None:
+    if done.done():
+        return
+    if problem is None:
+        done.set_result(None)
+    else:
+        done.set_exception(problem)

@@ -1,0 +1,325 @@
+"""Where a consumer stands, and what it commits: the half of `Consumer` that is about offsets.
+
+Invariant: without `offsets`, what is committed is what was given out and reached; of a batch of which only
+a part was reached by `async for`, that part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from ottla.client import errors
+from ottla.client.consumer_parts import ConsumerParts
+from ottla.client.core.assigned import EARLIEST, LATEST, OffsetAndMetadata, Phase
+from ottla.client.core.positions import OffsetAndTimestamp
+from ottla.client.core.types import GroupMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Offsets: TypeAlias = (
+    Mapping[TopicPartition, int | OffsetAndMetadata] | Mapping[tuple[str, int], int | OffsetAndMetadata]
+)
+Committed: TypeAlias = Callable[[dict[TopicPartition, OffsetAndMetadata], Exception | None], Any]
+
+
+class ConsumerOffsets(ConsumerParts):
+    # --- commits ---
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Store in the group how far it has read: everything up to here, or these offsets of next records.
+
+        Tries again until default.api.timeout.ms. Raises CommitFailedError when the group has given the
+        partitions to others, RebalanceInProgressError when it is about to: poll, and commit again.
+        """
+        wanted = self._to_commit(offsets)
+        await self._committing(wanted, self.config.default_api_timeout_ms / 1000)
+
+    def commit_nowait(self, offsets: Offsets | None = None, on_done: Committed | None = None) -> None:
+        """Begin to, without waiting; `on_done` is called with the offsets, and the error or None. A failure
+        is not followed by another try: a later commit covers it."""
+        wanted = self._to_commit(offsets)
+
+        def done(problem: Exception | None) -> None:
+            if problem is None and self._interceptors:
+                self._interceptors.on_commit(wanted)
+            if on_done is not None:
+                on_done(wanted, problem)
+            elif problem is not None:
+                log.warning("group %s: a commit failed: %s", self.config.group_id, problem)
+
+        deadline = self._now() + self.config.default_api_timeout_ms / 1000
+        self._offsets.commit(wanted, deadline, done, once=True)
+        self._wake()
+
+    def _to_commit(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        self._check()
+        self._check_group()
+        if offsets is None:
+            return self._consumed()
+        wanted = {}
+        for partition, offset in offsets.items():
+            entry = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            if entry.offset < 0:
+                raise ValueError(f"{TopicPartition(*partition)}: offset {entry.offset} must not be negative")
+            wanted[TopicPartition(*partition)] = entry
+        return wanted
+
+    def _check_group(self) -> None:
+        if self.config.group_id is None:
+            raise errors.IllegalStateError("offsets are stored by groups: this consumer has no group.id")
+
+    def _consumed(self, *, finished: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
+        """`finished`: the record that `async for` has given last counts."""
+        return self._unread.before(self._assigned.consumed(), finished=finished)
+
+    async def _committing(self, wanted: dict[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
+        deadline = self._now() + timeout_s
+        await self._called(lambda done: self._offsets.commit(wanted, deadline, done))
+        if self._interceptors:
+            self._interceptors.on_commit(wanted)
+
+    async def _commit_quietly(
+        self, wanted: dict[TopicPartition, OffsetAndMetadata], timeout_s: float | None = None
+    ) -> None:
+        """What cannot be committed is read again: no reason to stop."""
+        limit_s = self.config.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
+        try:
+            await self._committing(wanted, limit_s)
+        except errors.ClientError as problem:
+            log.warning("group %s: an automatic commit failed: %s", self.config.group_id, problem)
+
+    def _auto_commit(self) -> None:
+        """Now and then, without waiting."""
+        now = self._now()
+        if not self.config.enable_auto_commit or now < self._next_auto_commit:
+            return
+        self._next_auto_commit = now + self.config.auto_commit_interval_ms / 1000
+        wanted = self._assigned.consumed()
+        if wanted:
+            self.commit_nowait(wanted, self._auto_committed)
+
+    def _auto_committed(self, wanted: object, problem: Exception | None) -> None:
+        if isinstance(problem, errors.RetriableError):
+            self._next_auto_commit = self._now() + self.config.retry_backoff_ms / 1000
+        elif problem is not None:
+            log.warning("group %s: an automatic commit failed: %s", self.config.group_id, problem)
+
+    async def committed(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed; None where it has nothing."""
+        self._check()
+        self._check_group()
+        wanted = [TopicPartition(*each) for each in partitions]
+        deadline = self._now() + self.config.default_api_timeout_ms / 1000
+        found: dict[TopicPartition, OffsetAndMetadata | None] = await self._called(
+            lambda done: self._offsets.fetch(wanted, deadline, done)
+        )
+        return found
+
+    def group_metadata(self) -> GroupMetadata:
+        """For a transactional producer, which commits the offsets in its transactions (KIP-447)."""
+        self._check_group()
+        member = self._member.current()
+        return GroupMetadata(
+            self.config.group_id or "", member.generation, member.member_id, member.instance_id
+        )
+
+    async def _called(self, begin: Callable[[Callable[[Any], None]], None]) -> Any:
+        """Have a core do something; what comes of it."""
+        self._check()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any) -> None:
+            if future.done():
+                return
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        begin(done)
+        self._wake()
+        return await future
+
+    # --- offsets of logs ---
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of this time or later in each partition; None where there is none."""
+        wanted = {TopicPartition(*each): time for each, time in timestamps_ms.items()}
+        if any(time < 0 for time in wanted.values()):
+            raise ValueError("timestamps must not be negative")
+        found = await self._look_up(wanted)
+        return {tp: offset if offset.offset >= 0 else None for tp, offset in found.items()}
+
+    async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """The offsets of the first records there are."""
+        return await self._ends(partitions, EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """The offsets after the last records; with read_committed, after the last decided one."""
+        return await self._ends(partitions, LATEST)
+
+    async def _ends(self, partitions: Iterable[tuple[str, int]], end: int) -> dict[TopicPartition, int]:
+        found = await self._look_up({TopicPartition(*each): end for each in partitions})
+        return {tp: offset.offset for tp, offset in found.items()}
+
+    async def _look_up(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        self._check()
+        results: dict[TopicPartition, OffsetAndTimestamp] = {}
+        problems: list[Exception] = []
+
+        def found(tp: TopicPartition, result: OffsetAndTimestamp | Exception) -> None:
+            if isinstance(result, Exception):
+                problems.append(result)
+            else:
+                results[tp] = result
+
+        for tp in wanted:
+            self._cluster.add(tp.topic, self._now())
+        give_up = self._positions.look_up(wanted, found)
+        try:
+            timeout_s = self.config.default_api_timeout_ms / 1000
+            await self._until(lambda: bool(problems) or len(results) == len(wanted), timeout_s)
+        finally:
+            give_up()
+        if problems:
+            raise problems[0]
+        missing = wanted.keys() - results.keys()
+        if missing:
+            names = ", ".join(map(str, sorted(missing)))
+            raise errors.RequestTimedOutError(f"no leader told the offsets of {names} in time")
+        return results
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic. Raises UnknownTopicOrPartitionError."""
+        self._check()
+        self._cluster.add(topic, self._now())
+
+        def known() -> bool:
+            return topic in self._cluster.topics
+
+        timeout_s = self.config.default_api_timeout_ms / 1000
+        await self._until(known, timeout_s)
+        count = self._cluster.partitions(topic)
+        if count is None:
+            raise errors.UnknownTopicOrPartitionError(f"no topic {topic} is known")
+        return list(range(count))
+
+    # --- where it stands ---
+
+    def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
+        """Read on from an offset."""
+        state = self._state(partition)
+        if isinstance(offset, OffsetAndMetadata):
+            self._positions.begin(state, offset)
+        elif offset < 0:
+            raise ValueError(f"offset {offset}: must not be negative")
+        else:
+            state.seek(offset)
+        self._unread.drop(state.tp)
+        self._wake()
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Of these partitions, or all; found out when it is read."""
+        self._reset(partitions, EARLIEST)
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        self._reset(partitions, LATEST)
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: tuple[str, int]) -> None:
+        """To the first records of this time or later, in these partitions, or in all; to the end where
+        there is none."""
+        if timestamp_ms < 0:
+            raise ValueError(f"timestamp {timestamp_ms}: must not be negative")
+        self._reset(partitions, timestamp_ms)
+
+    def _reset(self, partitions: Collection[tuple[str, int]], timestamp: int) -> None:
+        for partition in partitions or self._assigned.partitions:
+            state = self._state(partition)
+            state.reset(timestamp)
+            self._unread.drop(state.tp)
+        self._wake()
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Nothing of these until they are resumed; they stay assigned."""
+        for partition in partitions:
+            self._state(partition).paused = True
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        for partition in partitions:
+            self._state(partition).paused = False
+        self._wake()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        return frozenset(state.tp for state in self._assigned if state.paused)
+
+    async def position(self, partition: tuple[str, int]) -> int:
+        """The offset of the next record that will be given out. Raises TimeoutError, ClientError."""
+        state = self._state(partition)
+
+        def known() -> bool:
+            self._raise_problems()
+            self._look_after_positions()
+            return state.phase is Phase.FETCHING
+
+        if not await self._until(known, self.config.default_api_timeout_ms / 1000):
+            raise errors.RequestTimedOutError(f"the position in {state.tp} was not found in time")
+        unread = self._unread.before({state.tp: OffsetAndMetadata(state.position)}, finished=True)
+        return unread[state.tp].offset
+
+    def lag(self, partition: tuple[str, int]) -> int | None:
+        """How many records are behind the position, as of the last answer; None before the first one."""
+        return self._fetcher.lags.get(TopicPartition(*partition))
+
+    def _look_after_positions(self) -> None:
+        """Find where to begin in partitions that are new."""
+        waiting = self._assigned.in_phase(Phase.COMMITTED)
+        if not waiting:
+            return
+        if self.config.group_id is None:
+            self._positions.reset(waiting)
+            self._wake()
+            return
+        asked = [state.tp for state in waiting if state.tp not in self._looking_for_committed]
+        if asked:
+            self._looking_for_committed.update(asked)
+            deadline = self._now() + self.config.default_api_timeout_ms / 1000
+            self._offsets.fetch(asked, deadline, lambda found: self._committed_found(asked, found))
+            self._wake()
+
+    def _committed_found(
+        self, asked: list[TopicPartition], found: dict[TopicPartition, OffsetAndMetadata | None] | Exception
+    ) -> None:
+        self._looking_for_committed.difference_update(asked)
+        if isinstance(found, Exception):
+            if not getattr(found, "retriable", False):
+                self._problems.append(found)
+            return
+        without = []
+        for tp in asked:
+            state = self._assigned.get(tp)
+            if state is None or state.phase is not Phase.COMMITTED:
+                continue
+            offset = found.get(tp)
+            if offset is None:
+                without.append(state)
+            else:
+                self._positions.begin(state, offset)
+        try:
+            self._positions.reset(without)
+        except errors.ClientError as problem:
+            self._problems.append(problem)
+
+    def _raise_problems(self) -> None:
+        for problems in (self._problems, self._member.problems, self._positions.problems):
+            if problems:
+                raise problems.pop(0)

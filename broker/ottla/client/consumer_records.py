@@ -1,0 +1,113 @@
+"""Records between the fetcher and the user: bytes into values, and what was not reached yet.
+
+Called by `Consumer`. Invariant of `Unread`: a record is in it from when it came out of the fetcher until
+the user asks for the one after it, so that a commit never covers what was not reached.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from operator import length_hint
+
+from ottla.client import errors, serialization
+from ottla.client.core.assigned import OffsetAndMetadata
+from ottla.client.core.consumer_config import ConsumerConfig
+from ottla.client.core.fetch_buffer import Deserialize
+from ottla.client.core.types import ConsumerRecord, TopicPartition
+
+
+class Unread:
+    """What a poll brought, as far as `async for` and `getone` have not come."""
+
+    def __init__(self) -> None:
+        self._parts: deque[tuple[TopicPartition, list[ConsumerRecord], Iterator[ConsumerRecord]]] = deque()
+
+    def __bool__(self) -> bool:
+        return any(length_hint(rest) for _, _, rest in self._parts)
+
+    def add(self, records: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+        self._parts.extend((tp, part, iter(part)) for tp, part in records.items())
+
+    def each(self) -> Iterator[Iterator[ConsumerRecord]]:
+        """Iterators over partition after partition; they may be left, and gone on with, at any record."""
+        while self._parts:
+            yield self._parts[0][2]
+            if self._parts and not length_hint(self._parts[0][2]):
+                self._parts.popleft()
+
+    def next(self) -> ConsumerRecord | None:
+        for rest in self.each():
+            for record in rest:
+                return record
+        return None
+
+    def take(self) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """All of it."""
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for tp, _, rest in self._parts:
+            records = list(rest)
+            if records:
+                taken.setdefault(tp, []).extend(records)
+        self._parts.clear()
+        return taken
+
+    def before(
+        self, consumed: Mapping[TopicPartition, OffsetAndMetadata], *, finished: bool
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions `consumed`, less what was not reached; `finished` says whether the record that was
+        reached last is done with."""
+        result = dict(consumed)
+        for number, (tp, records, rest) in reversed(list(enumerate(self._parts))):
+            left = length_hint(rest)
+            reached = len(records) - left
+            if number == 0 and reached and not finished:
+                reached -= 1
+            if reached < len(records) and tp in result:
+                first = records[reached]
+                result[tp] = OffsetAndMetadata(first.offset, "", first.leader_epoch if reached else -1)
+        return result
+
+    def drop(self, tp: TopicPartition) -> None:
+        """The user goes on elsewhere in this partition."""
+        self._keep(lambda other: other != tp)
+
+    def keep(self, partitions: Collection[TopicPartition]) -> None:
+        self._keep(lambda tp: tp in partitions)
+
+    def clear(self) -> None:
+        self._keep(lambda tp: False)
+
+    def _keep(self, which: Callable[[TopicPartition], bool]) -> None:
+        for tp, _, rest in self._parts:
+            if not which(tp):
+                deque(rest, maxlen=0)  # somebody may be iterating over it
+        self._parts = deque(part for part in self._parts if which(part[0]))
+
+
+def deserializing(config: ConsumerConfig) -> Deserialize | None:
+    """What makes values of bytes, as key.deserializer and value.deserializer say; None if they stay bytes."""
+    of_key = serialization.deserializing(config.key_deserializer)
+    of_value = serialization.deserializing(config.value_deserializer)
+    if of_key is None and of_value is None:
+        return None
+
+    def deserialize(record: ConsumerRecord) -> ConsumerRecord:
+        key, value = record.key, record.value
+        what = "key"
+        try:
+            if of_key is not None:
+                key = of_key(record.topic, key)
+            what = "value"
+            if of_value is not None:
+                value = of_value(record.topic, value)
+        except serialization.SchemaNeeded:
+            raise
+        except Exception as problem:
+            text = f"the {what} cannot be read: {problem}"
+            raise errors.DeserializationError(
+                record.topic, record.partition, record.offset, text
+            ) from problem
+        return record._replace(key=key, value=value)
+
+    return deserialize

@@ -1,0 +1,101 @@
+"""How a consumer is configured: Kafka's names, defaults and units (KIP-41, 62, 74, 98, 345, 392, 429).
+
+    ConsumerConfig.of(bootstrap_servers="127.0.0.1:9092", group_id="readers", auto_offset_reset="earliest")
+
+Made by `Consumer`, read by its cores. Invariant: a configuration that exists is consistent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ottla.client.core.assignors import BY_NAME
+from ottla.client.core.config import ClientConfig
+from ottla.client.core.settings import (
+    ConfigError,
+    anything,
+    boolean,
+    integer,
+    items,
+    one_of,
+    optional_text,
+    setting,
+    text,
+)
+
+_positive = integer(1)
+
+ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
+_JAVA_PACKAGE: Final = "org.apache.kafka.clients.consumer."
+_BY_JAVA_CLASS: Final = {
+    "RangeAssignor": "range",
+    "RoundRobinAssignor": "roundrobin",
+    "StickyAssignor": "sticky",
+    "CooperativeStickyAssignor": "cooperative-sticky",
+}
+
+
+def _strategies(value: object) -> tuple[str, ...]:
+    """Names of assignors, or of the Java client's classes for them."""
+    names = []
+    for item in items(value):
+        name = str(item).removeprefix(_JAVA_PACKAGE)
+        names.append(_BY_JAVA_CLASS.get(name, name))
+    if not names or any(name not in BY_NAME for name in names):
+        raise ValueError(f"must be a list of {', '.join(sorted(BY_NAME))}")
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """What a consumer has besides."""
+
+    group_id: str | None = setting(None, optional_text)
+    group_instance_id: str | None = setting(None, optional_text)
+    group_protocol: str = setting("classic", one_of("classic"))
+    session_timeout_ms: int = setting(45_000, _positive)
+    heartbeat_interval_ms: int = setting(3_000, _positive)
+    max_poll_interval_ms: int = setting(300_000, _positive)
+    max_poll_records: int = setting(500, _positive)
+    partition_assignment_strategy: tuple[str, ...] = setting(("range", "cooperative-sticky"), _strategies)
+    enable_auto_commit: bool = setting(True, boolean)
+    """Without a group.id it is off unless it was set, which is an error then."""
+    auto_commit_interval_ms: int = setting(5_000, integer())
+    auto_offset_reset: str = setting("latest", one_of("latest", "earliest", "none"))
+    isolation_level: str = setting("read_uncommitted", one_of(*ISOLATION_LEVELS))
+    client_rack: str = setting("", text)
+    fetch_min_bytes: int = setting(1, integer())
+    fetch_max_bytes: int = setting(50 * 1024 * 1024, integer())
+    """Also what may lie fetched and not given out; a batch that is larger than that alone still comes."""
+    fetch_max_wait_ms: int = setting(500, integer())
+    max_partition_fetch_bytes: int = setting(1024 * 1024, integer())
+    check_crcs: bool = setting(True, boolean)
+    exclude_internal_topics: bool = setting(True, boolean)
+    allow_auto_create_topics: bool = setting(True, boolean)
+    key_deserializer: Any = setting(None, anything)
+    value_deserializer: Any = setting(None, anything)
+    interceptors: tuple[Any, ...] = setting((), items)
+    leave_group_on_close: bool = setting(True, boolean)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.client_id:
+            object.__setattr__(self, "client_id", f"consumer-{self.group_id or 'ottla'}")
+        if self.group_id is None:
+            if self.has("enable.auto.commit") and self.enable_auto_commit:
+                raise ConfigError("enable.auto.commit", True, "cannot be true without a group.id")
+            object.__setattr__(self, "enable_auto_commit", False)
+            if self.group_instance_id is not None:
+                raise ConfigError("group.instance.id", self.group_instance_id, "needs a group.id")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            allowed = f"must be lower than session.timeout.ms, which is {self.session_timeout_ms}"
+            raise ConfigError("heartbeat.interval.ms", self.heartbeat_interval_ms, allowed)
+        if self.fetch_max_wait_ms >= self.request_timeout_ms:
+            allowed = f"must be lower than request.timeout.ms, which is {self.request_timeout_ms}"
+            raise ConfigError("fetch.max.wait.ms", self.fetch_max_wait_ms, allowed)
+
+    @property
+    def isolation(self) -> int:
+        """As it travels."""
+        return ISOLATION_LEVELS[self.isolation_level]

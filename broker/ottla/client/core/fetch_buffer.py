@@ -1,0 +1,142 @@
+"""What was fetched and not given out yet, in the order in which it came; the giving out.
+
+Filled by `fetcher`, emptied by `Consumer`. Invariants: records of a partition are given out in order, each
+once, from its position on, and the position moves with them; what was fetched for a position that was set
+anew since, or for a partition that was given up, is dropped; what is paused stays.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ottla.client import errors
+from ottla.client.core.assigned import Assigned, AssignedPartition
+from ottla.client.core.decoding import PartitionData
+from ottla.client.core.types import ConsumerRecord, TopicPartition
+
+Deserialize: TypeAlias = Callable[[ConsumerRecord], ConsumerRecord]
+"""Puts key and value in the place of their bytes. Raises ClientError."""
+
+
+class _Chunk:
+    """What one answer brought for one partition, as far as it was not given out."""
+
+    __slots__ = ("batch", "data", "era", "next", "size", "state")
+
+    def __init__(self, state: AssignedPartition, data: PartitionData, size: int) -> None:
+        self.state = state
+        self.era = state.era
+        self.data = data
+        self.size = size
+        self.batch: list[ConsumerRecord] = []
+        self.next = 0
+
+
+class FetchBuffer:
+    def __init__(self, assigned: Assigned, deserialize: Deserialize | None) -> None:
+        self._assigned = assigned
+        self._deserialize = deserialize
+        self._chunks: deque[_Chunk] = deque()
+        self.bytes = 0
+        self.freed = False
+        """Whether there is more room since this was last set to False: something may be fetched."""
+        self.problems: deque[Exception] = deque()
+        """What `take` is to raise."""
+
+    def add(self, state: AssignedPartition, data: PartitionData, size: int) -> None:
+        self._chunks.append(_Chunk(state, data, size))
+        state.buffered_bytes += size
+        self.bytes += size
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would bring something, or raise."""
+        return bool(self.problems) or any(
+            chunk.state.fetchable or not self._of_use(chunk) for chunk in self._chunks
+        )
+
+    def take(self, records_max: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Records in the order in which they came; positions move past them. Raises ClientError, once, for
+        what was found wrong, and again for a record that cannot be read."""
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        if self.problems:
+            raise self.problems.popleft()
+        paused: list[_Chunk] = []
+        left = records_max
+        try:
+            while left > 0 and self._chunks:
+                chunk = self._chunks[0]
+                state = chunk.state
+                if not self._of_use(chunk):
+                    self._drop(chunk)
+                elif not state.fetchable:
+                    paused.append(self._chunks.popleft())
+                elif chunk.next == len(chunk.batch) and not self._open_next(chunk):
+                    self._drop(chunk)
+                else:
+                    records = chunk.batch[chunk.next : chunk.next + left]
+                    if records:
+                        self._give(chunk, records, taken)
+                        left -= len(records)
+        except errors.ClientError:
+            if not taken:
+                raise
+        finally:
+            self._chunks.extendleft(reversed(paused))
+        return taken
+
+    def _of_use(self, chunk: _Chunk) -> bool:
+        state = chunk.state
+        return chunk.era == state.era and self._assigned.get(state.tp) is state
+
+    def _drop(self, chunk: _Chunk) -> None:
+        self._chunks.popleft()
+        self.freed = True
+        chunk.state.buffered_bytes -= chunk.size
+        self.bytes -= chunk.size
+
+    def _open_next(self, chunk: _Chunk) -> bool:
+        """Decode the next batch; False at the end."""
+        batch = chunk.data.next_batch()
+        if batch is None:
+            return False
+        chunk.batch, chunk.next = batch, 0
+        if not batch:
+            chunk.state.position = chunk.data.next_offset
+        return True
+
+    def _give(
+        self,
+        chunk: _Chunk,
+        records: list[ConsumerRecord],
+        taken: dict[TopicPartition, list[ConsumerRecord]],
+    ) -> None:
+        state = chunk.state
+        given = taken.get(state.tp)
+        deserialize = self._deserialize
+        if deserialize is None:
+            chunk.next += len(records)
+            if given is None:
+                taken[state.tp] = records
+            else:
+                given += records
+        else:
+            if given is None:
+                given = []
+            try:
+                for record in records:
+                    given.append(deserialize(record))
+                    chunk.next += 1
+            finally:
+                # Those before one that cannot be read are given out; it is tried again the next time.
+                if given:
+                    taken[state.tp] = given
+                    state.position = given[-1].offset + 1
+                    state.epoch = chunk.data.epoch
+        if chunk.next < len(chunk.batch):
+            state.position = records[-1].offset + 1
+        else:
+            state.position = chunk.data.next_offset
+        state.epoch = chunk.data.epoch

@@ -1,0 +1,283 @@
+"""Fetches ahead of the reader: sessions (KIP-227), near replicas (KIP-392), bounded memory.
+
+Polled by the driver; what comes goes into `fetch_buffer`, where `Consumer` takes it. Invariants: one
+request is on its way to a node at most; no more than fetch.max.bytes lie here or are on their way, but for
+a single batch that is larger; an answer counts only for the offset that is still the next to fetch.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
+
+from ottla.client import errors
+from ottla.client.core.assigned import Assigned, AssignedPartition, Phase
+from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.cluster import Cluster
+from ottla.client.core.consumer_config import ConsumerConfig
+from ottla.client.core.decoding import PartitionData, last_batch
+from ottla.client.core.fetch_buffer import FetchBuffer
+from ottla.client.core.fetch_sessions import FetchSession, Wanted
+from ottla.client.core.positions import Positions
+from ottla.client.core.types import Leader, Node, Outgoing, TopicPartition
+from ottla.protocol import messages as m
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.types import ZERO_UUID
+
+log = logging.getLogger(__name__)
+
+_CONSUMER: Final = -1
+_SPEAKS_ITSELF_OUT: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Another try, after a look at the metadata, will mend it."""
+
+
+class _Request:
+    __slots__ = ("asked", "node_id", "reserved_bytes")
+
+    def __init__(
+        self, node_id: int, asked: dict[TopicPartition, tuple[AssignedPartition, int, int]], reserved: int
+    ) -> None:
+        self.node_id = node_id
+        self.asked = asked
+        """With the state, its era and the offset asked for."""
+        self.reserved_bytes = reserved
+
+
+class Fetcher:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        cluster: Cluster,
+        assigned: Assigned,
+        positions: Positions,
+        uniform: Uniform,
+        buffer: FetchBuffer,
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._assigned = assigned
+        self._positions = positions
+        self._uniform = uniform
+        self._buffer = buffer
+        self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
+        self._on_its_way: dict[int, _Request] = {}
+        self._not_before: dict[int, float] = {}
+        self._failures: dict[int, int] = {}
+
+    # --- the driver's side ---
+
+    def poll(self, now: float) -> list[Outgoing]:
+        by_node: defaultdict[int, list[AssignedPartition]] = defaultdict(list)
+        wanted_bytes = self._config.max_partition_fetch_bytes
+        for state in self._assigned:
+            if not state.fetchable or state.retry_at > now or state.buffered_bytes >= wanted_bytes:
+                continue
+            leader = self._cluster.leader(state.tp)
+            if leader is None:
+                self._cluster.invalidate(state.tp)
+                state.retry_at = now + self._pause_s(0)
+                continue
+            node_id = self._near(state, leader, now)
+            if node_id not in self._on_its_way and self._not_before.get(node_id, now) <= now:
+                by_node[node_id].append(state)
+        out = []
+        for node_id, states in by_node.items():
+            free_bytes = self._config.fetch_max_bytes - self._buffer.bytes - self._reserved_bytes()
+            if free_bytes > 0:
+                out.append(self._fetch(node_id, states, free_bytes))
+        return out
+
+    def _reserved_bytes(self) -> int:
+        return sum(request.reserved_bytes for request in self._on_its_way.values())
+
+    def _near(self, state: AssignedPartition, leader: Leader, now: float) -> int:
+        """The replica to read from."""
+        if state.preferred < 0:
+            return leader.node_id
+        known = self._cluster.partition(state.tp)
+        offline = known is not None and state.preferred in known.offline
+        if now >= state.preferred_until or offline or state.preferred not in self._cluster.nodes:
+            state.preferred = -1
+            return leader.node_id
+        return state.preferred
+
+    def _fetch(self, node_id: int, states: list[AssignedPartition], free_bytes: int) -> Outgoing:
+        config = self._config
+        wanted = {}
+        for state in states:
+            topic_id = self._cluster.topic_id(state.tp.topic) or ZERO_UUID
+            leader = self._cluster.leader(state.tp)
+            wanted[state.tp] = Wanted(
+                topic_id,
+                state.fetch_offset,
+                -1 if leader is None else leader.epoch,
+                config.max_partition_fetch_bytes,
+            )
+        reserved = min(free_bytes, len(states) * config.max_partition_fetch_bytes)
+        request = m.FetchRequest(
+            replica_id=_CONSUMER,
+            max_wait_ms=config.fetch_max_wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=free_bytes,
+            isolation_level=config.isolation,
+            rack_id=config.client_rack,
+        )
+        version_max = self._sessions[node_id].build(wanted, request)
+        asked = {state.tp: (state, state.era, state.fetch_offset) for state in states}
+        self._on_its_way[node_id] = _Request(node_id, asked, reserved)
+        timeout_s = config.request_timeout_ms / 1000
+        return Outgoing(node_id, request, node_id, timeout_s, version_max=version_max, keeps=True)
+
+    def next_time(self, now: float) -> float:
+        times = [state.retry_at for state in self._assigned if state.retry_at > now and state.fetchable]
+        times += [at for at in self._not_before.values() if at > now]
+        return min(times, default=math.inf)
+
+    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+        assert isinstance(tag, int)
+        request = self._on_its_way.pop(tag)
+        session = self._sessions[tag]
+        if isinstance(response, BaseException):
+            session.failed()
+            failures = self._failures.get(tag, 0)
+            self._not_before[tag] = now + self._pause_s(failures)
+            self._failures[tag] = failures + 1
+            for state, _, _ in request.asked.values():
+                if state.preferred == tag:
+                    state.preferred = -1
+            log.debug("fetching from broker %d: %s", tag, response)
+            return
+        if not session.answered(response):
+            if response.error_code not in (0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
+                log.info("broker %d does not fetch: %s", tag, ErrorCode.of(response.error_code).name)
+                self._cluster.invalidate()
+            self._not_before[tag] = now + self._pause_s(0)
+            return
+        self._failures.pop(tag, None)
+        self._not_before.pop(tag, None)
+        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+        for topic in response.responses:
+            name = session.name(topic)
+            for row in topic.partitions:
+                asked = request.asked.get(TopicPartition(name or "", row.partition_index))
+                if asked is not None:
+                    self._take_answer(*asked, row, nodes, tag, now)
+
+    def _take_answer(
+        self,
+        state: AssignedPartition,
+        era: int,
+        offset: int,
+        row: m.FetchResponse.PartitionData,
+        nodes: Iterable[Node],
+        node_id: int,
+        now: float,
+    ) -> None:
+        tp = state.tp
+        if self._assigned.get(tp) is not state or state.era != era or state.fetch_offset != offset:
+            return
+        if row.error_code:
+            self._failed(state, ErrorCode.of(row.error_code), row, nodes, node_id, now)
+            return
+        state.retry_at = -math.inf
+        state.high_watermark = max(row.high_watermark, -1)
+        state.last_stable_offset = row.last_stable_offset
+        state.log_start_offset = row.log_start_offset
+        if row.preferred_read_replica >= 0:
+            state.preferred = row.preferred_read_replica
+            state.preferred_until = now + self._config.metadata_max_age_ms / 1000
+        data = row.records
+        if not data:
+            return
+        view = memoryview(data)
+        last = last_batch(view, offset)
+        if last is None:
+            text = f"a fetch at offset {offset} brought {len(view)} bytes that hold no whole batch"
+            self._buffer.problems.append(errors.DeserializationError(tp.topic, tp.partition, offset, text))
+            state.retry_at = now + self._pause_s(0)
+            return
+        aborted = (row.aborted_transactions or ()) if self._config.isolation else None
+        found = PartitionData(tp, view, offset, check_crcs=self._config.check_crcs, aborted=aborted)
+        self._buffer.add(state, found, len(view))
+        state.fetch_offset = last.next_offset
+
+    def _failed(
+        self,
+        state: AssignedPartition,
+        code: ErrorCode,
+        row: m.FetchResponse.PartitionData,
+        nodes: Iterable[Node],
+        node_id: int,
+        now: float,
+    ) -> None:
+        tp = state.tp
+        self._assigned.to_the_end(tp)
+        state.retry_at = now + self._pause_s(0)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if state.preferred == node_id:
+                state.preferred = -1
+                state.retry_at = now
+            elif state.position == state.fetch_offset:
+                self._out_of_range(state)
+        elif code in _SPEAKS_ITSELF_OUT:
+            log.debug("fetching %s from broker %d: %s", tp, node_id, code.name)
+            if state.preferred == node_id:
+                state.preferred = -1
+            told = Leader(row.current_leader.leader_id, row.current_leader.leader_epoch)
+            if told.node_id >= 0 and told.epoch >= 0 and self._cluster.take_leader(tp, told, nodes):
+                state.retry_at = now
+            else:
+                self._cluster.invalidate(tp)
+        else:
+            where = f"fetching {tp} at offset {state.fetch_offset}"
+            self._buffer.problems.append(errors.for_code(code, where))
+
+    def _out_of_range(self, state: AssignedPartition) -> None:
+        text = f"{state.tp} has no offset {state.position}"
+        if self._config.auto_offset_reset == "none":
+            self._buffer.problems.append(errors.for_code(ErrorCode.OFFSET_OUT_OF_RANGE, text))
+        else:
+            log.info("%s: going to its %s", text, self._config.auto_offset_reset)
+            self._positions.reset((state,))
+
+    def close(self) -> list[Outgoing]:
+        """Requests that end the sessions; nobody need wait for their answers."""
+        out = []
+        for node_id, session in self._sessions.items():
+            request = m.FetchRequest(replica_id=_CONSUMER, max_wait_ms=0, min_bytes=0, topics=[])
+            if node_id in self._cluster.nodes and session.close(request):
+                out.append(Outgoing(node_id, request, node_id, 1.0, keeps=True))
+        return out
+
+    def _pause_s(self, failures: int) -> float:
+        config = self._config
+        return backoff_s(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._uniform)
+
+    @property
+    def lags(self) -> dict[TopicPartition, int]:
+        """How many records each partition has beyond the position, as of its last answer."""
+        committed = self._config.isolation
+        return {
+            state.tp: max(
+                (state.last_stable_offset if committed else state.high_watermark) - state.position, 0
+            )
+            for state in self._assigned
+            if state.phase is Phase.FETCHING and state.high_watermark >= 0
+        }

@@ -1,0 +1,74 @@
+"""The requests of a group's member, in few words. Called by `membership`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ottla.client.core.assignment import Subscription, encode_assignment, encode_subscription
+from ottla.client.core.consumer_config import ConsumerConfig
+from ottla.client.core.offsets import Membership
+from ottla.client.core.types import TopicPartition
+from ottla.protocol import messages as m
+
+PROTOCOL_TYPE: Final = "consumer"
+_REASON_MAX: Final = 255
+"""Characters that a broker takes (KIP-800)."""
+
+
+def join(
+    config: ConsumerConfig,
+    member: Membership,
+    subscriptions: Sequence[tuple[str, Subscription]],
+    reason: str,
+) -> m.JoinGroupRequest:
+    offered = [
+        m.JoinGroupRequest.JoinGroupRequestProtocol(
+            name=name, metadata=encode_subscription(subscription._replace(generation=member.generation))
+        )
+        for name, subscription in subscriptions
+    ]
+    return m.JoinGroupRequest(
+        group_id=config.group_id or "",
+        session_timeout_ms=config.session_timeout_ms,
+        rebalance_timeout_ms=config.max_poll_interval_ms,
+        member_id=member.member_id,
+        group_instance_id=config.group_instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=offered,
+        reason=reason[:_REASON_MAX],
+    )
+
+
+def sync(config: ConsumerConfig, member: Membership, protocol: str) -> m.SyncGroupRequest:
+    """As a follower; a leader adds `assignments`."""
+    return m.SyncGroupRequest(
+        group_id=config.group_id or "",
+        generation_id=member.generation,
+        member_id=member.member_id,
+        group_instance_id=config.group_instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=protocol,
+    )
+
+
+def assignments(
+    shares: Mapping[str, Sequence[TopicPartition]],
+) -> list[m.SyncGroupRequest.SyncGroupRequestAssignment]:
+    row = m.SyncGroupRequest.SyncGroupRequestAssignment
+    return [row(member_id=name, assignment=encode_assignment(share)) for name, share in shares.items()]
+
+
+def heartbeat(config: ConsumerConfig, member: Membership) -> m.HeartbeatRequest:
+    return m.HeartbeatRequest(
+        group_id=config.group_id or "",
+        generation_id=member.generation,
+        member_id=member.member_id,
+        group_instance_id=config.group_instance_id,
+    )
+
+
+def leave(group: str, member: Membership, reason: str) -> m.LeaveGroupRequest:
+    """From version 3 on; a broker from before 2.4 finds out when the session ends."""
+    identity = m.LeaveGroupRequest.MemberIdentity(member_id=member.member_id, reason=reason[:_REASON_MAX])
+    return m.LeaveGroupRequest(group_id=group, members=[identity])

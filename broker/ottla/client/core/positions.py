@@ -1,0 +1,322 @@
+"""Where to begin: offsets at timestamps and ends of logs (KIP-79), and whether a position still holds
+(KIP-320).
+
+Polled by the driver: it looks after the partitions in the phases RESET and VALIDATION by itself, and after
+look-ups that the consumer asks for (`offsets_for_times`, `end_offsets`, …). Invariants: an answer counts only
+for a partition that still waits for it; what failed is asked again after a pause, of whoever leads then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ottla.client import errors
+from ottla.client.core.assigned import EARLIEST, LATEST, Assigned, AssignedPartition, OffsetAndMetadata, Phase
+from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.cluster import Cluster
+from ottla.client.core.consumer_config import ConsumerConfig
+from ottla.client.core.coordinator import CHANNEL
+from ottla.client.core.types import Leader, Outgoing, TopicPartition
+from ottla.protocol import messages as m
+from ottla.protocol.errors import ErrorCode
+
+_CONSUMER: Final = -1
+_UNKNOWN: Final = -1
+RESETS: Final = {"latest": LATEST, "earliest": EARLIEST}
+"""The timestamps that stand for auto.offset.reset."""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first offset at or after a timestamp, and the timestamp of its record."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = -1
+
+
+Found: TypeAlias = Callable[[TopicPartition, OffsetAndTimestamp | Exception], None]
+
+
+class _LookUp:
+    """Somebody waits for the offset of a timestamp in a partition."""
+
+    __slots__ = ("found", "retry_at", "timestamp", "tp")
+
+    def __init__(self, tp: TopicPartition, timestamp: int, found: Found) -> None:
+        self.tp = tp
+        self.timestamp = timestamp
+        self.found = found
+        self.retry_at = -math.inf
+
+
+class Positions:
+    def __init__(
+        self, config: ConsumerConfig, cluster: Cluster, assigned: Assigned, uniform: Uniform
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._assigned = assigned
+        self._uniform = uniform
+        self._look_ups: list[_LookUp] = []
+        self._asked: dict[int, list[_LookUp] | dict[TopicPartition, tuple[int, int, int]]] = {}
+        """By the number of the request: look-ups, or positions under validation with their epochs."""
+        self._busy: set[TopicPartition] = set()
+        """Partitions about which a request of our own is on its way."""
+        self._number = 0
+        self._cluster_version = -1
+        self._assigned_version = -1
+        self.problems: list[Exception] = []
+        """What the consumer's next poll is to raise."""
+
+    def look_up(self, timestamps: Mapping[TopicPartition, int], found: Found) -> Callable[[], None]:
+        """Find offsets; `found` is called for each partition. Returns what gives it up."""
+        asked = [_LookUp(tp, timestamp, found) for tp, timestamp in timestamps.items()]
+        self._look_ups += asked
+
+        def give_up() -> None:
+            self._look_ups = [each for each in self._look_ups if each not in asked]
+
+        return give_up
+
+    # --- the driver's side ---
+
+    def poll(self, now: float) -> list[Outgoing]:
+        self._hear_of_leaders()
+        by_leader: defaultdict[tuple[int, int], list[_LookUp]] = defaultdict(list)
+        waiting = []
+        for wanted in [*self._look_ups, *self._resets(now)]:
+            leader = self._cluster.leader(wanted.tp) if wanted.retry_at <= now else None
+            if leader is None:
+                if wanted.retry_at <= now:
+                    self._cluster.invalidate(wanted.tp)
+                    wanted.retry_at = now + self._pause_s()
+                if wanted.found != self._reset_found:
+                    waiting.append(wanted)
+                else:
+                    self._assigned[wanted.tp].retry_at = wanted.retry_at
+            else:
+                if wanted.found == self._reset_found:
+                    self._busy.add(wanted.tp)
+                by_leader[leader.node_id, 0].append(wanted)
+        self._look_ups = waiting
+        out = [self._list_offsets(node, asked) for (node, _), asked in by_leader.items()]
+        return out + self._validations(now)
+
+    def _hear_of_leaders(self) -> None:
+        versions = self._cluster.version, self._assigned.version
+        if versions == (self._cluster_version, self._assigned_version):
+            return
+        self._cluster_version, self._assigned_version = versions
+        for state in self._assigned:
+            leader = self._cluster.leader(state.tp)
+            if leader is not None:
+                state.check_epoch(leader)
+
+    def _resets(self, now: float) -> list[_LookUp]:
+        due = []
+        for state in self._assigned:
+            if state.phase is Phase.RESET and state.tp not in self._busy:
+                wanted = _LookUp(state.tp, state.reset_to, self._reset_found)
+                wanted.retry_at = state.retry_at
+                due.append(wanted)
+        return due
+
+    def _list_offsets(self, node_id: int, asked: list[_LookUp]) -> Outgoing:
+        message = m.ListOffsetsRequest
+        topics: defaultdict[str, list[m.ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
+        for wanted in asked:
+            leader = self._cluster.leader(wanted.tp)
+            topics[wanted.tp.topic].append(
+                message.ListOffsetsPartition(
+                    partition_index=wanted.tp.partition,
+                    current_leader_epoch=leader.epoch if leader else _UNKNOWN,
+                    timestamp=wanted.timestamp,
+                )
+            )
+        request = message(
+            replica_id=_CONSUMER,
+            isolation_level=self._config.isolation,
+            topics=[message.ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        )
+        return self._outgoing(node_id, request, asked)
+
+    def _validations(self, now: float) -> list[Outgoing]:
+        by_leader: defaultdict[int, list[tuple[AssignedPartition, Leader]]] = defaultdict(list)
+        for state in self._assigned:
+            if state.phase is not Phase.VALIDATION or state.tp in self._busy or state.retry_at > now:
+                continue
+            leader = self._cluster.leader(state.tp)
+            if leader is None:
+                self._cluster.invalidate(state.tp)
+                state.retry_at = now + self._pause_s()
+            else:
+                by_leader[leader.node_id].append((state, leader))
+        return [self._ask_epochs(node_id, rows) for node_id, rows in by_leader.items()]
+
+    def _ask_epochs(self, node_id: int, rows: list[tuple[AssignedPartition, Leader]]) -> Outgoing:
+        message = m.OffsetForLeaderEpochRequest
+        topics: defaultdict[str, list[m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition]] = defaultdict(
+            list
+        )
+        asked = {}
+        for state, leader in rows:
+            self._busy.add(state.tp)
+            asked[state.tp] = (state.position, state.epoch, leader.epoch)
+            topics[state.tp.topic].append(
+                message.OffsetForLeaderPartition(
+                    partition=state.tp.partition,
+                    current_leader_epoch=leader.epoch,
+                    leader_epoch=state.epoch,
+                )
+            )
+        request = message(
+            replica_id=_CONSUMER,
+            topics=[message.OffsetForLeaderTopic(topic=name, partitions=p) for name, p in topics.items()],
+        )
+        return self._outgoing(node_id, request, asked)
+
+    def _outgoing(self, node_id: int, request: Any, asked: Any) -> Outgoing:
+        self._number += 1
+        self._asked[self._number] = asked
+        timeout_s = self._config.request_timeout_ms / 1000
+        return Outgoing(node_id, request, self._number, timeout_s, channel=CHANNEL, keeps=True)
+
+    def next_time(self, now: float) -> float:
+        times = [each.retry_at for each in self._look_ups]
+        times += [
+            state.retry_at
+            for state in self._assigned
+            if state.phase in (Phase.RESET, Phase.VALIDATION) and state.tp not in self._busy
+        ]
+        return min(times, default=math.inf)
+
+    def answered(self, tag: Hashable, response: Any, now: float) -> None:
+        assert isinstance(tag, int)
+        asked = self._asked.pop(tag)
+        if isinstance(asked, list):
+            self._offsets_listed(asked, response, now)
+        else:
+            self._epochs_found(asked, response, now)
+
+    # --- offsets at timestamps ---
+
+    def _offsets_listed(self, asked: list[_LookUp], response: Any, now: float) -> None:
+        rows: dict[TopicPartition, Any] = {}
+        if not isinstance(response, BaseException):
+            rows = {
+                TopicPartition(topic.name, row.partition_index): row
+                for topic in response.topics
+                for row in topic.partitions
+            }
+        for wanted in asked:
+            own = wanted.found == self._reset_found
+            if own:
+                self._busy.discard(wanted.tp)
+            row = rows.get(wanted.tp)
+            code = ErrorCode.NETWORK_EXCEPTION if row is None else ErrorCode.of(row.error_code)
+            if row is not None and code is ErrorCode.NONE:
+                wanted.found(wanted.tp, OffsetAndTimestamp(row.offset, row.timestamp, row.leader_epoch))
+            elif code.retriable or code is ErrorCode.FENCED_LEADER_EPOCH:
+                self._cluster.invalidate(wanted.tp)
+                wanted.retry_at = now + self._pause_s()
+                state = self._assigned.get(wanted.tp)
+                if not own:
+                    self._look_ups.append(wanted)
+                elif state is not None:
+                    state.retry_at = wanted.retry_at
+            else:
+                wanted.found(wanted.tp, errors.for_code(code, f"the offsets of {wanted.tp}"))
+
+    def _reset_found(self, tp: TopicPartition, found: OffsetAndTimestamp | Exception) -> None:
+        state = self._assigned.get(tp)
+        if state is None or state.phase is not Phase.RESET:
+            return
+        if isinstance(found, Exception):
+            self.problems.append(found)
+            state.retry_at = math.inf
+        elif found.offset < 0:
+            state.reset(LATEST)  # nothing is that young: continue with what will be
+        else:
+            state.seek(found.offset)
+            # The leader that said so knows the offset; its epoch becomes that of the next record.
+            leader = self._cluster.leader(tp)
+            state.leader_epoch = max(state.leader_epoch, found.leader_epoch, leader.epoch if leader else -1)
+
+    # --- validation ---
+
+    def _epochs_found(
+        self, asked: dict[TopicPartition, tuple[int, int, int]], response: Any, now: float
+    ) -> None:
+        self._busy -= asked.keys()
+        rows: dict[TopicPartition, Any] = {}
+        if not isinstance(response, BaseException):
+            rows = {
+                TopicPartition(topic.topic, row.partition): row
+                for topic in response.topics
+                for row in topic.partitions
+            }
+        for tp, (position, epoch, leader_epoch) in asked.items():
+            state = self._assigned.get(tp)
+            if state is None or state.phase is not Phase.VALIDATION:
+                continue
+            if (state.position, state.epoch) != (position, epoch):
+                continue  # somebody has sought elsewhere meanwhile
+            row = rows.get(tp)
+            code = ErrorCode.NETWORK_EXCEPTION if row is None else ErrorCode.of(row.error_code)
+            if row is None or code is not ErrorCode.NONE:
+                self._cluster.invalidate(tp)
+                state.retry_at = now + self._pause_s()
+                if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    self.problems.append(errors.for_code(code, f"topic {tp.topic}"))
+            else:
+                state.leader_epoch = max(state.leader_epoch, leader_epoch)
+                self._judge(state, row)
+
+    def _judge(self, state: AssignedPartition, row: Any) -> None:
+        """What the leader's log says of the position: the end of the largest epoch not above the
+        position's."""
+        undefined = row.end_offset < 0 or row.leader_epoch < 0
+        if not undefined and row.end_offset >= state.position:
+            state.phase = Phase.FETCHING
+            return
+        policy = self._config.auto_offset_reset
+        if policy == "none":
+            end = -1 if undefined else row.end_offset
+            self.problems.append(
+                errors.LogTruncationError(state.tp.topic, state.tp.partition, state.position, end)
+            )
+            state.retry_at = math.inf
+        elif undefined:
+            state.reset(RESETS[policy])
+        else:
+            state.seek(row.end_offset, row.leader_epoch)
+
+    def begin(self, state: AssignedPartition, committed: OffsetAndMetadata) -> None:
+        """Continue at an offset that was stored, which another leader's log may not have any more."""
+        state.leader_epoch = -1
+        state.seek(committed.offset, committed.leader_epoch)
+        leader = self._cluster.leader(state.tp)
+        if leader is not None:
+            state.check_epoch(leader)
+
+    def reset(self, partitions: Iterable[AssignedPartition]) -> None:
+        """They have no position, or one that is out of range: go by auto.offset.reset.
+
+        Raises NoOffsetForPartitionError when that is none.
+        """
+        policy = self._config.auto_offset_reset
+        states = list(partitions)
+        if states and policy == "none":
+            names = ", ".join(str(state.tp) for state in states)
+            raise errors.NoOffsetForPartitionError(
+                f"{names}: group {self._config.group_id} has no offset there, and auto.offset.reset is none"
+            )
+        for state in states:
+            state.reset(RESETS[policy])
+
+    def _pause_s(self) -> float:
+        config = self._config
+        return backoff_s(0, config.retry_backoff_ms, config.retry_backoff_max_ms, self._uniform)

@@ -1,0 +1,417 @@
+"""Our consumer beside librdkafka's and kafka-python's: in one group, on one broker, over the same offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import kafka
+import pytest
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import TopicPartition as ConfluentTopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from one_broker import OneBroker, one_broker
+from ottla.client.blocking import Consumer as BlockingConsumer
+
+from ottla.client.consumer import Consumer
+from ottla.client.core.assigned import OffsetAndMetadata
+from ottla.client.core.types import TopicPartition
+
+PARTITIONS = 6
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
+    given = {
+        "group.initial.rebalance.delay.ms": "0",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+    }
+    with one_broker(tmp_path_factory.mktemp("consumer"), given) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: OneBroker) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(60)
+    return name
+
+
+@pytest.fixture
+def group() -> str:
+    return f"g-{uuid.uuid4().hex[:8]}"
+
+
+def produce(broker: OneBroker, topic: str, count: int, *, first: int = 0, **settings: object) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **settings})
+    for number in range(first, first + count):
+        producer.produce(
+            topic, b"%d" % number, b"key-%d" % number, partition=number % PARTITIONS,
+            timestamp=1_000_000 + number, headers=[("n", b"%d" % number)],
+        )  # fmt: skip
+    assert producer.flush(60) == 0
+
+
+@asynccontextmanager
+async def ours(broker: OneBroker, group: str | None, **settings: object) -> AsyncIterator[Consumer]:
+    given: dict[str, object] = {"auto_offset_reset": "earliest", "heartbeat_interval_ms": 300, **settings}
+    async with Consumer(bootstrap_servers=broker.bootstrap, group_id=group, **given) as consumer:
+        yield consumer
+
+
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not await condition():  # noqa: ASYNC110 (the condition polls)
+            await asyncio.sleep(0)
+
+
+async def read(consumer: Consumer, count: int) -> list[bytes]:
+    values: list[bytes] = []
+    async with asyncio.timeout(60):
+        while len(values) < count:
+            for records in (await consumer.poll(1)).values():
+                values += [record.value for record in records]
+    return values
+
+
+def committed(broker: OneBroker, group: str, topic: str) -> dict[int, tuple[int, str]]:
+    """As librdkafka's admin client reads it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = ConsumerGroupTopicPartitions(group)
+    found = admin.list_consumer_group_offsets([asked])[group].result(30).topic_partitions
+    return {p.partition: (p.offset, p.metadata or "") for p in found if p.topic == topic}
+
+
+class Stranger:
+    """A member of another library, in a thread of its own."""
+
+    def __init__(self, kind: str, broker: OneBroker, group: str, topic: str, strategy: str) -> None:
+        self.share: set[int] = set()
+        self._stop = threading.Event()
+        serve = self._confluent if kind == "confluent-kafka" else self._kafka_python
+        self._thread = threading.Thread(target=serve, args=(broker, group, topic, strategy), daemon=True)
+        self._thread.start()
+
+    def _confluent(self, broker: OneBroker, group: str, topic: str, strategy: str) -> None:
+        consumer = ConfluentConsumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": group,
+                "partition.assignment.strategy": strategy,
+                "heartbeat.interval.ms": 300,
+            }
+        )
+        consumer.subscribe([topic])
+        while not self._stop.is_set():
+            consumer.poll(0.05)
+            self.share = {place.partition for place in consumer.assignment()}
+        consumer.close()
+
+    def _kafka_python(self, broker: OneBroker, group: str, topic: str, strategy: str) -> None:
+        assignors = {
+            "range": kafka.coordinator.assignors.range.RangePartitionAssignor,
+        }
+        consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=broker.bootstrap,
+            group_id=group,
+            partition_assignment_strategy=[assignors[strategy]],
+            heartbeat_interval_ms=300,
+        )
+        while not self._stop.is_set():
+            consumer.poll(50)
+            self.share = {place.partition for place in consumer.assignment()}
+        consumer.close()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kinds"),
+    [("range", ("confluent-kafka", "kafka-python")), ("cooperative-sticky", ("confluent-kafka",))],
+)
+async def shared(broker: OneBroker, topic: str, group: str, strategy: str, kinds: tuple[str, ...]) -> None:
+    everything = set(range(PARTITIONS))
+    told: list[tuple[str, list[int]]] = []
+
+    def tell(what: str) -> Callable[[list[TopicPartition]], None]:
+        return lambda places: told.append((what, [tp.partition for tp in places]))
+
+    async with ours(broker, group, partition_assignment_strategy=strategy) as consumer:
+        consumer.subscribe([topic], on_assigned=tell("got"), on_revoked=tell("gave"), on_lost=tell("lost"))
+
+        def own() -> set[int]:
+            return {tp.partition for tp in consumer.assignment()}
+
+        async def has_all() -> bool:
+            await consumer.poll(0.05)
+            return own() == everything
+
+        await until(has_all)
+        assert told == [("got", sorted(everything))]
+        told.clear()
+        strangers = [Stranger(kind, broker, group, topic, strategy) for kind in kinds]
+        try:
+            size = PARTITIONS // (1 + len(kinds))
+
+            async def even() -> bool:
+                await consumer.poll(0.05)
+                shares = [own(), *(set(stranger.share) for stranger in strangers)]
+                return all(len(share) == size for share in shares) and set().union(*shares) == everything
+
+            await until(even)
+            gave = {number for what, numbers in told if what == "gave" for number in numbers}
+            if strategy == "cooperative-sticky":
+                assert gave == everything - own(), told
+            else:
+                assert gave == everything, told
+            assert "lost" not in {what for what, _ in told}
+        finally:
+            for stranger in strangers:
+                await asyncio.to_thread(stranger.stop)
+        await until(has_all)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kinds"),
+    [("range", ("confluent-kafka", "kafka-python")), ("cooperative-sticky", ("confluent-kafka",))],
+)
+def test_a_group_of_ours_and_of_others(
+    broker: OneBroker, topic: str, group: str, strategy: str, kinds: tuple[str, ...]
+) -> None:
+    asyncio.run(shared(broker, topic, group, strategy, kinds))
+
+
+def test_records_come_whole_and_in_order(broker: OneBroker, topic: str, group: str) -> None:
+    produce(broker, topic, 3000, **{"compression.type": "lz4"})
+
+    async def run() -> None:
+        async with ours(broker, group) as consumer:
+            consumer.subscribe([topic])
+            seen = []
+            async for record in consumer:
+                number = int(record.value)
+                assert record.topic == topic
+                assert record.partition == number % PARTITIONS
+                assert record.offset == number // PARTITIONS
+                assert (record.key, record.timestamp_ms) == (b"key-%d" % number, 1_000_000 + number)
+                assert list(record.headers) == [("n", b"%d" % number)]
+                seen.append(number)
+                if len(seen) == 3000:
+                    break
+        assert sorted(seen) == list(range(3000))
+
+    asyncio.run(run())
+    # What was read was committed when it was closed.
+    assert committed(broker, group, topic) == dict.fromkeys(range(PARTITIONS), (500, ""))
+
+
+def test_commits_cover_what_was_reached_and_others_read_them(
+    broker: OneBroker, topic: str, group: str
+) -> None:
+    produce(broker, topic, 60)
+
+    async def run() -> None:
+        async with ours(broker, group, enable_auto_commit=False) as consumer:
+            consumer.subscribe([topic])
+            seen: Counter[int] = Counter()
+            async for record in consumer:
+                seen[record.partition] += 1
+                if sum(seen.values()) == 25:
+                    break
+            await consumer.commit()
+            assert {n: o for n, (o, _) in committed(broker, group, topic).items() if o} == dict(seen)
+            # The rest comes, from where it was left.
+            assert len(await read(consumer, 35)) == 35
+            await consumer.commit({(topic, 1): OffsetAndMetadata(4, "a note")})
+            done = asyncio.get_running_loop().create_future()
+            consumer.commit_nowait({(topic, 2): 7}, lambda offsets, error: done.set_result(error))
+            assert await done is None
+            found = await consumer.committed([(topic, 1), (topic, 2)])
+            assert found[TopicPartition(topic, 1)] == OffsetAndMetadata(4, "a note")
+        other = ConfluentConsumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+        places = other.committed([ConfluentTopicPartition(topic, n) for n in (1, 2)], timeout=30)
+        assert [(p.offset, p.metadata or "") for p in places] == [(4, "a note"), (7, "")]
+        other.close()
+
+    asyncio.run(run())
+
+
+def test_transactions_are_read_when_they_are_committed(broker: OneBroker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(60)
+    for number, decide in enumerate([producer.commit_transaction, producer.abort_transaction] * 3):
+        producer.begin_transaction()
+        for _ in range(10):
+            producer.produce(topic, b"%d" % number, partition=0)
+        producer.flush()
+        decide(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush()
+
+    async def run(isolation: str) -> tuple[list[bytes], int]:
+        async with ours(broker, None, isolation_level=isolation) as consumer:
+            consumer.assign([(topic, 0)])
+            (end,) = (await consumer.end_offsets([(topic, 0)])).values()
+            values: list[bytes] = []
+            while await consumer.position((topic, 0)) < end:
+                values += [r.value for rows in (await consumer.poll(1)).values() for r in rows]
+            return values, end
+
+    values, end = asyncio.run(run("read_committed"))
+    assert values == [b"%d" % n for n in (0, 2, 4) for _ in range(10)]
+    assert end == 66
+    values, end = asyncio.run(run("read_uncommitted"))
+    assert Counter(values) == Counter({**{b"%d" % n: 10 for n in range(6)}, b"open": 1})
+    producer.abort_transaction(60)
+
+
+def test_a_static_member_keeps_its_place_and_a_dynamic_one_gives_it_up(
+    broker: OneBroker, topic: str, group: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def members() -> dict[str, str]:
+        described = admin.describe_consumer_groups([group])[group].result(30)
+        return {m.group_instance_id or "": m.member_id for m in described.members}
+
+    async def visit(instance: str | None) -> str:
+        async with ours(broker, group, group_instance_id=instance) as consumer:
+            consumer.subscribe([topic])
+
+            async def joined() -> bool:
+                await consumer.poll(0.05)
+                return bool(consumer.assignment())
+
+            await until(joined)
+            return consumer.group_metadata().member_id
+
+    first = asyncio.run(visit("one"))
+    assert members() == {"one": first}
+    second = asyncio.run(visit("one"))
+    assert first != second
+    assert members() == {"one": second}
+    other = f"{group}-dynamic"
+    group, static = other, group
+    asyncio.run(visit(None))
+    assert members() == {}
+    group = static
+
+
+def test_positions_by_time_ends_and_by_hand(broker: OneBroker, topic: str) -> None:
+    produce(broker, topic, 120)
+    place = TopicPartition(topic, 2)
+
+    async def run() -> None:
+        async with ours(broker, None) as consumer:
+            times = await consumer.offsets_for_times({place: 1_000_050, (topic, 3): 9_999_999})
+            found = times[place]
+            assert found is not None
+            assert (found.offset, found.timestamp_ms) == (8, 1_000_050)
+            assert times[TopicPartition(topic, 3)] is None
+            assert await consumer.beginning_offsets([place]) == {place: 0}
+            assert await consumer.end_offsets([place]) == {place: 20}
+            assert await consumer.partitions_for(topic) == list(range(PARTITIONS))
+            consumer.assign([place])
+            consumer.seek_to_time(1_000_050, place)
+            assert await consumer.position(place) == 8
+            assert (await consumer.getone()).offset == 8
+            assert await consumer.position(place) == 9
+            consumer.seek(place, 15)
+            assert [int(v) // PARTITIONS for v in await read(consumer, 5)] == list(range(15, 20))
+            assert consumer.lag(place) == 0
+            consumer.seek_to_beginning()
+            consumer.pause(place)
+            assert await consumer.poll(0.7) == {}
+            consumer.resume(place)
+            assert len(await read(consumer, 20)) == 20
+
+    asyncio.run(run())
+
+
+def test_new_topics_that_fit_a_pattern_are_read(broker: OneBroker, group: str) -> None:
+    prefix = f"p-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def create(name: str) -> None:
+        admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(60)
+        produce(broker, name, 6)
+
+    async def run() -> None:
+        async with ours(broker, group, metadata_max_age_ms=500) as consumer:
+            consumer.subscribe(pattern=f"{prefix}-[ab]")
+            await asyncio.to_thread(create, f"{prefix}-a")
+            await read(consumer, 6)
+            await asyncio.to_thread(create, f"{prefix}-c")
+            await asyncio.to_thread(create, f"{prefix}-b")
+            await read(consumer, 6)
+            assert consumer.subscription() == {f"{prefix}-a", f"{prefix}-b"}
+
+    asyncio.run(run())
+
+
+def test_the_blocking_consumer_calls_its_listeners_in_the_thread_that_polls(
+    broker: OneBroker, topic: str, group: str
+) -> None:
+    produce(broker, topic, 30)
+    told: list[tuple[str, int, bool]] = []
+    here = threading.current_thread()
+    with BlockingConsumer(
+        bootstrap_servers=broker.bootstrap, group_id=group, auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    ) as consumer:  # fmt: skip
+
+        def revoked(places: list[TopicPartition]) -> None:
+            consumer.commit()
+            told.append(("gave", len(places), threading.current_thread() is here))
+
+        consumer.subscribe(
+            [topic],
+            on_assigned=lambda places: told.append(("got", len(places), threading.current_thread() is here)),
+            on_revoked=revoked,
+        )
+        seen = []
+        for record in consumer:
+            seen.append(int(record.value))
+            if len(seen) == 30:
+                break
+    assert sorted(seen) == list(range(30))
+    assert told == [("got", PARTITIONS, True), ("gave", PARTITIONS, True)]
+    assert {offset for offset, _ in committed(broker, group, topic).values()} == {5}
+
+
+def test_calls_may_be_cancelled_anywhere(broker: OneBroker, topic: str, group: str) -> None:
+    """Cut off after any time, a poll loses no record and gives none twice."""
+    produce(broker, topic, 600)
+
+    async def run() -> None:
+        async with ours(broker, group, max_poll_records=7) as consumer:
+            consumer.subscribe([topic])
+            seen: Counter[int] = Counter()
+            async with asyncio.timeout(60):
+                for attempt in range(100_000):
+                    try:
+                        taken = await asyncio.wait_for(consumer.poll(5), (attempt % 20) / 1000)
+                    except TimeoutError:
+                        continue
+                    seen.update(int(r.value) for rows in taken.values() for r in rows)
+                    if len(seen) == 600:
+                        break
+            assert set(seen.values()) == {1}
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, run()).result(90)
