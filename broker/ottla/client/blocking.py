@@ -2,11 +2,15 @@
 
 with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
     print(producer.send("orders", b"one").result())
-
+with Consumer(bootstrap_servers="127.0.0.1:9092", group_id="billing") as consumer:
+    consumer.subscribe(["orders"])
+    for record in consumer:
+        print(record.value)
 """
 
 from __future__ import annotations
 
+from ottla.client.blocking_consumer import Consumer
 from ottla.client.blocking_producer import Producer
 
-__all__ = ["Producer"]
+__all__ = ["Consumer", "Producer"]
