@@ -17,8 +17,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from one_broker import OneBroker, one_broker
-from ottla.client.blocking import Consumer as BlockingConsumer
 
+from ottla.client.blocking import Consumer as BlockingConsumer
 from ottla.client.consumer import Consumer
 from ottla.client.core.assigned import OffsetAndMetadata
 from ottla.client.core.types import TopicPartition

@@ -46,7 +46,7 @@ def opened(
     return PartitionData(TP, memoryview(data), offset, check_crcs=True, aborted=aborted)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(batches, st.integers(0, 8), st.integers(0, 60))
 def test_records_come_as_they_were_written_from_the_offset_asked_for(
     written: list[tuple[list[Record], Codec, TimestampType]], skipped: int, cut: int

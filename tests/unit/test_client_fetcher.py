@@ -287,4 +287,4 @@ def batch_at(place: TopicPartition, offset: int, epoch: int) -> bytes:
 
 
 TestFetcher = FetcherMachine.TestCase
-TestFetcher.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestFetcher.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)

@@ -285,7 +285,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
 
 TestMembership = MembershipMachine.TestCase
-TestMembership.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMembership.settings = settings(max_examples=35, stateful_step_count=40, deadline=None)
 
 
 def alone() -> tuple[Client, Group]:
