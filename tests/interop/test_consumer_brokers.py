@@ -64,8 +64,6 @@ def test_leaders_and_the_coordinator_die_and_nothing_is_lost_or_read_twice(
             await read_until(consumer, seen, COUNT)
             coordinator = consumer._coordinator.node()
             assert coordinator is not None
-            leader = cluster.topic(topic)
-            assert leader is not None
             # The coordinator goes; of the three brokers it leads some of the partitions as well.
             cluster.brokers[coordinator].kill()
             await asyncio.to_thread(produce, bootstrap, topic, COUNT, COUNT)
