@@ -53,7 +53,7 @@ def _ottla_blocking(bootstrap: str, topic: str, value: bytes, count: int) -> Non
 
 
 async def _aiokafka(bootstrap: str, topic: str, value: bytes, count: int) -> None:
-    from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+    from aiokafka import AIOKafkaConsumer
 
     consumer = AIOKafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=_group(), auto_offset_reset="earliest"

@@ -62,7 +62,7 @@ class ConsumerOffsets(ConsumerParts):
             return self._consumed()
         wanted = {}
         for partition, offset in offsets.items():
-            entry = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            entry = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
             if entry.offset < 0:
                 raise ValueError(f"{TopicPartition(*partition)}: offset {entry.offset} must not be negative")
             wanted[TopicPartition(*partition)] = entry
@@ -219,7 +219,7 @@ class ConsumerOffsets(ConsumerParts):
     def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """Read on from an offset."""
         state = self._state(partition)
-        if isinstance(offset, OffsetAndMetadata):
+        if not isinstance(offset, int):
             self._positions.begin(state, offset)
         elif offset < 0:
             raise ValueError(f"offset {offset}: must not be negative")
