@@ -1,4 +1,4 @@
-"""One replicated cluster for the tools that are tried on it."""
+"""What test files here ask for: a replicated cluster, a Spark that is made for short lives."""
 
 from __future__ import annotations
 
@@ -19,3 +19,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     }
     with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def quick_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every Spark from here on, also of processes that are started, has a JVM made for short lives."""
+    from tests.interop.sparks import write_defaults
+
+    folder = tmp_path_factory.mktemp("spark-conf")
+    write_defaults(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(folder))
+        yield

@@ -21,22 +21,17 @@ from pyspark.sql import SparkSession
 
 from ottla_pipeline import held
 from ottla_pipeline.jobs import compare
-from ottla_pipeline.spark import JavaMissing, build_session, check_java
 from ottla_pipeline.tally import Report
 from tests.interop.one_broker import OneBroker, one_broker
+from tests.interop.sparks import session_of
 
 NUMBERS = count()
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    try:
-        check_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    session = build_session("ottla-tests", extra=compare.SESSION)
-    yield session
-    session.stop()
+def spark(quick_spark: None) -> Iterator[SparkSession]:
+    with session_of(compare.SESSION) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

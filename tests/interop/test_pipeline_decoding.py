@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ottla.client.registry import NotRegistered, Schema, Version
 from ottla_pipeline.decoding import AvroFormat, JsonFormat, JsonSchemaFormat, decode, plan, writer_ids
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
-from ottla_pipeline.spark import JavaMissing, build_session, check_java
+from tests.interop.sparks import session_of
 
 AT = datetime(2024, 5, 1, 12, 30, 0, 123000, tzinfo=UTC)
 V1 = {
@@ -118,14 +118,9 @@ class Shelf:
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    try:
-        check_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    session = build_session("ottla-decoding", extra={"spark.sql.shuffle.partitions": "2"})
-    yield session
-    session.stop()
+def spark(quick_spark: None) -> Iterator[SparkSession]:
+    with session_of({"spark.sql.shuffle.partitions": "2"}) as session:
+        yield session
 
 
 def encoded(schema: Any, value: Any, number: int | None = None) -> bytes:

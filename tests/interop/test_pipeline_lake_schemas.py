@@ -18,11 +18,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 
 from ottla_pipeline.jobs import lake
-from ottla_pipeline.spark import JavaMissing, build_session, check_java
 from tests.interop import orders
 from tests.interop.lake_line import Line, create_topics
 from tests.interop.one_broker import OneBroker, one_broker
 from tests.interop.registries import Registry
+from tests.interop.sparks import session_of
 
 pytestmark = pytest.mark.timeout(600)
 SMALL = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
@@ -31,14 +31,9 @@ COLUMNS = ("id", "at", "lines", "address", "marks")
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    try:
-        check_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    session = build_session("ottla-lake-schemas", extra={**SMALL, **lake.SESSION})
-    yield session
-    session.stop()
+def spark(quick_spark: None) -> Iterator[SparkSession]:
+    with session_of(lake.SESSION, SMALL) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

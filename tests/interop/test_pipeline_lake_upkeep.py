@@ -21,9 +21,9 @@ from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.opening import open_lake
 from ottla_pipeline.lake.parquet_sink import ParquetLake
 from ottla_pipeline.running import Context
-from ottla_pipeline.spark import JavaMissing, build_session, check_java
 from tests.interop.lake_line import Line, create_topics
 from tests.interop.one_broker import one_broker
+from tests.interop.sparks import session_of
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
@@ -33,14 +33,9 @@ SMALL = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPa
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    try:
-        check_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    session = build_session("ottla-lake-upkeep", extra={**SMALL, **lake.SESSION})
-    yield session
-    session.stop()
+def spark(quick_spark: None) -> Iterator[SparkSession]:
+    with session_of(lake.SESSION, SMALL) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

@@ -41,10 +41,10 @@ from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.jobs import windows
 from ottla_pipeline.running import Context, follow
 from ottla_pipeline.sinks.transactional import TransactionalTopics
-from ottla_pipeline.spark import JavaMissing, build_session, check_java
 from ottla_pipeline.windowing.config import WindowsConfig
 from tests.interop.one_broker import one_broker
 from tests.interop.registries import Registry
+from tests.interop.sparks import session_of
 from tests.windows_model import Late, Moment, Results, Sessions, Total, Windows, total, windows_of
 
 pytestmark = pytest.mark.timeout(600)
@@ -55,14 +55,9 @@ FIELDS = "id STRING, time TIMESTAMP, key STRING, n INT"
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    try:
-        check_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    session = build_session("ottla-tests", extra={**windows.SESSION, "spark.sql.shuffle.partitions": "2"})
-    yield session
-    session.stop()
+def spark(quick_spark: None) -> Iterator[SparkSession]:
+    with session_of(windows.SESSION, {"spark.sql.shuffle.partitions": "2"}) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

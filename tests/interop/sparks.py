@@ -1,0 +1,37 @@
+"""Spark for test files: `session_of(lake.SESSION, SMALL)`, in a fixture that takes `quick_spark`.
+
+PySpark keeps its JVM when a session is stopped: the files of a process share one, warm after the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ottla_pipeline.spark import JavaMissing, build_session, check_java
+
+# Tests end before the second compiler pays; without it, the first has little room for code by default.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+
+
+def write_defaults(folder: Path) -> None:
+    """What holds for every JVM of Spark's that a test starts: the folder is for SPARK_CONF_DIR."""
+    (folder / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions {QUICK_JAVA}\n")
+
+
+@contextmanager
+def session_of(*settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session with these settings, later ones before earlier; skips where there is no Java."""
+    try:
+        check_java()
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    session = build_session("ottla-tests", extra={name: each[name] for each in settings for name in each})
+    try:
+        yield session
+    finally:
+        session.stop()
