@@ -17,13 +17,14 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
-from ottla.client.core.accumulator import BATCH_FULL, NO_ROOM, Accumulator, Outcome
+from ottla.client.core.accumulator import BATCH_FULL, NO_ROOM, WAITS, Accumulator
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
+from ottla.client.core.queues import Outcome
 from ottla.client.core.sender import Sender
 from ottla.client.core.transactions import Done, State, Transactions
 from ottla.client.core.types import (
@@ -45,10 +46,9 @@ from ottla.client.errors import (
 )
 from ottla.client.interceptors import ProducerInterceptors
 from ottla.client.network import Network
+from ottla.client.serialization import SchemaNeeded, serializing
 
 log = logging.getLogger("ottla.client")
-
-Serialize: TypeAlias = Callable[[str, Any], bytes | None]
 
 
 class _Engine:
@@ -92,8 +92,8 @@ class Producer:
     def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
         """Kafka's dotted keys in a mapping, or keywords with underscores. Raises ConfigError."""
         self.config = ProducerConfig.of(settings, **keywords)
-        self._key_serializer = _serializer("key.serializer", self.config.key_serializer)
-        self._value_serializer = _serializer("value.serializer", self.config.value_serializer)
+        self._key_serializer = serializing(self.config.key_serializer)
+        self._value_serializer = serializing(self.config.value_serializer)
         self._interceptors: ProducerInterceptors[ProducerRecord] = ProducerInterceptors(
             self.config.interceptors
         )
@@ -187,14 +187,21 @@ class Producer:
         engine = self._engine
         if engine is None:
             raise IllegalStateError("the producer is not started")
-        future: asyncio.Future[RecordMetadata] = engine.loop.create_future()
+        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=engine.loop)
         # As `hand_over` does, which would cost a third of all that is done for a record here.
         if self._queueing:
             result = NO_ROOM
         else:
-            result = self._add(future, topic, value, key, partition, timestamp_ms, headers)
+            try:
+                result = self._add(future, topic, value, key, partition, timestamp_ms, headers)
+            except SchemaNeeded as needed:
+                await asyncio.to_thread(needed.look_up)
+                await self.hand_over(future, topic, value, key, partition, timestamp_ms, headers)
+                return future
         if result == BATCH_FULL:
             await asyncio.sleep(0)
+        elif result == WAITS:
+            await self._hear_of_topics(engine)
         elif result == NO_ROOM:
             await self._wait_for_room(
                 lambda: self._add(future, topic, value, key, partition, timestamp_ms, headers)
@@ -248,9 +255,15 @@ class Producer:
         """As `send`, with a future of any kind that is given (None: nobody wants to know)."""
         result = NO_ROOM
         if not self._queueing:
-            result = self._add(sink, topic, value, key, partition, timestamp_ms, headers)
+            try:
+                result = self._add(sink, topic, value, key, partition, timestamp_ms, headers)
+            except SchemaNeeded as needed:
+                await asyncio.to_thread(needed.look_up)
+                result = self._add(sink, topic, value, key, partition, timestamp_ms, headers)
         if result == BATCH_FULL:
             await asyncio.sleep(0)  # it goes out while the next one fills
+        elif result == WAITS:
+            await self._hear_of_topics(self._running())
         elif result == NO_ROOM:
             await self._wait_for_room(
                 lambda: self._add(sink, topic, value, key, partition, timestamp_ms, headers)
@@ -269,6 +282,9 @@ class Producer:
         engine = self._engine
         if engine is None or self._stopping:
             raise IllegalStateError("the producer is not started, or it is being stopped")
+        if self._transactional:
+            assert engine.transactions is not None
+            engine.transactions.check_sending()
         if not self._plain:
             topic, value, key, partition, timestamp_ms, headers, sink = self._prepared(
                 sink, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
@@ -277,9 +293,6 @@ class Producer:
             value = _bytes("value", value)
         if key.__class__ is not bytes and key is not None:
             key = _bytes("key", key)
-        if self._transactional:
-            assert engine.transactions is not None
-            engine.transactions.check_sending()
         if timestamp_ms is None:
             timestamp_ms = int(time.time() * 1000)
         result = engine.accumulator.append(
@@ -305,6 +318,11 @@ class Producer:
         except Exception as problem:
             raise SerializationError(f"{topic}: {type(problem).__name__}: {problem}") from problem
         return topic, value, key, partition, timestamp_ms, headers, sink
+
+    async def _hear_of_topics(self, engine: _Engine) -> None:
+        """The record that was sent waits for news of its topic, and so does its sender."""
+        with suppress(TimeoutError):
+            await engine.driver.metadata(self._max_block_s)
 
     async def _wait_for_room(self, add: Callable[[], int]) -> None:
         """Append as soon as there is room, in the order in which senders came."""
@@ -483,16 +501,3 @@ def _bytes(what: str, given: object) -> bytes:
     raise SerializationError(
         f"a {what} is {type(given).__name__}; without {what}.serializer it has to be bytes, or None"
     )
-
-
-def _serializer(key: str, given: Any) -> Serialize | None:
-    """An object with `serialize(topic, data)`, or a function of the data alone."""
-    if given is None:
-        return None
-    method = getattr(given, "serialize", None)
-    if method is not None:
-        serialize: Serialize = method
-        return serialize
-    if callable(given):
-        return lambda topic, data: given(data)
-    raise IllegalStateError(f"{key}={given!r}: has to be a serializer, or a function")

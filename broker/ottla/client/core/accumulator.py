@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from ottla.client.core.backoff import Uniform
 from ottla.client.core.batches import (
@@ -28,7 +28,7 @@ from ottla.client.core.batches import (
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.partitioners import BY_NAME, KeyHash, Partitioner, Sticky
-from ottla.client.core.sequences import Sequence as ProducerSequence
+from ottla.client.core.queues import Outcome, PartitionQueue, Settle, Topic, Waiting
 from ottla.client.core.types import Header, TopicPartition
 from ottla.client.errors import (
     ClientError,
@@ -46,64 +46,10 @@ BEGUN: Final = 1
 """Appended, and there is something new for the sender to look at."""
 BATCH_FULL: Final = 2
 """Appended, and a batch is full: the caller does well to let it go out before the next record."""
-NO_ROOM: Final = 3
+WAITS: Final = 3
+"""Appended, and nothing is known of the topic: the caller does well to wait for metadata."""
+NO_ROOM: Final = 4
 """Not appended: buffer.memory is in use."""
-
-
-class Outcome(NamedTuple):
-    """What became of a batch; of records that never got a partition, whose partition is -1, too."""
-
-    batch: Batch
-    base_offset: int
-    log_append_time_ms: int
-    """-1 where the records' own timestamps hold."""
-    error: BaseException | None
-    record_errors: dict[int, BaseException] | None = None
-    """Those records that were at fault, where the broker says so (KIP-467)."""
-
-
-Settle: TypeAlias = Callable[[Outcome], None]
-
-
-class PartitionQueue:
-    """The batches of one partition, first to be sent first."""
-
-    __slots__ = ("batches", "in_flight", "open", "sequence", "tp")
-
-    def __init__(self, tp: TopicPartition) -> None:
-        self.tp = tp
-        self.batches: deque[Batch] = deque()
-        self.open: Batch | None = None
-        """The last of `batches`, while it takes records."""
-        self.in_flight = 0
-        """Batches on the wire."""
-        self.sequence = ProducerSequence()
-
-
-class _Waiting(NamedTuple):
-    """A record whose partition cannot be told yet."""
-
-    number: int
-    since: float
-    size: int
-    partition: int | None
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[Header]
-    sink: Any
-
-
-class _Topic:
-    __slots__ = ("name", "partitions", "queues", "sticky", "waiting")
-
-    def __init__(self, name: str, sticky: Sticky) -> None:
-        self.name = name
-        self.partitions = 0
-        """0 while that is not known."""
-        self.queues: list[PartitionQueue] = []
-        self.sticky = sticky
-        self.waiting: deque[_Waiting] = deque()
 
 
 class Accumulator:
@@ -136,7 +82,7 @@ class Accumulator:
         """Whether new records without a key may go to this node; set by the sender."""
         self.added: Callable[[TopicPartition], None] | None = None
         """Told of each new batch's partition: transactions have to know."""
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, Topic] = {}
         self._waiting = 0
         self._seen_version = -1
         self._numbers = 0
@@ -156,7 +102,7 @@ class Accumulator:
         sink: Any,
         now: float,
     ) -> int:
-        """APPENDED, BEGUN, BATCH_FULL or NO_ROOM. Raises MessageTooLargeError, and ValueError for a
+        """APPENDED, BEGUN, BATCH_FULL, WAITS or NO_ROOM. Raises MessageTooLargeError, and ValueError for a
         partition that cannot be."""
         size = (0 if key is None else len(key)) + (0 if value is None else len(value))
         if headers:
@@ -175,41 +121,46 @@ class Accumulator:
             raise ValueError(f"partition {partition} of {topic}: partitions are numbered from 0")
         if not partitions or (partition is not None and partition >= partitions):
             self._numbers += 1
-            waiting = _Waiting(self._numbers, now, size, partition, timestamp_ms, key, value, headers, sink)
+            waiting = Waiting(self._numbers, now, size, partition, timestamp_ms, key, value, headers, sink)
             self._wait(known, waiting)
-            return BEGUN
-        sticks = False
+            return WAITS
+        sticky = None
         if partition is None:
             if self._partitioner is not None:
                 partition = self._checked(topic, self._partitioner(topic, key, value, partitions), partitions)
             elif key is not None and self._key_hash is not None:
                 partition = self._key_hash(key) % partitions
             if partition is None:
-                sticks = True
-                partition = known.sticky.partition
+                sticky = known.sticky
+                partition = sticky.partition
                 if partition is None:
                     partition = self._choose(known)
         queue = known.queues[partition]
         batch = queue.open
-        if sticks and batch is not None and batch.size + size > self._batch_size:
-            # It is full, and it is another partition's turn.
-            queue.open = None
-            queue = known.queues[self._choose(known)]
-            batch = queue.open
+        most = self._batch_size
+        if batch is not None and batch.size + size > most:
+            queue.open = batch = None
+            if sticky is not None:  # it is another partition's turn
+                queue = known.queues[self._choose(known)]
+                batch = queue.open
+                if batch is not None and batch.size + size > most:
+                    batch = None
         result = APPENDED
-        if batch is None or batch.size + size > self._batch_size:
+        if batch is None:
             batch = self._new_batch(queue, now)
             result = BEGUN
         batch.records.append((timestamp_ms, key, value, headers))
         batch.sinks.append(sink)
-        batch.size += size
+        batch.size = grown = batch.size + size
         self.used_bytes += size
-        if batch.size + size > self._batch_size:
+        if grown + size > most:
             # Another record like this one has no place in it: it need not wait for that one to come.
             queue.open = None
             result = BATCH_FULL
-        if sticks:
-            known.sticky.took(size, full=result == BATCH_FULL)
+        if sticky is not None:
+            sticky.left -= size
+            if result == BATCH_FULL or sticky.left <= 0:
+                sticky.partition = None
         return result
 
     def _checked(self, topic: str, chosen: int | None, partitions: int) -> int | None:
@@ -225,9 +176,9 @@ class Accumulator:
             key, most = ("buffer.memory", self.memory)
         return MessageTooLargeError(f"a record of {size} bytes with its overhead; {key} is {most}")
 
-    def _new_topic(self, name: str) -> _Topic:
+    def _new_topic(self, name: str) -> Topic:
         sticky = Sticky(self._batch_size, self._uniform, adaptive=self._adaptive)
-        topic = self._topics[name] = _Topic(name, sticky)
+        topic = self._topics[name] = Topic(name, sticky)
         self._learn(topic)
         return topic
 
@@ -246,7 +197,7 @@ class Accumulator:
             self.added(queue.tp)
         return batch
 
-    def _choose(self, topic: _Topic) -> int:
+    def _choose(self, topic: Topic) -> int:
         """The next sticky partition: one with a leader that can be reached, if there is any."""
         good = []
         for queue in topic.queues:
@@ -258,7 +209,7 @@ class Accumulator:
 
     # --- records whose partition is not known ---
 
-    def _wait(self, topic: _Topic, record: _Waiting) -> None:
+    def _wait(self, topic: Topic, record: Waiting) -> None:
         self._cluster.add(topic.name, record.since)
         if topic.partitions:
             self._cluster.invalidate(topic.name)
@@ -266,7 +217,7 @@ class Accumulator:
         self._waiting += 1
         self.used_bytes += record.size
 
-    def _learn(self, topic: _Topic) -> None:
+    def _learn(self, topic: Topic) -> None:
         partitions = self._cluster.partitions(topic.name) or 0
         # Never fewer: what is queued would be lost; a deleted topic's batches expire.
         for partition in range(len(topic.queues), partitions):
@@ -284,19 +235,25 @@ class Accumulator:
                 if topic.waiting:
                     self._designate(topic, now)
 
-    def _designate(self, topic: _Topic, now: float) -> None:
+    def _designate(self, topic: Topic, now: float) -> None:
+        error, refusal = self._cluster.error(topic.name), self._cluster.refusal
+        hopeless: BaseException | None = None
+        if not topic.partitions:
+            if refusal is not None:
+                hopeless = typed(refusal)
+            elif error is not ErrorCode.NONE and not error.retriable:
+                hopeless = for_code(error, topic.name)
+            elif now < topic.waiting[0].since + self._max_block_s:
+                return
         waiting, topic.waiting = topic.waiting, deque()
         self._waiting -= len(waiting)
-        error = self._cluster.error(topic.name)
         for record in waiting:
             self.used_bytes -= record.size
             beyond = record.partition is not None and record.partition >= topic.partitions
             if topic.partitions and not beyond:
                 self._append_waiting(topic, record, now)
-            elif self._cluster.refusal is not None:
-                self._refuse(topic, record, typed(self._cluster.refusal))
-            elif error is not ErrorCode.NONE and not error.retriable:
-                self._refuse(topic, record, for_code(error, topic.name))
+            elif hopeless is not None:
+                self._refuse(topic, record, hopeless)
             elif now >= record.since + self._max_block_s:
                 what = f"partition {record.partition} of {topic.name}" if topic.partitions else topic.name
                 told = f"{what} is not in the cluster's metadata after {self._max_block_s:g} s"
@@ -304,7 +261,7 @@ class Accumulator:
             else:
                 self._wait(topic, record)
 
-    def _append_waiting(self, topic: _Topic, record: _Waiting, now: float) -> None:
+    def _append_waiting(self, topic: Topic, record: Waiting, now: float) -> None:
         number, _, _, partition, timestamp_ms, key, value, headers, sink = record
         self._designating = number
         try:
@@ -314,7 +271,7 @@ class Accumulator:
         finally:
             self._designating = 0
 
-    def _refuse(self, topic: _Topic, record: _Waiting, error: BaseException) -> None:
+    def _refuse(self, topic: Topic, record: Waiting, error: BaseException) -> None:
         batch = Batch(TopicPartition(topic.name, -1), record.since, 0)
         batch.records.append((record.timestamp_ms, record.key, record.value, record.headers))
         batch.sinks.append(record.sink)

@@ -95,25 +95,20 @@ BY_NAME: Final[dict[str, Partitioner | None]] = {
 class Sticky:
     """Where a topic's records without a key go just now (KIP-794)."""
 
-    __slots__ = ("_adaptive", "_batch_size", "_produced", "_uniform", "partition")
+    __slots__ = ("_adaptive", "_batch_size", "_uniform", "left", "partition")
 
     def __init__(self, batch_size: int, uniform: Uniform, *, adaptive: bool) -> None:
         self.partition: int | None = None
-        self._produced = 0
+        self.left = 0
+        """Bytes until it is another partition's turn; the accumulator counts down."""
         self._batch_size = max(batch_size, 1)
         self._uniform = uniform
         self._adaptive = adaptive
 
-    def took(self, size: int, *, full: bool) -> None:
-        """The partition got so many bytes; once they fill a batch, it is another one's turn."""
-        self._produced += size
-        if full or self._produced >= self._batch_size:
-            self.partition = None
-
     def choose(self, partitions: Sequence[int], queued: Sequence[int]) -> int:
         """Any of `partitions`, of which there is one at least; `queued`: how many batches wait for each. A
         partition is the likelier the fewer there are."""
-        self._produced = 0
+        self.left = self._batch_size
         if self._adaptive and max(queued) != min(queued):
             most = max(queued) + 1
             table = list(accumulate(most - waiting for waiting in queued))

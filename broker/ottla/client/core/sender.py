@@ -17,11 +17,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ottla.client.core.accumulator import Accumulator, Outcome, PartitionQueue
+from ottla.client.core.accumulator import Accumulator
 from ottla.client.core.backoff import Uniform, backoff_s
 from ottla.client.core.batches import Batch
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
+from ottla.client.core.queues import Outcome, PartitionQueue
 from ottla.client.core.sequences import Sequence
 from ottla.client.core.transactions import Transactions
 from ottla.client.core.types import Leader, Node, Outgoing, TopicPartition

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ottla.client.core.types import GroupMetadata, OffsetToCommit, TopicPartition
 from ottla.protocol import messages as m
+from ottla.protocol.types import Message
 
 FIND_ONE: Final = 3
 """The last version of FindCoordinator that asks for one key."""
@@ -77,3 +78,16 @@ def end(who: Identity, *, committed: bool) -> m.EndTxnRequest:
         producer_epoch=who.epoch,
         committed=committed,
     )
+
+
+def codes_of(request: Message, response: Any) -> list[int]:
+    """The error codes of an answer, one for each partition where there are such."""
+    if isinstance(request, m.AddPartitionsToTxnRequest):
+        return [
+            result.partition_error_code
+            for topic in response.results_by_topic_v3_and_below
+            for result in topic.results_by_partition
+        ]
+    if isinstance(request, m.TxnOffsetCommitRequest):
+        return [partition.error_code for topic in response.topics for partition in topic.partitions]
+    return [response.error_code]
