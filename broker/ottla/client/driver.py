@@ -35,6 +35,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Handle | None = None
         self._running = False
+        self._heard = False
         self._metadata_seen: list[asyncio.Future[None]] = []
 
     def start(self, cores: Sequence[Core]) -> None:
@@ -71,6 +72,10 @@ class Driver:
         for core in self._cores:
             for outgoing in core.poll(now):
                 self._network.send(outgoing, partial(self._answered, core, outgoing.tag))
+        if self._heard:
+            # Not before the cores have taken it in: who waited for it would be told to wait again.
+            self._heard = False
+            self._tell_of_metadata()
         self._sleep(now)
 
     def _sleep(self, now: float) -> None:
@@ -110,7 +115,7 @@ class Driver:
             self._cluster.failed(now, response if isinstance(response, KafkaError) else None)
         else:
             self._cluster.take(response, now)
-        self._tell_of_metadata()
+        self._heard = True
         self.wake()
 
     def _tell_of_metadata(self) -> None:

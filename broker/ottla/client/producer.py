@@ -201,7 +201,7 @@ class Producer:
         if result == BATCH_FULL:
             await asyncio.sleep(0)
         elif result == WAITS:
-            await self._hear_of_topics(engine)
+            await self._hear_of(topic, engine)
         elif result == NO_ROOM:
             await self._wait_for_room(
                 lambda: self._add(future, topic, value, key, partition, timestamp_ms, headers)
@@ -263,7 +263,7 @@ class Producer:
         if result == BATCH_FULL:
             await asyncio.sleep(0)  # it goes out while the next one fills
         elif result == WAITS:
-            await self._hear_of_topics(self._running())
+            await self._hear_of(topic, self._running())
         elif result == NO_ROOM:
             await self._wait_for_room(
                 lambda: self._add(sink, topic, value, key, partition, timestamp_ms, headers)
@@ -319,10 +319,11 @@ class Producer:
             raise SerializationError(f"{topic}: {type(problem).__name__}: {problem}") from problem
         return topic, value, key, partition, timestamp_ms, headers, sink
 
-    async def _hear_of_topics(self, engine: _Engine) -> None:
+    async def _hear_of(self, topic: str, engine: _Engine) -> None:
         """The record that was sent waits for news of its topic, and so does its sender."""
-        with suppress(TimeoutError):
-            await engine.driver.metadata(self._max_block_s)
+        if engine.cluster.partitions(topic) is None:
+            with suppress(TimeoutError):
+                await engine.driver.metadata(self._max_block_s)
 
     async def _wait_for_room(self, add: Callable[[], int]) -> None:
         """Append as soon as there is room, in the order in which senders came."""

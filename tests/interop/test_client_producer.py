@@ -1,0 +1,349 @@
+"""What Ottla's producer writes, other clients read: on one of our brokers, and on Apache Kafka.
+
+`test_client_producer_faults.py` kills brokers under it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import kafka
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Producer as ConfluentProducer
+from judges import needs_kafka_jars
+from one_broker import OneBroker, one_broker
+
+from bench.apache_kafka import KafkaBroker
+from ottla.client import blocking, errors
+from ottla.client.core.partitioners import BY_NAME
+from ottla.client.core.types import OffsetToCommit, ProducerRecord, RecordMetadata
+from ottla.client.core.types import TopicPartition as OurTopicPartition
+from ottla.client.producer import Producer
+from ottla.local.zookeeper import EmbeddedZooKeeper
+
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
+    settings = {
+        "num.partitions": "3",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "2",
+        "message.max.bytes": "100000",
+    }
+    with one_broker(tmp_path_factory.mktemp("broker"), settings) as running:
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid.uuid4().hex[:8]}"
+
+
+def read(bootstrap: str, topic: str, partitions: int = 3, isolation: str = "read_committed") -> list[Message]:
+    """All records, by librdkafka, which checks their CRCs."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": isolation,
+            "check.crcs": True,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+    found: list[Message] = []
+    ended: set[int] = set()
+    while len(ended) < partitions:
+        message = consumer.poll(WAIT_S)
+        assert message is not None, f"nothing more within {WAIT_S} s: {len(found)} records"
+        error = message.error()
+        if error is None:
+            found.append(message)
+        else:
+            assert error.name() == "_PARTITION_EOF", error
+            ended.add(message.partition())
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_librdkafka_and_kafka_python_read_what_was_sent(broker: OneBroker, topic: str, codec: str) -> None:
+    sent: dict[tuple[int, int], bytes] = {}
+
+    async def send() -> None:
+        async with Producer(
+            bootstrap_servers=broker.bootstrap, compression_type=codec, linger_ms=5
+        ) as producer:
+            assert await producer.partitions_for(topic) == 3
+            futures = {}
+            for n in range(500):
+                value = b"%d " % n + b"x" * (n % 200)
+                headers = [("n", b"%d" % n), ("none", None)]
+                key = None if n % 3 else b"key-%d" % n
+                futures[value] = await producer.send(
+                    topic, value, key, timestamp_ms=1000 + n, headers=headers
+                )
+            for value, future in futures.items():
+                metadata = await future
+                assert metadata.topic == topic
+                assert metadata.timestamp_ms == 1000 + int(value.split()[0])
+                sent[metadata.partition, metadata.offset] = value
+
+    asyncio.run(send())
+    messages = read(broker.bootstrap, topic)
+    assert {(m.partition(), m.offset()): m.value() for m in messages} == sent
+    for message in messages:
+        value = message.value()
+        assert value is not None
+        n = value.split()[0]
+        assert message.headers() == [("n", n), ("none", None)]
+        assert message.timestamp() == (1, 1000 + int(n))
+        assert message.key() == (None if int(n) % 3 else b"key-" + n)
+    if codec not in ("none", "gzip"):
+        return  # kafka-python would need further libraries for the others
+    consumer = kafka.KafkaConsumer(
+        topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=3000
+    )
+    read_by_python = {(r.partition, r.offset): r.value for r in consumer}
+    consumer.close()
+    assert read_by_python == sent
+
+
+@pytest.mark.parametrize("partitioner", ["consistent_random", "murmur2_random", "fnv1a_random"])
+def test_keys_go_where_librdkafka_puts_them(broker: OneBroker, topic: str, partitioner: str) -> None:
+    keys = [b"k" * (n % 9) + b"%d" % n for n in range(60)]
+    placed: dict[bytes, int] = {}
+
+    def told(error: object, message: Message) -> None:
+        assert error is None
+        key = message.key()
+        assert isinstance(key, bytes)
+        placed[key] = message.partition() or 0
+
+    with blocking.Producer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.partitions_for(topic)
+    theirs = ConfluentProducer({"bootstrap.servers": broker.bootstrap, "partitioner": partitioner})
+    for key in keys:
+        theirs.produce(topic, b"v", key, on_delivery=told)
+    theirs.flush(WAIT_S)
+    ours = BY_NAME[partitioner]
+    assert ours is not None
+    assert placed == {key: ours(topic, key, None, 3) for key in keys}
+
+
+def test_records_too_large_for_the_broker_are_split_and_single_ones_refused(
+    broker: OneBroker, topic: str
+) -> None:
+    async def send() -> None:
+        async with Producer(
+            bootstrap_servers=broker.bootstrap, batch_size=900_000, linger_ms=200
+        ) as producer:
+            futures = [await producer.send(topic, b"%d" % n + b"x" * 20_000, partition=0) for n in range(30)]
+            await producer.flush()
+            offsets = [(await future).offset for future in futures]
+            assert offsets == list(range(30))
+            assert producer.metrics()["batch-split-total"] > 0
+            with pytest.raises(errors.MessageTooLargeError):
+                await producer.send_and_wait(topic, b"x" * 200_000, partition=0)
+            assert (await producer.send_and_wait(topic, b"after", partition=0)).offset == 30
+
+    asyncio.run(send())
+
+
+def test_a_buffer_that_is_full_makes_senders_wait_in_turn(broker: OneBroker, topic: str) -> None:
+    async def send() -> None:
+        async with Producer(
+            bootstrap_servers=broker.bootstrap, buffer_memory=20_000, batch_size=4_000, acks="all"
+        ) as producer:
+
+            async def many(name: int) -> None:
+                for n in range(200):
+                    await producer.send(topic, b"%d %d " % (name, n) + b"x" * 300, partition=0)
+                    assert producer.metrics()["buffer-available-bytes"] >= 0
+
+            await asyncio.gather(*(many(name) for name in range(4)))
+
+    asyncio.run(send())
+    values = [message.value() or b"" for message in read(broker.bootstrap, topic)]
+    assert len(values) == 800
+    for name in range(4):
+        numbers = [int(v.split()[1]) for v in values if v.split()[0] == b"%d" % name]
+        assert numbers == list(range(200))
+
+
+def test_what_goes_wrong_is_told_with_the_key_and_what_to_do(broker: OneBroker, topic: str) -> None:
+    async def send() -> None:
+        producer = Producer(bootstrap_servers=broker.bootstrap, max_block_ms=500)
+        with pytest.raises(errors.IllegalStateError, match="not started"):
+            await producer.send(topic, b"v")
+        async with producer:
+            with pytest.raises(errors.SerializationError, match=r"without value\.serializer"):
+                await producer.send(topic, "text")
+            with pytest.raises(errors.IllegalStateError, match=r"transactional\.id is not set"):
+                producer.begin_transaction()
+            future = await producer.send("not a topic!", b"v")
+            with pytest.raises(errors.InvalidTopicError):
+                await future
+            future = await producer.send(topic, b"v", partition=17)
+            with pytest.raises(errors.RequestTimedOutError, match=f"partition 17 of {topic}"):
+                await future
+
+    asyncio.run(send())
+
+
+def test_serializers_interceptors_and_callbacks(broker: OneBroker, topic: str) -> None:
+    heard: list[object] = []
+
+    class Marking:
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            return record._replace(headers=[("seen", b"1")])
+
+        def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
+            heard.append(metadata)
+            raise RuntimeError("an interceptor that fails harms nobody")
+
+        def close(self) -> None:
+            heard.append("closed")
+
+    async def send() -> None:
+        async with Producer(
+            bootstrap_servers=broker.bootstrap,
+            value_serializer=lambda value: str(value).encode(),
+            interceptors=[Marking()],
+        ) as producer:
+            producer.send_nowait(topic, 17, on_delivery=lambda metadata, error: heard.append(error))
+            metadata = await producer.send_and_wait(topic, 18)
+            assert metadata.offset >= 0
+
+    asyncio.run(send())
+    assert sorted(m.value() or b"" for m in read(broker.bootstrap, topic)) == [b"17", b"18"]
+    assert {str(m.headers()) for m in read(broker.bootstrap, topic)} == {"[('seen', b'1')]"}
+    assert heard.count(None) == 1
+    assert len([entry for entry in heard if isinstance(entry, RecordMetadata)]) == 2
+    assert heard[-1] == "closed"
+
+
+def test_cancelled_senders_leave_a_producer_that_works(broker: OneBroker, topic: str) -> None:
+    """Cancellation at any await: of start, of send, of a delivery, of flush, of stop."""
+
+    async def send() -> None:
+        for steps in range(12):
+            producer = Producer(bootstrap_servers=broker.bootstrap, buffer_memory=3_000, linger_ms=1)
+
+            async def use(producer: Producer = producer) -> None:
+                await producer.start()
+                for n in range(20):
+                    future = await producer.send(topic, b"%d" % n + b"x" * 500)
+                await future
+                await producer.flush()
+
+            task = asyncio.create_task(use())
+            for _ in range(steps * 2):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if steps:
+                assert (await producer.send_and_wait(topic, b"well")).offset >= 0
+            await producer.stop()
+
+    asyncio.run(send())
+
+
+def test_threads_share_a_blocking_producer(broker: OneBroker, topic: str) -> None:
+    told: list[RecordMetadata] = []
+    both = threading.Barrier(4)
+
+    with blocking.Producer(bootstrap_servers=broker.bootstrap, linger_ms=5) as producer:
+
+        def many(name: int) -> list[int]:
+            both.wait()
+            futures = [producer.send(topic, b"%d %d" % (name, n), partition=name % 3) for n in range(500)]
+            return [future.result(WAIT_S).offset for future in futures]
+
+        with ThreadPoolExecutor(4) as pool:
+            for offsets in pool.map(many, range(4)):
+                assert offsets == sorted(offsets)
+        producer.send_nowait(topic, b"last 0", on_delivery=lambda metadata, _: told.append(metadata))  # type: ignore[arg-type]
+        producer.flush(WAIT_S)
+        assert len(told) == 1
+        with pytest.raises(errors.SerializationError):
+            producer.send(topic, 17).result(WAIT_S)
+    assert len(read(broker.bootstrap, topic)) == 2001
+
+
+def scenario(bootstrap: str, topic: str) -> None:
+    """Transactions: one that is committed with a group's offsets, one that is aborted, one that is fenced."""
+
+    async def send() -> None:
+        settings = {"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-id", "linger.ms": 2}
+        async with Producer(settings) as producer:
+            async with producer.transaction():
+                for n in range(50):
+                    await producer.send(topic, b"committed %d" % n)
+                await producer.send_offsets_to_transaction(
+                    {OurTopicPartition(topic, 0): OffsetToCommit(5, "note")}, f"{topic}-group"
+                )
+
+            async def fail() -> None:
+                async with producer.transaction():
+                    await producer.send_and_wait(topic, b"aborted")
+                    raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await fail()
+            async with producer.transaction():
+                await producer.send(topic, b"committed last")
+            async with Producer(settings):
+                with pytest.raises(errors.ProducerFencedError):
+                    async with producer.transaction():
+                        await producer.send(topic, b"fenced")
+
+    asyncio.run(send())
+    committed = sorted(m.value() or b"" for m in read(bootstrap, topic))
+    assert committed == sorted([b"committed last", *(b"committed %d" % n for n in range(50))])
+    assert b"aborted" in {m.value() for m in read(bootstrap, topic, isolation="read_uncommitted")}
+    group = kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=f"{topic}-group")
+    position = group.committed(kafka.TopicPartition(topic, 0), metadata=True)
+    group.close()
+    assert (position.offset, position.metadata) == (5, "note")
+
+
+def test_transactions_on_ottla(broker: OneBroker, topic: str) -> None:
+    scenario(broker.bootstrap, topic)
+
+
+def test_records_and_transactions_on_apache_kafka(tmp_path: Path, topic: str) -> None:
+    needs_kafka_jars()
+    zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper")
+    settings = {
+        "num.partitions": "3",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "2",
+        "offsets.topic.num.partitions": "2",
+    }
+    zookeeper.start()
+    try:
+        java = KafkaBroker(tmp_path / "kafka", zookeeper.connect, settings=settings)
+        try:
+            java.start()
+            scenario(java.bootstrap, topic)
+            for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+                with blocking.Producer(bootstrap_servers=java.bootstrap, compression_type=codec) as producer:
+                    futures = [producer.send(f"{topic}-{codec}", b"%d" % n, b"k%d" % n) for n in range(300)]
+                    assert all(future.result(WAIT_S).offset >= 0 for future in futures)
+                assert len(read(java.bootstrap, f"{topic}-{codec}")) == 300
+        finally:
+            java.stop()
+    finally:
+        zookeeper.stop()
