@@ -85,9 +85,9 @@ class Fetcher:
 
     def poll(self, now: float) -> list[Outgoing]:
         by_node: defaultdict[int, list[AssignedPartition]] = defaultdict(list)
-        wanted_bytes = self._config.max_partition_fetch_bytes
+        busy: set[int] = set()  # with partitions of which there is enough here for now
         for state in self._assigned:
-            if not state.fetchable or state.retry_at > now or state.buffered_bytes >= wanted_bytes:
+            if not state.fetchable or state.retry_at > now:
                 continue
             leader = self._cluster.leader(state.tp)
             if leader is None:
@@ -95,14 +95,23 @@ class Fetcher:
                 state.retry_at = now + self._pause_s(0)
                 continue
             node_id = self._near(state, leader, now)
-            if node_id not in self._on_its_way and self._not_before.get(node_id, now) <= now:
+            if state.buffered_bytes > self._config.max_partition_fetch_bytes:
+                busy.add(node_id)
+            elif node_id not in self._on_its_way and self._not_before.get(node_id, now) <= now:
                 by_node[node_id].append(state)
         out = []
         for node_id, states in by_node.items():
+            if node_id in busy and all(map(self._caught_up, states)):
+                continue  # waiting for something new there would hold up those that will soon want more
             free_bytes = self._config.fetch_max_bytes - self._buffer.bytes - self._reserved_bytes()
             if free_bytes > 0:
                 out.append(self._fetch(node_id, states, free_bytes))
         return out
+
+    def _caught_up(self, state: AssignedPartition) -> bool:
+        """Whether there was nothing more when it was fetched last."""
+        end = state.last_stable_offset if self._config.isolation else state.high_watermark
+        return 0 <= end <= state.fetch_offset
 
     def _reserved_bytes(self) -> int:
         return sum(request.reserved_bytes for request in self._on_its_way.values())
