@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
@@ -29,13 +30,16 @@ from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.reporting import AuditOptions
 from ottla_pipeline.completeness.columns import produced_columns
 from ottla_pipeline.config.loading import validate
-from ottla_pipeline.jobs import audit, audit_report
+from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.jobs import audit, audit_report, lake
 from ottla_pipeline.running import Context
-from ottla_pipeline.spark import JavaMissing, build_session, check_java
+from ottla_pipeline.spark import JavaMissing, check_java
 from tests.interop.one_broker import OneBroker, one_broker
+from tests.interop.sparks import session_of
 
 RECORDS = int(os.environ.get("OTTLA_AUDIT_RECORDS", "100000"))
 SETTINGS = {
+    **lake.SESSION,
     **audit.SESSION,
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -46,14 +50,9 @@ WINDOW_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    try:
-        check_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    session = build_session("ottla-tests", extra=SETTINGS)
-    yield session
-    session.stop()
+def spark(quick_spark: None) -> Iterator[SparkSession]:
+    with session_of(SETTINGS) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -199,14 +198,14 @@ def test_a_mirrors_loss_and_copy_that_cancel_out_and_a_lakes_are_found(
     named = records.withColumns(produced_columns(sf.col("headers")))
     bad = (sf.col("partition") == 1) & (sf.col("offset") < 5)
     lost = (sf.col("partition") == 0) & sf.col("offset").isin(100, 101)
-    lake, dead = str(line.folder / "lake"), str(line.folder / "dead")
-    named.where(~bad & ~lost).drop("headers").write.format("delta").save(lake)
+    landed, dead = str(line.folder / "lake"), str(line.folder / "dead")
+    named.where(~bad & ~lost).drop("headers").write.format("delta").save(landed)
     named.where(bad).drop("headers").write.format("delta").save(dead)
     line.wait_for_the_windows_end()
     tiers = (
         {"name": "brokers"},
         {"name": "copy", "topicPrefix": "eu."},
-        {"name": "lake", "delta": [lake], "deadLetters": [dead]},
+        {"name": "lake", "delta": [landed], "deadLetters": [dead]},
     )
     code, report = line.audit(spark, *tiers)
     told = report["tiers"]
@@ -227,12 +226,50 @@ def test_a_mirrors_loss_and_copy_that_cancel_out_and_a_lakes_are_found(
     assert name_of(dropped) in page
 
     # What was lost lands after all, and the lake is compacted: neither a loss nor a copy is left there.
-    named.where(lost).drop("headers").write.format("delta").mode("append").save(lake)
-    spark.sql(f"OPTIMIZE delta.`{lake}`")
+    named.where(lost).drop("headers").write.format("delta").mode("append").save(landed)
+    spark.sql(f"OPTIMIZE delta.`{landed}`")
     _, report = line.audit(spark, *tiers)
     mended = report["tiers"]["lake"]
     assert (mended["counted"], mended["missing"], mended["duplicated"]) == (3_000, 0, 0)
     assert report["tiers"]["copy"]["missing"] == 1
+
+
+def test_what_the_lake_job_landed_is_complete_and_what_went_from_it_since_is_named(
+    line: Line, spark: SparkSession
+) -> None:
+    with line.producer() as producer:
+        for number in range(500):
+            value = json.dumps({"id": f"e{number}"}) if number % 100 else "no event"
+            producer.produce(line.topic, value.encode(), b"%d" % number)
+    path = line.folder / "lake" / line.topic
+    config = {
+        "name": "landed",
+        "kafka": {"bootstrap": line.bootstrap},
+        "source": {"topics": [line.topic]},
+        "format": {"type": "json", "fields": "id STRING"},
+        "event": {"id": "id"},
+        "sink": {"type": "delta", "path": str(path.parent), "deadLetters": str(line.folder / "dead")},
+        "checkpoint": str(line.folder / "lake-checkpoint"),
+        "trigger": {"availableNow": True},
+    }
+    for query in lake.start(Context(spark, lambda _: None), validate(config, lake.CONFIG, "lake")):
+        query.awaitTermination()
+    line.wait_for_the_windows_end()
+    tier = {"name": "lake", "delta": [str(path)], "deadLetters": [config["sink"]["deadLetters"]]}
+    code, report = line.audit(spark, tier)
+    assert (code, report["verdict"], report["problems"]) == (0, "complete", [])
+    assert (report["tiers"]["lake"]["acknowledged"], report["tiers"]["lake"]["counted"]) == (500, 500)
+    lost = line.read(line.topic, 1, 2)[1]
+    deleted = DeltaTable(path).delete("kafka_partition = 1 AND kafka_offset = 1")
+    assert deleted["num_deleted_rows"] == 1
+    code, report = line.audit(spark, tier, checkpoint=str(line.folder / "anew"))
+    assert (code, report["verdict"]) == (1, "missing")
+    (window,) = [window for window in report["windows"] if window["missing"]]
+    assert (window["missing"], window["samples"]) == (1, [name_of(lost)])
+    with pytest.raises(CannotBegin, match=f"the tables below it are {line.topic}"):
+        line.audit(
+            spark, {"name": "lake", "delta": [str(path.parent)]}, checkpoint=str(line.folder / "unused")
+        )
 
 
 class Job:
@@ -272,7 +309,9 @@ class Job:
         self.process.wait()
 
 
-def test_a_killed_audit_goes_on_where_it_was_and_tells_a_killed_producers_windows(line: Line) -> None:
+def test_a_killed_audit_goes_on_where_it_was_and_tells_a_killed_producers_windows(
+    line: Line, quick_spark: None
+) -> None:
     try:
         check_java()
     except JavaMissing as missing:

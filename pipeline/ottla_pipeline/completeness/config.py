@@ -11,7 +11,7 @@ tiers:
     kafka: {bootstrap: "other-0:9092"}
     grace: 2 minutes
   - name: lake
-    delta: [/data/lake]
+    delta: [/data/lake/orders.new, /data/lake/orders.paid]
     deadLetters: [/data/lake-dead-letters]
     grace: 10 minutes
 report: /data/audit-report

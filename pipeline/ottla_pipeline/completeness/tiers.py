@@ -18,6 +18,7 @@ from ottla_pipeline.completeness.ledger import Counted
 from ottla_pipeline.completeness.seen import BITS
 from ottla_pipeline.config.common import TopicsConfig
 from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.lake.files import Files
 
 NAMES: Final = ("topic", PRODUCER, PRODUCED_AT, PRODUCED_NUMBER)
 _ALL_FILES: Final = str(2**31 - 1)
@@ -54,14 +55,14 @@ def _prefixed(wanted: TopicsConfig, prefix: str) -> TopicsConfig:
 
 def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFrame:
     """The names of the records in a lake's Delta tables, as commits add them. A compaction adds none."""
+    files = Files(spark)
     found: DataFrame | None = None
     for path in paths:
-        try:
-            lacking = {*NAMES} - {*spark.read.format("delta").load(path).columns}
-        except Exception as error:
-            raise CannotBegin(
-                f"tiers: {path} is no Delta table yet: land something first ({error})"
-            ) from None
+        if not _is_table(files, path):
+            below = [name for name in files.names(path) if _is_table(files, f"{path}/{name}")]
+            told = f"the tables below it are {', '.join(below)}" if below else "land something first"
+            raise CannotBegin(f"tiers: {path} is no Delta table: {told}")
+        lacking = {*NAMES} - {*spark.read.format("delta").load(path).columns}
         if lacking:
             raise CannotBegin(
                 f"tiers: {path} lacks {', '.join(sorted(lacking))}: landed by an older lake job?"
@@ -79,6 +80,10 @@ def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFr
     if named.topics is not None:
         return found.where(sf.col("topic").isin(named.topics))
     return found.where(sf.col("topic").rlike(f"^(?:{named.topic_pattern})$"))
+
+
+def _is_table(files: Files, path: str) -> bool:
+    return files.exists(f"{path}/_delta_log")
 
 
 def events(spark: SparkSession, config: AuditConfig) -> DataFrame:
