@@ -49,7 +49,7 @@ command.command_of(module, "count")()
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
+def broker(quick_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
     try:
         check_java()
     except JavaMissing as missing:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ottla_pipeline.errors import CannotBegin
@@ -21,25 +22,20 @@ from ottla_pipeline.jobs import lake
 from ottla_pipeline.lake.commits import CommitLog
 from ottla_pipeline.lake.delta_sink import DeltaLake
 from ottla_pipeline.running import Context
-from ottla_pipeline.spark import JavaMissing, build_session, check_java
 from tests.interop.lake_line import Line, create_topics
 from tests.interop.one_broker import one_broker
+from tests.interop.sparks import settings_of
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
-SMALL = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "2"}
+SMALL = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
 SINKS = ("parquet", "delta", "delta-one")
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    try:
-        check_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    session = build_session("ottla-lake", extra={**SMALL, **lake.SESSION})
-    yield session
-    session.stop()
+def spark(one_spark: SparkSession) -> Iterator[SparkSession]:
+    with settings_of(one_spark, lake.SESSION, SMALL) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +147,8 @@ def test_a_lake_takes_no_batches_from_another_checkpoint(line: Line, spark: Spar
     with pytest.raises(CannotBegin, match="another checkpoint"):
         line.land(spark, checkpoint=str(line.folder / "other"))
     line.complete()
+    assert line.dead() == []
+    assert line.sink == "parquet" or DeltaTable.is_deltatable(line.folder / "dead"), "an audit reads it"
 
 
 def test_columns_that_cannot_be_are_refused_before_anything_is_read(

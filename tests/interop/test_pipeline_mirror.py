@@ -24,7 +24,6 @@ from ottla_pipeline.errors import short
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.mirroring.topics import described
 from ottla_pipeline.running import Context
-from ottla_pipeline.spark import JavaMissing, build_session, check_java
 from tests.interop.mirror_judge import (
     SETTINGS,
     create,
@@ -35,20 +34,16 @@ from tests.interop.mirror_judge import (
     two_clusters,
     values,
 )
+from tests.interop.sparks import session_of
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    try:
-        check_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    session = build_session("ottla-tests", extra=mirror.SESSION)
-    yield session
-    session.stop()
+def spark(quick_spark: None) -> Iterator[SparkSession]:
+    with session_of(mirror.SESSION) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ THERE = f"east.{TOPIC}"
 
 
 @pytest.fixture
-def clusters(tmp_path: Path) -> Iterator[tuple[str, str]]:
+def clusters(quick_spark: None, tmp_path: Path) -> Iterator[tuple[str, str]]:
     try:
         check_java()
     except JavaMissing as missing:
