@@ -24,7 +24,7 @@ from ottla_pipeline.lake.delta_sink import DeltaLake
 from ottla_pipeline.running import Context
 from tests.interop.lake_line import Line, create_topics
 from tests.interop.one_broker import one_broker
-from tests.interop.sparks import settings_of
+from tests.interop.sparks import session_of
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
@@ -33,8 +33,8 @@ SINKS = ("parquet", "delta", "delta-one")
 
 
 @pytest.fixture(scope="module")
-def spark(one_spark: SparkSession) -> Iterator[SparkSession]:
-    with settings_of(one_spark, lake.SESSION, SMALL) as session:
+def spark(quick_spark: None) -> Iterator[SparkSession]:
+    with session_of(lake.SESSION, SMALL) as session:
         yield session
 
 
