@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self, TypeAlias
 
+from ottla.client import errors
+
 Parse: TypeAlias = Callable[[object], Any]
 
 INT32_MAX: Final = 2**31 - 1
@@ -34,7 +36,7 @@ WITHOUT_EFFECT: Final = frozenset(
 """Keys of Kafka's clients that mean nothing here: taken, so that a Java client's file works as it is."""
 
 
-class ConfigError(ValueError):
+class ConfigError(errors.ConfigError):
     """A setting that is not known, not well formed, or that contradicts another one."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
