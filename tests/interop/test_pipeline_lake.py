@@ -70,6 +70,7 @@ BAD: list[tuple[bytes | None, str]] = [
     (b"{", "not JSON"),
     (b"\xff\xfe", "not JSON"),
     (b'{"id":"x","event_time":"2013-01-01T00:00:00Z"}{"id":"y"}', "not JSON"),
+    (b'{"id":"x"}],[{"id":"y"}', "not JSON"),
     (b"[1]", "not a JSON object"),
     (b"{}", "missing id"),
     (b'{"id":"","event_time":"2013-01-01T00:00:00Z"}', "missing id"),
