@@ -123,8 +123,10 @@ def test_mistakes_are_told(pytester: pytest.Pytester, ini: str, marker: str, pro
 
 
 def test_the_documents_examples_run(pytester: pytest.Pytester) -> None:
-    page = Path(__file__).parents[2] / "docs" / "testing.md"
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    root = Path(__file__).parents[2]
+    pages = (root / "docs" / "testing.md").read_text() + (root / "README.md").read_text()
+    python = re.findall(r"^```python\n(.*?)^```", pages, re.DOTALL | re.MULTILINE)
+    blocks = [block for block in python if "def test_" in block]
     pytester.makepyfile("\n".join(blocks))
     result = pytester.runpytest_subprocess("-p", "ottla.pytest", "--strict-markers")
     result.assert_outcomes(passed=len(re.findall(r"^def test_", "\n".join(blocks), re.MULTILINE)))

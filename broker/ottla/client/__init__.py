@@ -1,0 +1,44 @@
+"""The client of Ottla and of Apache Kafka: `from ottla.client import Producer, Consumer, AdminClient`.
+
+asyncio first; `ottla.client.blocking` has Producer and Consumer for code without an event loop. Names are
+loaded when they are asked for, because brokers import modules of this package that need none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ottla.client.admin import AdminClient
+    from ottla.client.consumer import Consumer
+    from ottla.client.core.types import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
+    from ottla.client.producer import Producer
+
+_MODULES: Final = {
+    "AdminClient": "admin",
+    "Consumer": "consumer",
+    "ConsumerRecord": "core.types",
+    "Producer": "producer",
+    "ProducerRecord": "core.types",
+    "RecordMetadata": "core.types",
+    "TopicPartition": "core.types",
+}
+
+__all__ = [
+    "AdminClient",
+    "Consumer",
+    "ConsumerRecord",
+    "Producer",
+    "ProducerRecord",
+    "RecordMetadata",
+    "TopicPartition",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
