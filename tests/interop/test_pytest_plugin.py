@@ -122,11 +122,11 @@ def test_mistakes_are_told(pytester: pytest.Pytester, ini: str, marker: str, pro
     result.stdout.fnmatch_lines([f"*{problem}*"])
 
 
-def test_the_documents_examples_run(pytester: pytest.Pytester) -> None:
-    root = Path(__file__).parents[2]
-    pages = (root / "docs" / "testing.md").read_text() + (root / "README.md").read_text()
-    python = re.findall(r"^```python\n(.*?)^```", pages, re.DOTALL | re.MULTILINE)
-    blocks = [block for block in python if "def test_" in block]
-    pytester.makepyfile("\n".join(blocks))
+@pytest.mark.parametrize("page", ["docs/testing.md", "README.md"])
+def test_the_documents_examples_run(pytester: pytest.Pytester, page: str) -> None:
+    text = (Path(__file__).parents[2] / page).read_text()
+    python = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    tests = "\n".join(block for block in python if "def test_" in block)
+    pytester.makepyfile(tests)
     result = pytester.runpytest_subprocess("-p", "ottla.pytest", "--strict-markers")
-    result.assert_outcomes(passed=len(re.findall(r"^def test_", "\n".join(blocks), re.MULTILINE)))
+    result.assert_outcomes(passed=len(re.findall(r"^def test_", tests, re.MULTILINE)))
