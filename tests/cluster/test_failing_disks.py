@@ -91,28 +91,42 @@ class Client:
         answer = self.request(m.DescribeLogDirsRequest(topics=None))
         return {Path(row.log_dir): ErrorCode.of(row.error_code) for row in answer.results}
 
+    def _from_leader(self, ask: Callable[[], Any]) -> Any:
+        """The row of whoever leads. A broker that starts hears what it leads before it takes it up (Kafka,
+        too): until then it says NOT_LEADER_OR_FOLLOWER, and every client asks again."""
+        rows: list[Any] = []
+
+        def led() -> bool:
+            rows.append(ask())
+            return bool(rows[-1].error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        assert wait_until(led, timeout_s=WAIT_S)
+        return rows[-1]
+
     def produce(self, topic: str, partition: int, value: bytes) -> ErrorCode:
         part = m.ProduceRequest.PartitionProduceData(
             index=partition, records=build_batch([Record(0, 1000, None, value)])
         )
         data = [m.ProduceRequest.TopicProduceData(name=topic, partition_data=[part])]
-        answer = self.request(m.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data), 9)
-        return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
+        request = m.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data)
+        row = self._from_leader(lambda: self.request(request, 9).responses[0].partition_responses[0])
+        return ErrorCode.of(row.error_code)
 
     def consume(self, topic: str, partition: int) -> list[bytes]:
         values: list[bytes] = []
-        while True:
-            part = m.FetchRequest.FetchPartition(
-                partition=partition, fetch_offset=len(values), partition_max_bytes=1 << 20
-            )
-            topics = [m.FetchRequest.FetchTopic(topic=topic, partitions=[part])]
-            request = m.FetchRequest(max_wait_ms=0, min_bytes=0, session_epoch=-1, topics=topics)
-            (row,) = self.request(request, 11).responses[0].partitions
-            assert row.error_code == 0, row
-            found = decode_records(row.records or b"")
-            if not found:
-                return values
+        while found := self._fetch(topic, partition, len(values)):
             values += [record.value or b"" for record in found if record.offset >= len(values)]
+        return values
+
+    def _fetch(self, topic: str, partition: int, offset: int) -> list[Record]:
+        part = m.FetchRequest.FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
+        )
+        topics = [m.FetchRequest.FetchTopic(topic=topic, partitions=[part])]
+        request = m.FetchRequest(max_wait_ms=0, min_bytes=0, session_epoch=-1, topics=topics)
+        row = self._from_leader(lambda: self.request(request, 11).responses[0].partitions[0])
+        assert row.error_code == 0, row
+        return decode_records(row.records or b"")
 
 
 def broker_of(
