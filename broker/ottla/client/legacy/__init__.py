@@ -1,0 +1,131 @@
+"""The clients of Kafka 0.8 to 0.10 in their own shapes, over today's cores: `SimpleConsumer`, the `Producer`
+with its sync and async modes, and the `ConsumerConnector`, which ZooKeeper or the group protocol
+coordinates.
+
+For code that was written against them, and for groups whose other members still are. They block; what is
+new goes to `ottla.client` or `ottla.client.blocking`. Names, settings and defaults are those of Kafka
+0.8.2, in Python's spelling (docs/client-older.md has the table). `SimpleConsumer` and `Producer` need no
+ZooKeeper; kazoo is loaded by a connector that it coordinates.
+
+    from ottla.client.legacy import KeyedMessage, Producer, SimpleConsumer, ConsumerConnector
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ottla.client.legacy.configs import ConsumerConfig, ProducerConfig
+    from ottla.client.legacy.connector import ConsumerConnector
+    from ottla.client.legacy.encoders import (
+        Decoder,
+        DefaultDecoder,
+        DefaultEncoder,
+        Encoder,
+        NullEncoder,
+        StringDecoder,
+        StringEncoder,
+    )
+    from ottla.client.legacy.errors import (
+        ConsumerRebalanceFailedError,
+        ConsumerTimeoutError,
+        FailedToSendMessageError,
+        MessageStreamsExistError,
+        ProducerClosedError,
+        QueueFullError,
+    )
+    from ottla.client.legacy.handlers import CallbackHandler, EventHandler, KeyedMessage
+    from ottla.client.legacy.partitioners import ByteArrayPartitioner, DefaultPartitioner, Partitioner
+    from ottla.client.legacy.producer import Producer
+    from ottla.client.legacy.simple_consumer import SimpleConsumer
+    from ottla.client.legacy.simple_requests import (
+        EARLIEST_TIME,
+        LATEST_TIME,
+        FetchRequest,
+        FetchRequestBuilder,
+        OffsetRequest,
+    )
+    from ottla.client.legacy.streams import KafkaStream, MessageAndMetadata
+    from ottla.client.legacy.topic_filters import Blacklist, TopicFilter, Whitelist
+
+_NAMES: Final = {
+    "configs": ("ConsumerConfig", "ProducerConfig"),
+    "connector": ("ConsumerConnector",),
+    "encoders": (
+        "Decoder",
+        "DefaultDecoder",
+        "DefaultEncoder",
+        "Encoder",
+        "NullEncoder",
+        "StringDecoder",
+        "StringEncoder",
+    ),
+    "errors": (
+        "ConsumerRebalanceFailedError",
+        "ConsumerTimeoutError",
+        "FailedToSendMessageError",
+        "MessageStreamsExistError",
+        "ProducerClosedError",
+        "QueueFullError",
+    ),
+    "handlers": ("CallbackHandler", "EventHandler", "KeyedMessage"),
+    "partitioners": ("ByteArrayPartitioner", "DefaultPartitioner", "Partitioner"),
+    "producer": ("Producer",),
+    "simple_consumer": ("SimpleConsumer",),
+    "simple_requests": (
+        "EARLIEST_TIME",
+        "LATEST_TIME",
+        "FetchRequest",
+        "FetchRequestBuilder",
+        "OffsetRequest",
+    ),
+    "streams": ("KafkaStream", "MessageAndMetadata"),
+    "topic_filters": ("Blacklist", "TopicFilter", "Whitelist"),
+}
+_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = [
+    "EARLIEST_TIME",
+    "LATEST_TIME",
+    "Blacklist",
+    "ByteArrayPartitioner",
+    "CallbackHandler",
+    "ConsumerConfig",
+    "ConsumerConnector",
+    "ConsumerRebalanceFailedError",
+    "ConsumerTimeoutError",
+    "Decoder",
+    "DefaultDecoder",
+    "DefaultEncoder",
+    "DefaultPartitioner",
+    "Encoder",
+    "EventHandler",
+    "FailedToSendMessageError",
+    "FetchRequest",
+    "FetchRequestBuilder",
+    "KafkaStream",
+    "KeyedMessage",
+    "MessageAndMetadata",
+    "MessageStreamsExistError",
+    "NullEncoder",
+    "OffsetRequest",
+    "Partitioner",
+    "Producer",
+    "ProducerClosedError",
+    "ProducerConfig",
+    "QueueFullError",
+    "SimpleConsumer",
+    "StringDecoder",
+    "StringEncoder",
+    "TopicFilter",
+    "Whitelist",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found

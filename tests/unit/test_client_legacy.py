@@ -1,0 +1,328 @@
+"""The older clients' decisions: who reads what, what is in ZooKeeper's nodes, which partition a key has, when
+an async producer's batches go. The expected values are Java's own, and those in the text of Kafka 0.8.2."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.client.core.types import ConsumerRecord, TopicPartition
+from ottla.client.errors import ClientError, ConfigError
+from ottla.client.legacy import (
+    Blacklist,
+    CallbackHandler,
+    ConsumerConfig,
+    ConsumerTimeoutError,
+    DefaultDecoder,
+    EventHandler,
+    KafkaStream,
+    KeyedMessage,
+    Producer,
+    ProducerClosedError,
+    ProducerConfig,
+    QueueFullError,
+    StringDecoder,
+    Whitelist,
+)
+from ottla.client.legacy.group_nodes import (
+    Subscription,
+    parse_broker,
+    parse_offset,
+    parse_registration,
+    registration,
+)
+from ottla.client.legacy.partitioners import DefaultPartitioner, java_hash
+from ottla.client.legacy.sharing import ThreadId, of_consumer, ranges, share
+from ottla.client.legacy.streams import Progress
+
+# --- who reads what ---
+
+
+def threads(**counts: int) -> list[ThreadId]:
+    return [ThreadId(consumer, number) for consumer, count in counts.items() for number in range(count)]
+
+
+def owners(strategy: str, partitions: int, **counts: int) -> list[str]:
+    """Of the topic `t`, as all consumers decide it together; each partition has one owner."""
+    shares = {"t": share(range(partitions), threads(**counts))}
+    decided: dict[TopicPartition, ThreadId] = {}
+    for consumer in counts:
+        own = of_consumer(strategy, shares, consumer)
+        assert not decided.keys() & own.keys()
+        decided |= own
+    return [str(decided[TopicPartition("t", partition)]) for partition in range(len(decided))]
+
+
+def test_the_example_of_kafkas_text() -> None:
+    """Two consumers of two streams and five partitions."""
+    assert owners("range", 5, C1=2, C2=2) == ["C1-0", "C1-0", "C1-1", "C2-0", "C2-1"]
+
+
+def test_streams_stand_in_the_order_of_their_names_as_text() -> None:
+    assert owners("range", 12, a=12)[:4] == ["a-0", "a-1", "a-10", "a-11"]
+
+
+def test_who_comes_too_late_gets_nothing() -> None:
+    assert owners("range", 2, a=1, b=1, c=1) == ["a-0", "b-0"]
+    assert owners("range", 0, a=1) == []
+
+
+@given(st.integers(0, 40), st.integers(1, 12))
+def test_ranges_leave_nothing_out_and_are_even(partitions: int, takers: int) -> None:
+    taken = ranges(range(partitions), range(takers))
+    assert list(taken) == list(range(partitions))
+    assert list(taken.values()) == sorted(taken.values())
+    counts = [list(taken.values()).count(taker) for taker in range(takers)]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_roundrobin_goes_by_javas_hashes() -> None:
+    """[t,0] to [t,9] differ in one digit, whose hashes ascend."""
+    assert owners("roundrobin", 5, a=1, b=1) == ["a-0", "b-0", "a-0", "b-0", "a-0"]
+    shares = {"t": share([0], threads(a=1)), "u": share([0], threads(a=1, b=1))}
+    with pytest.raises(ClientError, match="one set of topics"):
+        of_consumer("roundrobin", shares, "a")
+
+
+# --- ZooKeeper's nodes ---
+
+
+def test_a_registration_is_kafkas_byte_for_byte() -> None:
+    static = registration(Subscription("static", {"orders": 2}), 1416339832000)
+    assert (
+        static == b'{"version":1,"subscription":{"orders":2},"pattern":"static","timestamp":"1416339832000"}'
+    )
+    by_filter = Subscription("white_list", {"a.*|b": 1})
+    assert b'"subscription":{"a.*|b":1},"pattern":"white_list"' in registration(by_filter, 0)
+    assert parse_registration("/x", registration(by_filter, 0)) == by_filter
+
+
+def test_filters_of_registrations_choose_topics() -> None:
+    topics = ["orders-1", "orders-2", "__consumer_offsets"]
+    allowed = Subscription("white_list", {"orders.*": 3})
+    assert allowed.topics(topics, exclude_internal_topics=True) == ["orders-1", "orders-2"]
+    assert [str(each) for each in allowed.threads("c", "orders-1")] == ["c-0", "c-1", "c-2"]
+    denied = Subscription("black_list", {".*-1": 1})
+    assert denied.topics(topics, exclude_internal_topics=True) == ["orders-2"]
+    assert denied.topics(topics, exclude_internal_topics=False) == ["orders-2", "__consumer_offsets"]
+
+
+def test_what_cannot_be_is_said_with_its_path() -> None:
+    with pytest.raises(ClientError, match="/consumers/g/ids/x"):
+        parse_registration("/consumers/g/ids/x", b"{}")
+    with pytest.raises(ClientError, match="is no offset: b'x'"):
+        parse_offset("/consumers/g/offsets/t/0", b"x")
+
+
+def test_brokers_are_found_by_their_protocol() -> None:
+    old = b'{"jmx_port":-1,"timestamp":"1","host":"h","version":1,"port":9092}'
+    assert parse_broker("/b", old, "PLAINTEXT") == ("h", 9092)
+    assert parse_broker("/b", old, "SSL") is None
+    new = (
+        b'{"listener_security_protocol_map":{"IN":"PLAINTEXT","OUT":"SSL"},'
+        b'"endpoints":["IN://[::1]:9092","OUT://h:9093"],"host":null,"port":-1,"version":5}'
+    )
+    assert parse_broker("/b", new, "PLAINTEXT") == ("::1", 9092)
+    assert parse_broker("/b", new, "SSL") == ("h", 9093)
+
+
+def test_a_filters_pattern_is_cleaned_as_kafka_does_it() -> None:
+    assert Whitelist(" 'a.*, b' ").regex == "a.*|b"
+    assert Whitelist("a,b").matches("b")
+    assert not Whitelist("a").matches("ab")
+    with pytest.raises(ValueError, match="regular expression"):
+        Blacklist("(")
+
+
+# --- settings ---
+
+
+def test_settings_are_those_of_0_8_with_its_defaults() -> None:
+    config = ProducerConfig.of(
+        {"metadata.broker.list": "h:1,i:2", "queue.time": "10", "compression.codec": "2"}
+    )
+    assert config.metadata_broker_list == (("h", 1), ("i", 2))
+    assert (config.producer_type, config.request_required_acks) == ("sync", 0)
+    assert (config.message_send_max_retries, config.batch_num_messages) == (3, 200)
+    assert (config.queue_buffering_max_ms, config.compression_codec) == (10, "snappy")
+    consumer = ConsumerConfig.of(zookeeper_connect="z:1", group_id="g")
+    assert (consumer.auto_commit_interval_ms, consumer.auto_offset_reset) == (60_000, "largest")
+    assert (consumer.rebalance_backoff_ms, consumer.offsets_storage) == (2_000, "zookeeper")
+    assert not consumer.dual_commit_enabled
+    assert ConsumerConfig.of(
+        zookeeper_connect="z:1", group_id="g", offsets_storage="kafka"
+    ).dual_commit_enabled
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"zookeeper.connect": "z:1"}, "group.id"),
+        ({"group.id": "g"}, "zookeeper.connect.*bootstrap.servers"),
+        ({"group.id": "g", "bootstrap.servers": "h:1", "offsets.storage": "zookeeper"}, "needs zookeeper"),
+        ({"group.id": "g", "zookeeper.connect": "z:1", "auto.offset.reset": "earliest"}, "smallest, largest"),
+        ({"group.id": "g", "zookeeper.connect": "z:1", "auto.commit.enabled": "true"}, "auto.commit.enable?"),
+    ],
+)
+def test_mistakes_are_told(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ConsumerConfig.of(settings)
+
+
+# --- partitions by key ---
+
+
+def test_hashes_are_javas() -> None:
+    """ "polygenelubricants".hashCode() is Integer.MIN_VALUE, whose absolute value Kafka says is 0."""
+    assert java_hash("") == 0
+    assert java_hash("hello") == 99162322
+    assert java_hash("polygenelubricants") == -(2**31)
+    assert java_hash("\N{GRINNING FACE}") == 31 * 0xD83D + 0xDE00
+    assert java_hash(b"") == 1
+    assert java_hash(b"\xff") == 30
+    assert java_hash(-7) == -7
+    assert java_hash(2**32) == 1
+    assert java_hash(-(2**40)) == -256
+    partitioner = DefaultPartitioner()
+    assert partitioner.partition("polygenelubricants", 7) == 0
+    assert partitioner.partition(-7, 4) == 3
+    with pytest.raises(TypeError, match=r"partitioner\.class"):
+        partitioner.partition(1.5, 4)
+
+
+# --- the async producer ---
+
+
+class Batches(EventHandler):
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.closed = False
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def handle(self, messages: Sequence[KeyedMessage]) -> None:
+        self.go_on.wait(10)
+        self.batches.append([each.message for each in messages])
+        if messages[0].message == "bad":
+            raise RuntimeError("it cannot be sent")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def producer(handler: EventHandler, **settings: object) -> Producer:
+    return Producer(
+        metadata_broker_list="127.0.0.1:1", producer_type="async", event_handler=handler, **settings
+    )
+
+
+def test_batches_go_when_they_are_full_when_it_is_time_and_at_the_end() -> None:
+    handler = Batches()
+    sending = producer(handler, batch_num_messages=3, queue_time=50)
+    for value in ("bad", "b", "c", "d"):
+        sending.send(KeyedMessage("t", value))
+    until = time.monotonic() + 10
+    while len(handler.batches) < 2 and time.monotonic() < until:
+        time.sleep(0.005)
+    sending.send(KeyedMessage("t", "e"), KeyedMessage("t", "f"))
+    sending.close()
+    assert handler.batches == [["bad", "b", "c"], ["d"], ["e", "f"]]
+    assert handler.closed
+    with pytest.raises(ProducerClosedError):
+        sending.send(KeyedMessage("t", "g"))
+
+
+def test_a_full_queue_drops_or_waits_as_it_is_told() -> None:
+    handler = Batches()
+    handler.go_on.clear()
+    sending = producer(
+        handler, queue_size=2, batch_size=1, queue_enqueue_timeout_ms=20, queue_buffering_max_ms=0
+    )
+    with pytest.raises(QueueFullError, match=r"queue\.buffering\.max\.messages=2"):
+        sending.send(*(KeyedMessage("t", value) for value in "abcd"))
+    handler.go_on.set()
+    sending.close()
+    assert handler.batches == [["a"], ["b"], ["c"]]
+
+
+class Hooks(CallbackHandler):
+    def __init__(self) -> None:
+        self.added: list[tuple[str, bool]] = []
+        self.settings: object = None
+
+    def init(self, settings: object) -> None:
+        self.settings = settings
+
+    def before_enqueue(self, message: KeyedMessage) -> KeyedMessage:
+        return message._replace(message=message.message.upper())
+
+    def after_enqueue(self, message: KeyedMessage, added: bool) -> None:
+        self.added.append((message.message, added))
+
+    def after_dequeuing_existing_data(self, message: KeyedMessage) -> Sequence[KeyedMessage]:
+        return [message, message] if message.message == "B" else [message]
+
+    def last_batch_before_close(self) -> Sequence[KeyedMessage]:
+        return [KeyedMessage("t", "last")]
+
+    def close(self) -> None:
+        self.added.append(("closed", True))
+
+
+def test_callbacks_see_messages_on_their_way() -> None:
+    handler, hooks = Batches(), Hooks()
+    with producer(handler, callback_handler=hooks) as sending:
+        sending.send(KeyedMessage("t", "a"), KeyedMessage("t", "b"))
+    assert handler.batches == [["A", "B", "B", "last"]]
+    assert hooks.added == [("A", True), ("B", True), ("closed", True)]
+    assert hooks.settings == {
+        "metadata.broker.list": "127.0.0.1:1",
+        "producer.type": "async",
+        "callback.handler": hooks,
+    }
+
+
+# --- streams ---
+
+
+def stream(chunks_max: int = 2, timeout_ms: int = 0) -> KafkaStream:
+    return KafkaStream(
+        chunks_max=chunks_max,
+        timeout_ms=timeout_ms,
+        key_decoder=DefaultDecoder(),
+        value_decoder=StringDecoder(),
+    )
+
+
+def records(first: int, count: int) -> list[ConsumerRecord]:
+    return [
+        ConsumerRecord("t", 0, offset, 0, 0, None, b"%d" % offset) for offset in range(first, first + count)
+    ]
+
+
+def test_what_a_stream_gives_out_is_consumed_and_nothing_else() -> None:
+    given_out = stream()
+    progress = Progress(TopicPartition("t", 0), given_out, None)
+    room: list[str] = []
+    assert given_out.put(progress, records(5, 2), lambda: room.append("room"))
+    assert not given_out.put(progress, records(7, 2), lambda: room.append("room"))
+    assert progress.consumed == 5
+    assert [next(given_out).message, next(given_out).offset] == ["5", 6]
+    assert progress.consumed == 7
+    assert room == ["room"]
+    assert next(given_out).offset == 7
+    given_out.clear()
+    with pytest.raises(ConsumerTimeoutError, match=r"consumer\.timeout\.ms=0"):
+        next(given_out)
+    assert progress.consumed == 8
+    given_out.fail(ClientError("it is corrupt"))
+    with pytest.raises(ClientError, match="it is corrupt"):
+        next(given_out)
+    assert given_out.put(progress, records(8, 1), lambda: None)
+    given_out.end()
+    assert [each.message for each in given_out] == ["8"]
