@@ -29,6 +29,8 @@ _ITERATION_S: Final = 0.5
 
 
 class Consumer:
+    """The consumer for code without an event loop: made, it is started; for one thread at a time."""
+
     def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
         """As the asynchronous one, and started. Raises ConfigError."""
         self._consumer = asynchronous.Consumer(settings, **keywords)
@@ -115,6 +117,9 @@ class Consumer:
         on_revoked: Told | None = None,
         on_lost: Told | None = None,
     ) -> None:
+        """Take part in the group for these topics, or for those of a pattern; listeners are called by the
+        thread that polls."""
+
         def subscribe() -> None:
             self._consumer.subscribe(
                 topics,
@@ -127,23 +132,29 @@ class Consumer:
         self._soon(subscribe)
 
     def unsubscribe(self) -> None:
+        """Leave the group, and give up what was assigned."""
         self._run(self._consumer.unsubscribe())
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read these partitions, instead of what was read before."""
         self._soon(lambda: self._consumer.assign(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
+        """What is read now."""
         return self._consumer.assignment()
 
     def subscription(self) -> frozenset[str]:
+        """The topics that are subscribed to; of a pattern, those found so far."""
         return self._consumer.subscription()
 
     # --- reading ---
 
     def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> Records:
+        """What has come, at most max.poll.records; waits so long for the first. Calls listeners, too."""
         return self._run(self._consumer.poll(timeout_s, max_records))
 
     def getone(self) -> ConsumerRecord:
+        """The next record, however long it takes."""
         return next(iter(self))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -159,35 +170,45 @@ class Consumer:
     # --- where it stands ---
 
     def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
+        """Read on from this offset."""
         self._soon(lambda: self._consumer.seek(partition, offset))
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Read on from the earliest record; without partitions, in all that are assigned."""
         self._soon(lambda: self._consumer.seek_to_beginning(*partitions))
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Read on from what is written next; without partitions, in all that are assigned."""
         self._soon(lambda: self._consumer.seek_to_end(*partitions))
 
     def seek_to_time(self, timestamp_ms: int, *partitions: tuple[str, int]) -> None:
+        """Read on from the first record of that time or later; without partitions, in all."""
         self._soon(lambda: self._consumer.seek_to_time(timestamp_ms, *partitions))
 
     def pause(self, *partitions: tuple[str, int]) -> None:
+        """Give out nothing of these until `resume`."""
         self._soon(lambda: self._consumer.pause(*partitions))
 
     def resume(self, *partitions: tuple[str, int]) -> None:
+        """Give out records of these again."""
         self._soon(lambda: self._consumer.resume(*partitions))
 
     def paused(self) -> frozenset[TopicPartition]:
+        """What `pause` has stopped."""
         return self._soon(self._consumer.paused)
 
     def position(self, partition: tuple[str, int]) -> int:
+        """The offset of the next record that is given out. Looks it up, where it is not known yet."""
         return self._run(self._consumer.position(partition))
 
     def lag(self, partition: tuple[str, int]) -> int | None:
+        """How many records follow the position, as far as the last fetch told; None before one."""
         return self._soon(lambda: self._consumer.lag(partition))
 
     # --- commits, and offsets of logs ---
 
     def commit(self, offsets: Offsets | None = None) -> None:
+        """Store how far was read, or what is given. Raises KafkaError."""
         self._run(self._consumer.commit(offsets))
 
     def commit_nowait(self, offsets: Offsets | None = None, on_done: Committed | None = None) -> None:
@@ -197,23 +218,29 @@ class Consumer:
     def committed(
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has stored; None where it has nothing."""
         return self._run(self._consumer.committed(partitions))
 
     def group_metadata(self) -> GroupMetadata:
+        """What `Producer.send_offsets_to_transaction` asks for."""
         return self._soon(self._consumer.group_metadata)
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each time or later; None where there is none."""
         return self._run(self._consumer.offsets_for_times(timestamps_ms))
 
     def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """The earliest offset of each."""
         return self._run(self._consumer.beginning_offsets(partitions))
 
     def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """The offset of what will be written next; with read_committed, of the first open transaction."""
         return self._run(self._consumer.end_offsets(partitions))
 
     def partitions_for(self, topic: str) -> list[int]:
+        """The numbers of a topic's partitions."""
         return self._run(self._consumer.partitions_for(topic))
 
 

@@ -219,12 +219,15 @@ class Producer:
             raise
 
     def begin_transaction(self) -> None:
+        """What is sent from here on belongs together. Raises IllegalStateError, ProducerFencedError."""
         self._run(self._begin)
 
     async def _begin(self) -> None:
         self._producer.begin_transaction()
 
     def commit_transaction(self) -> None:
+        """Deliver all that was sent and commit. Raises what made it impossible; RequestTimedOutError says
+        that the outcome is not known yet: call it again."""
         self._run(self._commit)
 
     async def _commit(self) -> None:
@@ -232,6 +235,7 @@ class Producer:
         await self._producer.commit_transaction()
 
     def abort_transaction(self) -> None:
+        """Nothing of it will be seen by who reads committed records; what was not sent yet fails."""
         self._run(self._abort)
 
     async def _abort(self) -> None:
@@ -245,9 +249,11 @@ class Producer:
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetToCommit | int], group: GroupMetadata | str
     ) -> None:
+        """Commit a group's offsets (the next to be read) with the transaction (KIP-447)."""
         self._run(self._producer.send_offsets_to_transaction, offsets, group)
 
     def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has; it may be created by this. Raises RequestTimedOutError."""
         count: int = self._run(self._producer.partitions_for, topic)
         return count
 

@@ -136,9 +136,11 @@ class Consumer(ConsumerOffsets):
         self._wake()
 
     def assignment(self) -> frozenset[TopicPartition]:
+        """What is read now."""
         return frozenset(self._assigned.partitions)
 
     def subscription(self) -> frozenset[str]:
+        """The topics that are subscribed to; of a pattern, those found so far."""
         return self._rebalancing.topics
 
     # --- reading ---

@@ -229,10 +229,11 @@ class ConsumerOffsets(ConsumerParts):
         self._wake()
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Of these partitions, or all; found out when it is read."""
+        """To the earliest record, in these partitions, or in all; found out when it is read."""
         self._reset(partitions, EARLIEST)
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """To what is written next, in these partitions, or in all; found out when it is read."""
         self._reset(partitions, LATEST)
 
     def seek_to_time(self, timestamp_ms: int, *partitions: tuple[str, int]) -> None:
@@ -255,11 +256,13 @@ class ConsumerOffsets(ConsumerParts):
             self._state(partition).paused = True
 
     def resume(self, *partitions: tuple[str, int]) -> None:
+        """Give out records of these again."""
         for partition in partitions:
             self._state(partition).paused = False
         self._wake()
 
     def paused(self) -> frozenset[TopicPartition]:
+        """What `pause` has stopped."""
         return frozenset(state.tp for state in self._assigned if state.paused)
 
     async def position(self, partition: tuple[str, int]) -> int:

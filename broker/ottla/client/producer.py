@@ -89,6 +89,8 @@ class _Engine:
 
 
 class Producer:
+    """Writes records. Settings are Kafka's, as keywords or a mapping of dotted keys; see `ProducerConfig`."""
+
     def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
         """Kafka's dotted keys in a mapping, or keywords with underscores. Raises ConfigError."""
         self.config = ProducerConfig.of(settings, **keywords)

@@ -42,6 +42,7 @@ class AdminClient(Topics, Configs, Replicas, Groups, Logs, Quotas, Acls, Users):
         )
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._brokers.close()
 
     async def describe_cluster(self) -> ClusterDescription:

@@ -53,6 +53,7 @@ class Groups(Family):
         }
 
     async def delete_group(self, group_id: str) -> None:
+        """The group and its offsets. Raises KafkaError, NON_EMPTY_GROUP while it has members."""
         await self._brokers.coordinator(group_id, m.DeleteGroupsRequest(groups_names=[group_id]))
 
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -21,6 +21,7 @@ class Logs(Family):
         return {tp: found.offset for tp, found in (await self._offsets(partitions, _LATEST)).items()}
 
     async def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The earliest offset of each."""
         return {tp: found.offset for tp, found in (await self._offsets(partitions, _EARLIEST)).items()}
 
     async def offsets_for_time(

@@ -68,6 +68,7 @@ class Topics(Family):
         raise_first((t.error_code, t.error_message) for t in response.topics)
 
     async def delete_topic(self, name: str) -> None:
+        """The topic and its records. Raises KafkaError."""
         request = m.DeleteTopicsRequest(
             topics=[m.DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=self._brokers.timeout_ms
         )

@@ -1,0 +1,68 @@
+"""docs/client-names.md names what there is, in the others and in ours; what is public says what it is for."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ottla.client
+from ottla.client import blocking
+
+PAGE = Path(__file__).parents[2] / "docs" / "client-names.md"
+
+
+def found(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def rows() -> Iterator[tuple[str, list[str]]]:
+    """(class, its names) of each cell."""
+    classes: list[str] = []
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|") or len(cells) != 4:
+            classes = []
+        elif not classes:
+            classes = cells
+        else:
+            yield from zip(classes, (re.findall(r"`(\w+)`", cell) for cell in cells), strict=True)
+
+
+def test_every_name_of_the_tables_exists() -> None:
+    named = [(path, name) for path, names in rows() for name in names]
+    assert len(named) > 100, "the tables were not found"
+    assert [(path, name) for path, name in named if not hasattr(found(path), name)] == []
+
+
+def test_no_call_of_ours_is_left_out() -> None:
+    ours = {name for path, names in rows() if path.startswith("ottla.") for name in names}
+    for offered in (ottla.client.Producer, ottla.client.Consumer):
+        assert set(public(offered)) - ours - {"abort_if_possible", "hand_over", "config"} == set()
+
+
+def public(offered: type) -> dict[str, Any]:
+    return {
+        name: member
+        for name, member in inspect.getmembers(offered)
+        if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, property))
+    }
+
+
+OFFERED = [
+    *(getattr(ottla.client, name) for name in ottla.client.__all__),
+    *(getattr(blocking, name) for name in blocking.__all__),
+]
+
+
+@pytest.mark.parametrize("offered", OFFERED, ids=lambda offered: f"{offered.__module__}.{offered.__name__}")
+def test_everything_public_says_what_it_is_for(offered: type) -> None:
+    assert inspect.getdoc(offered)
+    silent = [name for name, member in public(offered).items() if not inspect.getdoc(member)]
+    assert silent == []
