@@ -4,7 +4,7 @@ One broker of a side on core 0; Spark takes what it likes of both cores, with on
 records are the flights of January 2013, over and over under ids of their own, the same bytes in the same
 partitions on both sides. Each run lands the whole topic in a fresh lake, in one batch; what counts is the
 time of the batches as Spark reports it, which holds reading, decoding, writing and the commit, and not the
-start of Spark. The sides take turns in one JVM, after a run of each that does not count, and the one that is
+start of Spark. The sides take turns in one JVM, after runs of each that do not count, and the one that is
 first changes, because the JVM grows warmer with every run.
 
 Exactness is checked and not assumed: a run whose lake has not every record fails the bench.
@@ -45,6 +45,9 @@ class Shape(NamedTuple):
 
     cores: int
     partitions: int
+
+    def __str__(self) -> str:
+        return f"{self.cores}x{self.partitions}"
 
 
 SHAPES = (Shape(1, 4), Shape(2, 1), Shape(2, 4), Shape(2, 16))
@@ -149,9 +152,18 @@ def show(records: int, size: int, found: dict[Shape, dict[str, list[Run]]]) -> T
 @click.command()
 @click.option("--records", default=400_000, show_default=True)
 @click.option("--runs", default=3, show_default=True, help="Measured runs of each side and shape.")
+@click.option("--warm-ups", default=2, show_default=True, help="Runs before them, which do not count.")
 @click.option("--only", type=click.Choice(["ottla", "kafka"]), help="One side alone.")
-def main(records: int, runs: int, only: str | None) -> None:
+@click.option(
+    "--shape",
+    "chosen",
+    type=click.Choice([str(shape) for shape in SHAPES]),
+    multiple=True,
+    help="Spark's cores and the topic's partitions; all of them unless given.",
+)
+def main(records: int, runs: int, warm_ups: int, only: str | None, chosen: tuple[str, ...]) -> None:
     """The lake job from Ottla beside the same from Apache Kafka 3.9.1."""
+    shapes_run = [shape for shape in SHAPES if not chosen or str(shape) in chosen]
     kinds = {"ottla": OttlaSide, "kafka": KafkaSide}
     found: dict[Shape, dict[str, list[Run]]] = {}
     size = 0
@@ -163,19 +175,19 @@ def main(records: int, runs: int, only: str | None) -> None:
         filled = {
             (side.name, partitions): fill(side, partitions, records)
             for side in sides
-            for partitions in sorted({shape.partitions for shape in SHAPES})
+            for partitions in sorted({shape.partitions for shape in shapes_run})
         }
-        for cores, shapes in itertools.groupby(SHAPES, key=lambda shape: shape.cores):
+        for cores, shapes in itertools.groupby(shapes_run, key=lambda shape: shape.cores):
             spark = build_session("bench-lake", master=f"local[{cores}]", memory="2g", extra=lake.SESSION)
             stack.callback(spark.stop)
             for shape in shapes:
-                for number in range(runs + 1):
+                for number in range(-warm_ups, runs):
                     for side in sides[:: -1 if number % 2 else 1]:
                         topic = filled[side.name, shape.partitions]
                         settle(side)
                         run = land(spark, side, topic, root)
                         size = topic.bytes
-                        if number:  # the first warms up
+                        if number >= 0:
                             found.setdefault(shape, {}).setdefault(side.name, []).append(run)
             spark.stop()
     Console().print(show(records, size, found))

@@ -44,12 +44,10 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
 
 def run(command: str, directory: Path, bootstrap: str) -> str:
     program, *arguments = command.split()
-    tools = {
-        "python": [sys.executable],
-        "ottla": [sys.executable, "-m", "ottla.cli.main", "--bootstrap-server", bootstrap],
-    }
+    if program == "ottla":
+        arguments = ["-m", "ottla.cli.main", *arguments, "--bootstrap", bootstrap]
     finished = subprocess.run(
-        [*tools[program], *arguments],
+        [sys.executable, *arguments],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
@@ -68,4 +66,6 @@ class Printed(str):
 
     def __eq__(self, other: object) -> bool:
         pattern = self.replace("[", "[[]").replace("…", "*").strip()
-        return isinstance(other, str) and fnmatchcase(other.strip(), pattern)
+        return isinstance(other, str) and fnmatchcase(
+            re.sub(r" +$", "", other, flags=re.MULTILINE).strip(), pattern
+        )
