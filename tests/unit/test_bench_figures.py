@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bench import clients
 from bench.backlog import next_offset
 from bench.figures import Taken, agree, medians, ratios, spread
 from bench.loads import LOADS, Consume, ProducePaced, chosen, scaled
@@ -155,3 +157,21 @@ def test_the_report_can_be_pasted_into_the_readme() -> None:
     assert [cell.strip() for cell in head.split("|")[1:-1]] == ["load", "broker", "records/s"]
     assert set(rule) <= set("|-: ")
     assert [cell.strip() for cell in first.split("|")[1:-1]] == [LOADS[0].name, "Ottla", "3,000"]
+
+
+def test_clients_are_measured_beside_ours_and_its_predecessor(tmp_path: Path) -> None:
+    chosen = clients.subjects("produce", ("ottla", "aiokafka"), tmp_path)
+    assert [who.title for who in chosen] == [
+        *("ottla (before)", "ottla", "ottla send_nowait (before)", "ottla send_nowait"),
+        *("ottla blocking (before)", "ottla blocking", "aiokafka"),
+    ]
+    samples = {
+        "ottla": [{"took_s": took_s, "cpu_s": 1.0, "rss_mib": 30.0} for took_s in (1.0, 2.0, 9.0)],
+        "aiokafka": [{"took_s": 6.0, "cpu_s": 4.0, "rss_mib": 60.0}],
+    }
+    ours, theirs = clients.summary("produce", 100, 1_000_000, samples)
+    assert (ours["records_per_s"], ours["cpu_s_per_million"], ours["rss_mib"]) == (500_000, 1.0, 30.0)
+    assert (theirs["ours_times_as_fast"], theirs["ours_of_its_cpu"]) == (3.0, 0.25)
+    console = Console(record=True, width=110, file=io.StringIO())
+    console.print(clients.table([ours, theirs]))
+    assert "3.00 ×" in console.export_text()
