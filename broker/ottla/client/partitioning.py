@@ -1,6 +1,6 @@
 """Which partition a keyed record goes to: the Java client's choice, so that keys stay where they are.
 
-Called by the writer.
+Called by the producer's partitioners, and by whoever has to know where a key is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ def murmur2(data: bytes) -> int:
     return value ^ (value >> 15)
 
 
+def key_hash(key: bytes) -> int:
+    """What decides over a key's partition: the hash without its sign."""
+    return murmur2(key) & 0x7FFFFFFF
+
+
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """As the Java client's default partitioner: the hash without its sign, over the number of partitions."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    """As the Java client's default partitioner: the key's hash, over the number of partitions."""
+    return key_hash(key) % partitions

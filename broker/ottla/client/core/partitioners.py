@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Final, TypeAlias
 
 from ottla.client.core.backoff import Uniform
-from ottla.client.partitioning import murmur2
+from ottla.client.partitioning import key_hash, partition_for_key
 
 Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int | None]
 
@@ -39,16 +39,16 @@ class KeyHash:
         if found is None:
             if len(self._known) >= _REMEMBERED_KEYS_MAX:
                 self._known.clear()
-            found = self._known[key] = murmur2(key) & 0x7FFFFFFF
+            found = self._known[key] = key_hash(key)
         return found
 
 
 def _murmur2(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
-    return (murmur2(key or b"") & 0x7FFFFFFF) % partitions
+    return partition_for_key(key or b"", partitions)
 
 
 def _murmur2_random(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
-    return None if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
+    return None if key is None else partition_for_key(key, partitions)
 
 
 def _consistent(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
