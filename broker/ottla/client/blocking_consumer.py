@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from ottla.client import consumer as asynchronous
 from ottla.client.consumer_offsets import Committed, Offsets
@@ -20,10 +19,13 @@ from ottla.client.consumer_parts import Records
 from ottla.client.core.assigned import OffsetAndMetadata
 from ottla.client.core.positions import OffsetAndTimestamp
 from ottla.client.core.types import ConsumerRecord, GroupMetadata, TopicPartition
+from ottla.client.errors import IllegalStateError
+from ottla.client.futures import resolve
 from ottla.client.loop_thread import LoopThread
 from ottla.client.rebalance_listener import Told
 
 T = TypeVar("T")
+_Calls: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
 _ITERATION_S: Final = 0.5
 """How long an iteration waits at a time, so that Ctrl-C is heard."""
 
@@ -36,24 +38,32 @@ class Consumer:
         self._consumer = asynchronous.Consumer(settings, **keywords)
         self.config = self._consumer.config
         self._thread = LoopThread(f"consumer {self.config.client_id}")
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._calls: _Calls | None = None
+        """For the thread that waits in `_run`; None ends its waiting. One queue for each call, as listeners
+        may call the consumer in their turn, and as what a call that was interrupted left is nobody's."""
         self._stopped = False
         self._run(self._consumer.start())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have the loop do it, and meanwhile call listeners here."""
-        future = asyncio.run_coroutine_threadsafe(work, self._thread.loop)
-        future.add_done_callback(self._wake)
+        """Have the loop do it, and meanwhile call listeners here. RuntimeError in the loop's thread."""
+        if self._thread.here or self._thread.loop.is_closed():
+            work.close()
+            self._thread.check_elsewhere()
+            raise IllegalStateError("the consumer is closed")
+        calls: _Calls = SimpleQueue()
+        outer, self._calls = self._calls, calls
         try:
-            while (call := self._calls.get()) is not None:
-                call()
-        except BaseException:
-            future.cancel()
-            raise
+            future = asyncio.run_coroutine_threadsafe(work, self._thread.loop)
+            future.add_done_callback(lambda _: calls.put(None))
+            try:
+                while (call := calls.get()) is not None:
+                    call()
+            except BaseException:
+                future.cancel()
+                raise
+        finally:
+            self._calls = outer
         return future.result()
-
-    def _wake(self, future: Future[Any]) -> None:
-        self._calls.put(None)
 
     def _soon(self, function: Callable[[], T]) -> T:
         """The result of a function that has to be called in the loop's thread."""
@@ -77,8 +87,9 @@ class Consumer:
                     told(partitions)
                 except Exception as error:
                     problem = error
-                self._thread.call_soon(lambda: _settle(done, problem))
+                self._thread.call_soon(lambda: resolve(done, problem))
 
+            assert self._calls is not None, "somebody polls"
             self._calls.put(call)
             await done
 
@@ -90,6 +101,7 @@ class Consumer:
         """Commit what was read (with enable.auto.commit), leave the group, close."""
         if self._stopped:
             return
+        self._thread.check_elsewhere()
         self._stopped = True
         try:
             self._run(self._consumer.stop(commit=commit, timeout_s=timeout_s))
@@ -242,12 +254,3 @@ class Consumer:
     def partitions_for(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions."""
         return self._run(self._consumer.partitions_for(topic))
-
-
-def _settle(done: asyncio.Future[None], problem: Exception | None) -> None:
-    if done.done():
-        return
-    if problem is None:
-        done.set_result(None)
-    else:
-        done.set_exception(problem)

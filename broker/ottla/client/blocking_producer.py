@@ -67,6 +67,7 @@ class Producer:
         thread = self._thread
         if thread is None:
             return
+        thread.check_elsewhere()
         try:
             thread.run(self._stop(timeout_s))
         finally:
@@ -115,7 +116,10 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] = (),
     ) -> RecordMetadata:
-        """Send a record and wait until it is written."""
+        """Send a record and wait until it is written. Raises what `send` and its future do, and RuntimeError
+        in a callback, which is called by the thread that would have to write it."""
+        if self._thread is not None:
+            self._thread.check_elsewhere()
         future = self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
         return future.result()
 
@@ -148,6 +152,8 @@ class Producer:
 
     def _await_room(self) -> None:
         most_s = self.config.max_block_ms / 1000
+        if self._thread is not None and self._thread.here:
+            most_s = 0  # a callback: this thread is the one that makes room
         with self._room:
             if not self._room.wait_for(lambda: len(self._inbox) < _INBOX_MAX, most_s):
                 raise BufferExhaustedError(

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 from ottla.client.authentication import Authentication
+from ottla.client.futures import resolve
 from ottla.protocol import codec, frames
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -265,7 +266,7 @@ class BrokerConnection:
         """Send a request, await its response. Raises ConnectionLost, UnsupportedApi, asyncio.TimeoutError."""
         chosen = self.version_of(type(message).api_key) if version is None else version
         answer: asyncio.Future[Any] = self._channel.loop.create_future()
-        self.send(message, chosen, timeout_s, partial(_settle, answer), keeps=True)
+        self.send(message, chosen, timeout_s, partial(resolve, answer), keeps=True)
         return await answer
 
     def send(
@@ -314,12 +315,3 @@ class BrokerConnection:
             self._channel.transport.close()
         if self._channel.lost is None:
             self._channel.lost = ConnectionLost("closed by us")
-
-
-def _settle(answer: asyncio.Future[Any], response: Any) -> None:
-    if answer.done():
-        return  # cancelled
-    if isinstance(response, BaseException):
-        answer.set_exception(response)
-    else:
-        answer.set_result(response)

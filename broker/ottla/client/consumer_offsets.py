@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from ottla.client import errors
@@ -16,6 +17,7 @@ from ottla.client.consumer_parts import ConsumerParts
 from ottla.client.core.assigned import EARLIEST, LATEST, OffsetAndMetadata, Phase
 from ottla.client.core.positions import OffsetAndTimestamp
 from ottla.client.core.types import GroupMetadata, TopicPartition
+from ottla.client.futures import resolve
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,7 +49,7 @@ class ConsumerOffsets(ConsumerParts):
             if problem is None and self._interceptors:
                 self._interceptors.on_commit(wanted)
             if on_done is not None:
-                on_done(wanted, problem)
+                _tell(on_done, wanted, problem)
             elif problem is not None:
                 log.warning("group %s: a commit failed: %s", self.config.group_id, problem)
 
@@ -134,15 +136,7 @@ class ConsumerOffsets(ConsumerParts):
         self._check()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        def done(result: Any) -> None:
-            if future.done():
-                return
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        begin(done)
+        begin(partial(resolve, future))
         self._wake()
         return await future
 
@@ -326,3 +320,13 @@ class ConsumerOffsets(ConsumerParts):
         for problems in (self._problems, self._member.problems, self._positions.problems):
             if problems:
                 raise problems.pop(0)
+
+
+def _tell(
+    on_done: Committed, offsets: dict[TopicPartition, OffsetAndMetadata], problem: Exception | None
+) -> None:
+    """The user's function fails on its own account."""
+    try:
+        on_done(offsets, problem)
+    except Exception:
+        log.exception("on_done of a commit failed")

@@ -16,6 +16,7 @@ from typing import Any
 
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.types import ANY_NODE, Core, Outgoing
+from ottla.client.futures import resolve
 from ottla.client.network import Network
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import MetadataRequest
@@ -121,5 +122,4 @@ class Driver:
     def _tell_of_metadata(self) -> None:
         seen, self._metadata_seen = self._metadata_seen, []
         for future in seen:
-            if not future.done():
-                future.set_result(None)
+            resolve(future)

@@ -27,16 +27,27 @@ class LoopThread:
             self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run to the end and return what it returns. Raises TimeoutError, after which it is cancelled."""
-        if threading.current_thread() is self._thread:
+        """Run to the end and return what it returns. Raises TimeoutError, after which it is cancelled, and
+        RuntimeError as `check_elsewhere` does."""
+        if self.here:
             work.close()
-            raise RuntimeError("a call that blocks, from the client's own thread: it would wait for itself")
+            self.check_elsewhere()
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
         except BaseException:
             future.cancel()
             raise
+
+    @property
+    def here(self) -> bool:
+        """Whether the caller is this thread."""
+        return threading.current_thread() is self._thread
+
+    def check_elsewhere(self) -> None:
+        """Raises RuntimeError in this thread, where callbacks, interceptors and serializers are called."""
+        if self.here:
+            raise RuntimeError("a call that blocks, from the client's own thread: it would wait for itself")
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Have a function called in the loop's thread."""

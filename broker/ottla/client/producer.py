@@ -18,10 +18,11 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.core.accumulator import BATCH_FULL, NO_ROOM, WAITS, Accumulator
+from ottla.client.core.accumulator import BATCH_FULL, BEGUN, NO_ROOM, WAITS, Accumulator
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.queues import Outcome
@@ -44,6 +45,7 @@ from ottla.client.errors import (
     RequestTimedOutError,
     SerializationError,
 )
+from ottla.client.futures import resolve
 from ottla.client.interceptors import ProducerInterceptors
 from ottla.client.network import Network
 from ottla.client.serialization import SchemaNeeded, serializing
@@ -154,8 +156,7 @@ class Producer:
             error = IllegalStateError("the producer was stopped before the record was delivered")
             engine.sender.give_up_all(error, also_on_wire=True)
             self._engine = None
-            if self._room is not None and not self._room.done():
-                self._room.set_result(None)
+            self._tell_of_room()
             await engine.network.close()
             self._interceptors.close()
 
@@ -190,7 +191,7 @@ class Producer:
         if engine is None:
             raise IllegalStateError("the producer is not started")
         future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=engine.loop)
-        # As `hand_over` does, which would cost a third of all that is done for a record here.
+        # As `hand_over` does, whose call would cost a third of all that is done for a record here.
         if self._queueing:
             result = NO_ROOM
         else:
@@ -200,14 +201,9 @@ class Producer:
                 await asyncio.to_thread(needed.look_up)
                 await self.hand_over(future, topic, value, key, partition, timestamp_ms, headers)
                 return future
-        if result == BATCH_FULL:
-            await asyncio.sleep(0)
-        elif result == WAITS:
-            await self._hear_of(topic, engine)
-        elif result == NO_ROOM:
-            await self._wait_for_room(
-                lambda: self._add(future, topic, value, key, partition, timestamp_ms, headers)
-            )
+        if result > BEGUN:
+            add = partial(self._add, future, topic, value, key, partition, timestamp_ms, headers)
+            await self._follow_up(result, topic, add)
         return future
 
     async def send_and_wait(
@@ -262,14 +258,19 @@ class Producer:
             except SchemaNeeded as needed:
                 await asyncio.to_thread(needed.look_up)
                 result = self._add(sink, topic, value, key, partition, timestamp_ms, headers)
+        if result > BEGUN:
+            add = partial(self._add, sink, topic, value, key, partition, timestamp_ms, headers)
+            await self._follow_up(result, topic, add)
+
+    async def _follow_up(self, result: int, topic: str, add: Callable[[], int]) -> None:
+        """What the accumulator's answer asks of whoever sends."""
         if result == BATCH_FULL:
             await asyncio.sleep(0)  # it goes out while the next one fills
         elif result == WAITS:
             await self._hear_of(topic, self._running())
-        elif result == NO_ROOM:
-            await self._wait_for_room(
-                lambda: self._add(sink, topic, value, key, partition, timestamp_ms, headers)
-            )
+        else:
+            assert result == NO_ROOM
+            await self._wait_for_room(add)
 
     def _add(
         self,
@@ -347,18 +348,20 @@ class Producer:
 
     def _settle(self, outcome: Outcome) -> None:
         settle(outcome)
-        room = self._room
-        if room is not None and not room.done():
-            room.set_result(None)
+        self._tell_of_room()
         if self._flushes:
             self._check_flushes()
+
+    def _tell_of_room(self) -> None:
+        if self._room is not None:
+            resolve(self._room)
 
     def _check_flushes(self) -> None:
         assert self._engine is not None
         has_before = self._engine.accumulator.has_before
         for number, done in self._flushes:
-            if not done.done() and not has_before(number):
-                done.set_result(None)
+            if not has_before(number):
+                resolve(done)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Send everything at once, and wait until all that was sent so far has an outcome, good or bad.
@@ -447,16 +450,7 @@ class Producer:
         """Begin something and await its end, for max.block.ms."""
         engine = self._running()
         ended: asyncio.Future[None] = engine.loop.create_future()
-
-        def done(error: BaseException | None) -> None:
-            if ended.done():
-                return
-            if error is None:
-                ended.set_result(None)
-            else:
-                ended.set_exception(error)
-
-        begin(done)
+        begin(partial(resolve, ended))
         engine.driver.wake()
         try:
             async with asyncio.timeout(self._max_block_s):

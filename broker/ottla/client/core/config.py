@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ottla.client.core.backoff import Uniform, backoff_s
 from ottla.client.core.settings import (
     INT64_MAX,
     Settings,
@@ -62,6 +63,10 @@ class ClientConfig(Settings):
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap.servers", "", "must name one broker at least, as host:port")
         self.security()
+
+    def retry_pause_s(self, attempt: int, uniform: Uniform) -> float:
+        """Seconds to wait after failure number `attempt`, counted from 0."""
+        return backoff_s(attempt, self.retry_backoff_ms, self.retry_backoff_max_ms, uniform)
 
     def security(self) -> ClientSecurity | None:
         """How connections are secured; None for PLAINTEXT. Raises ConfigError."""

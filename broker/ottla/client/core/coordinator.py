@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Any, Final
 
 from ottla.client import errors
-from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.backoff import Uniform
 from ottla.client.core.cluster import GROUP, Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.types import ANY_NODE, Node, Outgoing
@@ -48,11 +48,7 @@ class Coordinator:
         """The node that was asked is not the coordinator any more, or did not answer."""
         if node_id is None or self._cluster.coordinator(GROUP, self._group) == node_id:
             self._cluster.forget_coordinator(GROUP, self._group)
-            self._not_before = max(self._not_before, now + self._pause_s(0))
-
-    def _pause_s(self, failures: int) -> float:
-        config = self._config
-        return backoff_s(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._uniform)
+            self._not_before = max(self._not_before, now + self._config.retry_pause_s(0, self._uniform))
 
     def poll(self, now: float) -> list[Outgoing]:
         if not self._wanted or self._asked or now < self._not_before or self.node() is not None:
@@ -81,5 +77,5 @@ class Coordinator:
         if code is not ErrorCode.NONE and not code.retriable:
             self._wanted = False
             self.fatal = errors.for_code(code, f"looking for the coordinator of group {self._group}")
-        self._not_before = now + self._pause_s(self._failures)
+        self._not_before = now + self._config.retry_pause_s(self._failures, self._uniform)
         self._failures += 1

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ottla.client import errors
 from ottla.client.core.assigned import Assigned, AssignedPartition, Phase
-from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.backoff import Uniform
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.decoding import PartitionData, last_batch
@@ -92,7 +92,7 @@ class Fetcher:
             leader = self._cluster.leader(state.tp)
             if leader is None:
                 self._cluster.invalidate(state.tp)
-                state.retry_at = now + self._pause_s(0)
+                state.retry_at = now + self._pause_s()
                 continue
             node_id = self._near(state, leader, now)
             if state.buffered_bytes > self._config.max_partition_fetch_bytes:
@@ -177,7 +177,7 @@ class Fetcher:
             if response.error_code not in (0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
                 log.info("broker %d does not fetch: %s", tag, ErrorCode.of(response.error_code).name)
                 self._cluster.invalidate()
-            self._not_before[tag] = now + self._pause_s(0)
+            self._not_before[tag] = now + self._pause_s()
             return
         self._failures.pop(tag, None)
         self._not_before.pop(tag, None)
@@ -220,7 +220,7 @@ class Fetcher:
         if last is None:
             text = f"a fetch at offset {offset} brought {len(view)} bytes that hold no whole batch"
             self._buffer.problems.append(errors.DeserializationError(tp.topic, tp.partition, offset, text))
-            state.retry_at = now + self._pause_s(0)
+            state.retry_at = now + self._pause_s()
             return
         aborted = (row.aborted_transactions or ()) if self._config.isolation else None
         found = PartitionData(tp, view, offset, check_crcs=self._config.check_crcs, aborted=aborted)
@@ -238,7 +238,7 @@ class Fetcher:
     ) -> None:
         tp = state.tp
         self._assigned.to_the_end(tp)
-        state.retry_at = now + self._pause_s(0)
+        state.retry_at = now + self._pause_s()
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if state.preferred == node_id:
                 state.preferred = -1
@@ -275,9 +275,8 @@ class Fetcher:
                 out.append(Outgoing(node_id, request, node_id, 1.0, keeps=True))
         return out
 
-    def _pause_s(self, failures: int) -> float:
-        config = self._config
-        return backoff_s(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._uniform)
+    def _pause_s(self, failures: int = 0) -> float:
+        return self._config.retry_pause_s(failures, self._uniform)
 
     @property
     def lags(self) -> dict[TopicPartition, int]:

@@ -27,7 +27,7 @@ from ottla.client.core.assignment import (
     decode_assignment,
     decode_subscription,
 )
-from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.backoff import Uniform
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import CHANNEL, Coordinator
 from ottla.client.core.offsets import Membership
@@ -229,8 +229,7 @@ class GroupMember:
         config = self._config
         if not self.active or self.state not in (State.SYNCING, State.STABLE):
             return
-        heard_at = max(self._heard_at, self._coordinator.found_at)
-        if now >= heard_at + config.session_timeout_ms / 1000:
+        if now >= self._session_end():
             log.info("group %s: the coordinator has not answered for session.timeout.ms", self._group)
             self._coordinator.lost(None, now)
             self._heard_at = now
@@ -242,6 +241,11 @@ class GroupMember:
                 config.max_poll_interval_ms,
             )
             self.leave("consumer poll timeout has expired.")
+
+    def _session_end(self) -> float:
+        """When the coordinator has been silent for too long; a new one is given as much time."""
+        heard_at = max(self._heard_at, self._coordinator.found_at)
+        return heard_at + self._config.session_timeout_ms / 1000
 
     def _next_beat(self) -> float:
         return self._beaten_at + self._config.heartbeat_interval_ms / 1000
@@ -255,7 +259,7 @@ class GroupMember:
             return math.inf if "join" in self._awaited else max(self._not_before, now)
         config = self._config
         times = [self._polled_at + config.max_poll_interval_ms / 1000]
-        times.append(max(self._heard_at, self._coordinator.found_at) + config.session_timeout_ms / 1000)
+        times.append(self._session_end())
         if "beat" not in self._awaited:
             times.append(self._next_beat())
         return max(min(times), self._not_before)
@@ -411,9 +415,6 @@ class GroupMember:
         self._reset(f"{doing}: {code.name}")
 
     def _pause_s(self) -> float:
-        config = self._config
-        pause_s = backoff_s(
-            self._failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._uniform
-        )
+        pause_s = self._config.retry_pause_s(self._failures, self._uniform)
         self._failures += 1
         return pause_s

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ottla.client import errors
 from ottla.client.core.assigned import OffsetAndMetadata
-from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.backoff import Uniform
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import CHANNEL, Coordinator
 from ottla.client.core.types import Outgoing, TopicPartition
@@ -259,17 +259,13 @@ class OffsetManager:
             call.done(errors.for_code(code, where))
 
     def _again(self, call: _Call, code: ErrorCode, now: float) -> None:
-        config = self._config
         if call.once:
             text = f"{errors.for_code(code)}; a later commit covers it"
             call.done(errors.RetriableCommitFailedError(text))
             return
-        pause_s = backoff_s(
-            call.failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._uniform
-        )
+        call.retry_at = now + self._config.retry_pause_s(call.failures, self._uniform)
         call.failures += 1
-        call.retry_at = now + pause_s
         if call.retry_at >= call.deadline:
-            call.done(errors.for_code(code, f"the coordinator of group {config.group_id}"))
+            call.done(errors.for_code(code, f"the coordinator of group {self._config.group_id}"))
         else:
             self._queue.appendleft(call)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.client import errors
 from ottla.client.core.assigned import EARLIEST, LATEST, Assigned, AssignedPartition, OffsetAndMetadata, Phase
-from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.backoff import Uniform
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import CHANNEL
@@ -204,13 +204,7 @@ class Positions:
     # --- offsets at timestamps ---
 
     def _offsets_listed(self, asked: list[_LookUp], response: Any, now: float) -> None:
-        rows: dict[TopicPartition, Any] = {}
-        if not isinstance(response, BaseException):
-            rows = {
-                TopicPartition(topic.name, row.partition_index): row
-                for topic in response.topics
-                for row in topic.partitions
-            }
+        rows = _rows(response, "name", "partition_index")
         for wanted in asked:
             own = wanted.found == self._reset_found
             if own:
@@ -251,13 +245,7 @@ class Positions:
         self, asked: dict[TopicPartition, tuple[int, int, int]], response: Any, now: float
     ) -> None:
         self._busy -= asked.keys()
-        rows: dict[TopicPartition, Any] = {}
-        if not isinstance(response, BaseException):
-            rows = {
-                TopicPartition(topic.topic, row.partition): row
-                for topic in response.topics
-                for row in topic.partitions
-            }
+        rows = _rows(response, "topic", "partition")
         for tp, (position, epoch, leader_epoch) in asked.items():
             state = self._assigned.get(tp)
             if state is None or state.phase is not Phase.VALIDATION:
@@ -318,5 +306,15 @@ class Positions:
             state.reset(RESETS[policy])
 
     def _pause_s(self) -> float:
-        config = self._config
-        return backoff_s(0, config.retry_backoff_ms, config.retry_backoff_max_ms, self._uniform)
+        return self._config.retry_pause_s(0, self._uniform)
+
+
+def _rows(response: Any, topic: str, partition: str) -> dict[TopicPartition, Any]:
+    """What an answer says of each partition, by its names for topic and partition; nothing of a failure."""
+    if isinstance(response, BaseException):
+        return {}
+    return {
+        TopicPartition(getattr(each, topic), getattr(row, partition)): row
+        for each in response.topics
+        for row in each.partitions
+    }

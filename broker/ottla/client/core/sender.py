@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from ottla.client.core.accumulator import Accumulator
-from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.backoff import Uniform
 from ottla.client.core.batches import Batch
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
@@ -104,7 +104,7 @@ class Sender:
         self._request_max = config.max_request_size
         self._in_flight_max = config.max_in_flight_requests_per_connection
         self._retries = config.retries
-        self._backoff = config.retry_backoff_ms, config.retry_backoff_max_ms
+        self._pause_s = config.retry_pause_s
         self._compression = config.codec, config.compression_level
         self._transactional_id = config.transactional_id
         self._availability_s = config.partitioner_availability_timeout_ms / 1000
@@ -337,7 +337,7 @@ class Sender:
             if leader is not None and leader.epoch > batch.leader_epoch >= 0:
                 batch.backoff_until = now  # there is somebody new to ask (KIP-951)
             else:
-                batch.backoff_until = now + backoff_s(batch.attempts - 1, *self._backoff, self._uniform)
+                batch.backoff_until = now + self._pause_s(batch.attempts - 1, self._uniform)
             self.totals.retries += batch.count
             self._accumulator.put_back(queue, batch)
         else:

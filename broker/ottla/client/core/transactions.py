@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any, Final
 
 from ottla.client.core import transaction_requests as requests
-from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.backoff import Uniform
 from ottla.client.core.cluster import GROUP, TRANSACTION, Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.sequences import Sequence
@@ -114,13 +114,13 @@ class Transactions:
         self.error: BaseException | None = None
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
+        self._config = config
         self._id = config.transactional_id or ""
         self._timeout_ms = config.transaction_timeout_ms
         self._request_timeout_s = config.request_timeout_ms / 1000
         self._cluster = cluster
         self._uniform = uniform
         self._incomplete = incomplete
-        self._backoff = config.retry_backoff_ms, config.retry_backoff_max_ms
         self._done: Done | None = None
         """Of initialize, commit or abort."""
         self._new: set[TopicPartition] = set()
@@ -356,7 +356,8 @@ class Transactions:
             self._take(request, response, now)
 
     def _take(self, request: Message, response: Any, now: float) -> None:
-        codes = [code for code in map(ErrorCode.of, _codes(request, response)) if code is not ErrorCode.NONE]
+        told = map(ErrorCode.of, requests.codes_of(request, response))
+        codes = [code for code in told if code is not ErrorCode.NONE]
         if not codes:
             self._attempts = 0
             self._not_before = -math.inf
@@ -405,7 +406,7 @@ class Transactions:
             self.fatal(error)
 
     def _later(self, now: float) -> None:
-        self._not_before = now + backoff_s(self._attempts, *self._backoff, self._uniform)
+        self._not_before = now + self._config.retry_pause_s(self._attempts, self._uniform)
         self._attempts += 1
 
     def _forget_coordinator(self, request: Message) -> None:
@@ -456,16 +457,3 @@ class Transactions:
         self._added.clear()
         self._new.clear()
         self._finish(None)
-
-
-def _codes(request: Message, response: Any) -> list[int]:
-    """The error codes of an answer, one for each partition where there are such."""
-    if isinstance(request, m.AddPartitionsToTxnRequest):
-        return [
-            result.partition_error_code
-            for topic in response.results_by_topic_v3_and_below
-            for result in topic.results_by_partition
-        ]
-    if isinstance(request, m.TxnOffsetCommitRequest):
-        return [partition.error_code for topic in response.topics for partition in topic.partitions]
-    return [response.error_code]
