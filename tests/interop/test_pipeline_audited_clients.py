@@ -23,14 +23,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from one_broker import OneBroker, one_broker
 
-from ottla.client.routing import Brokers
-from ottla.client.writer import NewRecord
+from ottla.client.errors import MessageTooLargeError, SerializationError
 from ottla.local.cluster import LocalCluster
-from ottla.protocol.errors import KafkaError as OttlaKafkaError
 from ottla_pipeline.auditing.confluent import AuditedProducer
 from ottla_pipeline.auditing.kafka_python import AuditedProducer as AuditedKafkaPython
+from ottla_pipeline.auditing.ottla_client import AuditedProducer as AuditedOttla
 from ottla_pipeline.auditing.reporting import AuditOptions
-from ottla_pipeline.auditing.writer import AuditedWriter
 
 NUMBERS = count()
 Name = tuple[str, str, int]
@@ -229,30 +227,48 @@ def test_kafka_python_counts_what_is_acknowledged(broker: OneBroker, transaction
     line.assert_told_is_held(100)
 
 
-def test_our_writer_counts_what_is_acknowledged(broker: OneBroker) -> None:
+@pytest.mark.parametrize("transactional", [False, True])
+def test_our_producer_counts_what_is_acknowledged(broker: OneBroker, transactional: bool) -> None:
     line = Line(broker.bootstrap)
+    more = {"transactional_id": line.topic} if transactional else {"max_request_size": 2_000_000}
+
+    async def plain(producer: AuditedOttla) -> None:
+        failed: list[BaseException] = []
+        for size in (1, 1_500_000, 2):  # the broker takes a megabyte at most
+            sent = [await producer.send(line.topic, b"x" * size, headers=[("own", b"1")]) for _ in range(2)]
+            outcomes = await asyncio.gather(*sent, return_exceptions=True)
+            failed += [each for each in outcomes if isinstance(each, BaseException)]
+        assert [type(each) for each in failed] == [MessageTooLargeError] * 2
+        with pytest.raises(SerializationError):
+            await producer.send(line.topic, 17)
+        told: list[object] = []
+        producer.send_nowait(line.topic, b"v", on_delivery=lambda metadata, error: told.append(metadata))
+        producer.send_nowait(line.topic, b"v")
+        await producer.flush()
+        assert len(told) == 1
+
+    async def in_transactions(producer: AuditedOttla) -> None:
+        for commit in (True, False, True):
+            producer.begin_transaction()
+            for _ in range(3):
+                await producer.send(line.topic, b"v")
+            with pytest.raises(SerializationError):
+                await producer.send(line.topic, 17)
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
 
     async def write() -> None:
-        brokers = Brokers([("127.0.0.1", broker.port)], client_id="test")
-        writer = AuditedWriter(brokers, line.topic, audit=line.options())
-        await writer.open()
-        for size in (1, 1_500_000, 2):
-            records = [NewRecord(b"x" * size, headers=[("own", b"1")])] * 2
-            if size <= 2:
-                await writer.write(records)
-            else:
-                with pytest.raises(OttlaKafkaError):
-                    await writer.write(records)
-        await writer.close()
-        await brokers.close()
+        given = {"bootstrap_servers": line.bootstrap, **more}
+        async with AuditedOttla(audit=line.options(), **given) as producer:
+            await (in_transactions(producer) if transactional else plain(producer))
 
     asyncio.run(write())
-    line.assert_told_is_held(4)
+    line.assert_told_is_held(6)
 
 
 SCRIPT = """
 import sys, time
 from ottla_pipeline.auditing.confluent import AuditedProducer
+from ottla_pipeline.auditing.ottla_client import AuditedProducer as AuditedOttla
 from ottla_pipeline.auditing.reporting import AuditOptions
 bootstrap, topic, audit_topic, how = sys.argv[1:]
 options = AuditOptions(topic=audit_topic, window_s=1.0, interval_s=0.2)

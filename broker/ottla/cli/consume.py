@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from ottla.cli.session import Refused, Session, talks_to_a_cluster
 from ottla.client.admin import AdminClient
-from ottla.client.admin_types import TopicPartition
-from ottla.client.reader import Reader, ReadRecord
+from ottla.client.consumer import Consumer
+from ottla.client.core.types import ConsumerRecord, TopicPartition
+
+_POLL_S: Final = 0.5
+_RECORDS_MAX: Final = 5_000
+_WAIT_MS: Final = 500
 
 
 @click.command(short_help="Read a topic.")
@@ -49,25 +52,30 @@ def consume(
         positions = {p: offset for p, offset in positions.items() if offset < ends.get(p, 0)}
 
     async def work() -> None:
-        brokers = session.brokers()
+        left = {TopicPartition(topic, partition): offset for partition, offset in positions.items()}
         printed = 0
-        try:
-            reader = Reader(brokers, topic, positions)
-            async with aclosing(reader.read()) as rounds:
-                async for records in rounds:
-                    for found in records:
-                        if until_end and found.record.offset >= ends[found.partition]:
-                            continue
-                        _print(found, session.output, key_separator)
+        wait_ms = min(_WAIT_MS, int(session.timeout_s * 500))
+        async with Consumer(
+            session.client(), auto_offset_reset="none", fetch_max_wait_ms=wait_ms
+        ) as consumer:
+            consumer.assign(left)
+            for tp, offset in left.items():
+                consumer.seek(tp, offset)
+            while left:
+                for tp, records in (await consumer.poll(_POLL_S, _RECORDS_MAX)).items():
+                    for record in records:
+                        if until_end and record.offset >= ends[tp.partition]:
+                            break
+                        _print(record, session.output, key_separator)
                         printed += 1
                         if printed == count_max:
                             return
-                    sys.stdout.flush()
-                    if until_end:
-                        for partition in [p for p, at in reader.positions.items() if at >= ends[p]]:
-                            del reader.positions[partition]
-        finally:
-            await brokers.close()
+                sys.stdout.flush()
+                if until_end:
+                    for tp in list(left):
+                        if await consumer.position(tp) >= ends[tp.partition]:
+                            del left[tp]
+                            consumer.pause(tp)
 
     try:
         session.run(work())
@@ -106,13 +114,12 @@ async def _positions(
     return dict.fromkeys(partitions, wanted), ends
 
 
-def _print(found: ReadRecord, output: str, key_separator: str | None) -> None:
-    record = found.record
+def _print(record: ConsumerRecord, output: str, key_separator: str | None) -> None:
     if output == "json":
         entry: dict[str, Any] = {
-            "partition": found.partition,
+            "partition": record.partition,
             "offset": record.offset,
-            "timestamp": record.timestamp,
+            "timestamp": record.timestamp_ms,
             "key": _text(record.key),
             "value": _text(record.value),
             "headers": [[name, _text(value)] for name, value in record.headers],

@@ -7,8 +7,9 @@ answered, or not in time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +18,8 @@ import click
 
 from ottla.client.admin import AdminClient
 from ottla.client.connection import ConnectionLost, UnsupportedApi
-from ottla.client.routing import Brokers, ClusterUnreachable
+from ottla.client.errors import ClientError, RequestTimedOutError
+from ottla.client.routing import ClusterUnreachable
 from ottla.metadata.config_def import ConfigError
 from ottla.metadata.properties import read_properties
 from ottla.protocol.errors import KafkaError
@@ -25,6 +27,7 @@ from ottla.security.clients import ClientSecurity
 
 _PORT = 9092
 _LOCAL = [("localhost", _PORT)]
+_SECURITY = ("security.protocol", "sasl.", "ssl.")
 
 T = TypeVar("T")
 
@@ -48,6 +51,8 @@ class Session:
     """`table` or `json`."""
     timeout_s: float
     security: ClientSecurity | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """What `security` was made of: security.protocol, sasl.* and ssl.*."""
 
     def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
         """Run one coroutine with an admin client."""
@@ -63,16 +68,30 @@ class Session:
 
         return self.run(work())
 
-    def brokers(self) -> Brokers:
-        return Brokers(
-            self.bootstrap, client_id="ottla-cli", timeout_s=self.timeout_s, security=self.security
-        )
+    def client(self) -> dict[str, object]:
+        """What the settings of a Producer or a Consumer begin with."""
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "client.id": "ottla-cli",
+            "request.timeout.ms": int(self.timeout_s * 1000),
+            **self.properties,
+        }
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine; what the cluster says against it becomes one line and an exit code."""
-        try:
+        """Run a coroutine; its errors are told as `telling` does."""
+        with self.telling():
             return asyncio.run(work)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """What the cluster says against what is done inside becomes one line and an exit code."""
+        try:
+            yield
+        except RequestTimedOutError as error:
+            raise Unreachable(f"no answer within {self.timeout_s:g} s: {error.message}") from None
         except KafkaError as error:
+            raise Refused(str(error)) from None
+        except ClientError as error:
             raise Refused(str(error)) from None
         except UnsupportedApi as error:
             raise Refused(f"not supported by this cluster: {error}") from None
@@ -108,6 +127,7 @@ class Config(NamedTuple):
 
     bootstrap: list[tuple[str, int]]
     security: ClientSecurity | None = None
+    properties: Mapping[str, str] = {}
 
 
 def _config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> Config:
@@ -117,7 +137,9 @@ def _config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -
         properties = read_properties(path)
         servers = properties.get("bootstrap.servers")
         return Config(
-            parse_addresses(servers) if servers else _LOCAL, ClientSecurity.of_properties(properties)
+            parse_addresses(servers) if servers else _LOCAL,
+            ClientSecurity.of_properties(properties),
+            {key: value for key, value in properties.items() if key.startswith(_SECURITY)},
         )
     except (ConfigError, ValueError) as problem:
         raise click.BadParameter(str(problem)) from None
@@ -170,7 +192,13 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
         timeout_s: float,
         **kwargs: Any,
     ) -> None:
-        session = Session(bootstrap or command_config.bootstrap, output, timeout_s, command_config.security)
+        session = Session(
+            bootstrap or command_config.bootstrap,
+            output,
+            timeout_s,
+            command_config.security,
+            command_config.properties,
+        )
         command(session, *args, **kwargs)
 
     return with_session

@@ -8,7 +8,7 @@ over and nothing of it is in flight; no number is taken of a closed window, also
 What was changed since the last report that arrived is in the next one: a lost report costs nothing.
 
 In a transaction no delivery counts by itself: its records are acknowledged by the commit, all of them, or
-failed by the abort.
+failed by the abort; but for those that could not even be handed over, which have failed before.
 """
 
 from __future__ import annotations
@@ -45,6 +45,15 @@ class Window:
         assert 0 <= first <= last
         self.failed += last - first + 1
         self._failed.append((first, last))
+
+    def fail_rest(self, first: int) -> None:
+        """None of the numbers from this one on was acknowledged; some of them may have failed already."""
+        for low, high in sorted(each for each in self._failed if each[0] >= first):
+            if low > first:
+                self.fail(first, low - 1)
+            first = high + 1
+        if first < self.sent:
+            self.fail(first, self.sent - 1)
 
     def numbers(self) -> tuple[tuple[int, int], ...] | None:
         """The acknowledged numbers as ranges; None while some are in flight, or if there are too many."""
@@ -113,9 +122,9 @@ class Counter:
             window._transaction_from = None
             if first < window.sent:
                 if committed:
-                    window.acknowledged += window.sent - first
+                    window.acknowledged += window.in_flight
                 else:
-                    window.fail(first, window.sent - 1)
+                    window.fail_rest(first)
         self._touched.clear()
         self._in_transaction = False
 
