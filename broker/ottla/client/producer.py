@@ -14,30 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.core.accumulator import BATCH_FULL, BEGUN, NO_ROOM, WAITS, Accumulator
-from ottla.client.core.cluster import Cluster
+from ottla.client.core.accumulator import BATCH_FULL, BEGUN, NO_ROOM, WAITS
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.queues import Outcome
-from ottla.client.core.sender import Sender
-from ottla.client.core.transactions import Done, State, Transactions
-from ottla.client.core.types import (
-    GroupMetadata,
-    Header,
-    OffsetToCommit,
-    ProducerRecord,
-    RecordMetadata,
-    TopicPartition,
-)
+from ottla.client.core.transactions import State
+from ottla.client.core.types import Header, ProducerRecord, RecordMetadata
 from ottla.client.deliveries import Callback, Intercepted, OnDelivery, complain, settle
-from ottla.client.driver import Driver
 from ottla.client.errors import (
     BufferExhaustedError,
     ClientError,
@@ -47,64 +36,25 @@ from ottla.client.errors import (
 )
 from ottla.client.futures import resolve
 from ottla.client.interceptors import ProducerInterceptors
-from ottla.client.network import Network
+from ottla.client.producer_parts import Engine
+from ottla.client.producer_transactions import ProducerTransactions
 from ottla.client.serialization import SchemaNeeded, serializing
 
 log = logging.getLogger("ottla.client")
 
 
-class _Engine:
-    """What a producer has while it is started."""
-
-    def __init__(self, config: ProducerConfig, settle: Callable[[Outcome], None]) -> None:
-        self.loop = asyncio.get_running_loop()
-        uniform = random.Random().uniform
-        self.cluster = Cluster(
-            uniform=uniform,
-            metadata_max_age_ms=config.metadata_max_age_ms,
-            metadata_max_idle_ms=config.metadata_max_idle_ms,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-        )
-        self.network = Network(self.cluster, config, uniform=uniform, changed=self._changed)
-        self.driver = Driver(self.cluster, self.network, request_timeout_s=config.request_timeout_ms / 1000)
-        self.accumulator = Accumulator(config, self.cluster, uniform, settle)
-        self.transactions: Transactions | None = None
-        if config.enable_idempotence:
-            self.transactions = Transactions(
-                config, self.cluster, uniform=uniform, incomplete=lambda: not self.accumulator.empty
-            )
-            if config.transactional_id is not None:
-                self.accumulator.added = self.transactions.add
-        self.sender = Sender(
-            config,
-            self.cluster,
-            self.accumulator,
-            self.transactions,
-            uniform=uniform,
-            ready=self.network.ready,
-            ready_at=self.network.ready_time,
-        )
-
-    def _changed(self) -> None:
-        self.driver.wake()
-
-
-class Producer:
+class Producer(ProducerTransactions):
     """Writes records. Settings are Kafka's, as keywords or a mapping of dotted keys; see `ProducerConfig`."""
 
     def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
         """Kafka's dotted keys in a mapping, or keywords with underscores. Raises ConfigError."""
-        self.config = ProducerConfig.of(settings, **keywords)
+        super().__init__(ProducerConfig.of(settings, **keywords))
         self._key_serializer = serializing(self.config.key_serializer)
         self._value_serializer = serializing(self.config.value_serializer)
         self._interceptors: ProducerInterceptors[ProducerRecord] = ProducerInterceptors(
             self.config.interceptors
         )
         self._plain = not (self._key_serializer or self._value_serializer or self._interceptors)
-        self._transactional = self.config.transactional_id is not None
-        self._max_block_s = self.config.max_block_ms / 1000
-        self._engine: _Engine | None = None
         self._stopping = False
         self._queueing = 0
         """How many senders wait for room: whoever comes later waits behind them."""
@@ -119,7 +69,7 @@ class Producer:
         given its id here, and fences its predecessors. Raises ClientError, in that case."""
         if self._engine is not None:
             raise IllegalStateError("the producer is started already")
-        self._engine = engine = _Engine(self.config, self._settle)
+        self._engine = engine = Engine(self.config, self._settle)
         self._room_lock = asyncio.Lock()
         self._stopping = False
         engine.driver.start([engine.sender])
@@ -322,7 +272,7 @@ class Producer:
             raise SerializationError(f"{topic}: {type(problem).__name__}: {problem}") from problem
         return topic, value, key, partition, timestamp_ms, headers, sink
 
-    async def _hear_of(self, topic: str, engine: _Engine) -> None:
+    async def _hear_of(self, topic: str, engine: Engine) -> None:
         """The record that was sent waits for news of its topic, and so does its sender."""
         if engine.cluster.partitions(topic) is None:
             with suppress(TimeoutError):
@@ -370,7 +320,7 @@ class Producer:
         async with asyncio.timeout(timeout_s):
             await self._flush(engine)
 
-    async def _flush(self, engine: _Engine) -> None:
+    async def _flush(self, engine: Engine) -> None:
         accumulator = engine.accumulator
         number = accumulator.last_number
         if not accumulator.has_before(number):
@@ -385,79 +335,6 @@ class Producer:
         finally:
             accumulator.flushing -= 1
             self._flushes.remove(waiting)
-
-    # --- transactions ---
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Self]:
-        """All that is sent within counts at once, or not at all: committed at the end, aborted when an
-        exception leaves the block. Raises what `commit_transaction` does."""
-        self.begin_transaction()
-        try:
-            yield self
-        except BaseException:
-            await self.abort_if_possible()
-            raise
-        try:
-            await self.commit_transaction()
-        except BaseException:
-            await self.abort_if_possible()
-            raise
-
-    def begin_transaction(self) -> None:
-        """Raises IllegalStateError, or ProducerFencedError when another producer has the transactional id."""
-        self._transactions().begin()
-
-    async def commit_transaction(self) -> None:
-        """Deliver all that was sent and commit. Raises what made it impossible: then the transaction has to
-        be aborted. RequestTimedOutError says that the outcome is not known yet: call it again."""
-        await self._call(self._transactions().commit, "the commit")
-
-    async def abort_transaction(self) -> None:
-        """Records that were not sent yet fail with TransactionAbortedError."""
-        await self._call(self._transactions().abort, "the abort")
-
-    async def send_offsets_to_transaction(
-        self,
-        offsets: Mapping[TopicPartition, OffsetToCommit | int],
-        group: GroupMetadata | str,
-    ) -> None:
-        """Commit a group's offsets (the next to be read) with the transaction (KIP-447). `group`: what
-        `Consumer.group_metadata()` gives, by which a member that was fenced is found out; or a group's id."""
-        transactions = self._transactions()
-        who = GroupMetadata(group) if isinstance(group, str) else group
-        given = {
-            TopicPartition(*tp): OffsetToCommit(to) if isinstance(to, int) else to
-            for tp, to in offsets.items()
-        }
-        await self._call(lambda done: transactions.send_offsets(given, who, done), "the group's coordinator")
-
-    def _transactions(self) -> Transactions:
-        transactions = self._running().transactions
-        if transactions is None or not self._transactional:
-            raise IllegalStateError("transactional.id is not set")
-        return transactions
-
-    async def abort_if_possible(self) -> None:
-        """End a transaction that is open or has failed; without effect when there is none."""
-        transactions = self._transactions()
-        if transactions.state is State.FATAL_ERROR:
-            return
-        if transactions.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING):
-            await self.abort_transaction()
-
-    async def _call(self, begin: Callable[[Done], None], what: str) -> None:
-        """Begin something and await its end, for max.block.ms."""
-        engine = self._running()
-        ended: asyncio.Future[None] = engine.loop.create_future()
-        begin(partial(resolve, ended))
-        engine.driver.wake()
-        try:
-            async with asyncio.timeout(self._max_block_s):
-                await ended
-        except TimeoutError:
-            told = f"waited {self._max_block_s:g} s (max.block.ms) for {what}"
-            raise RequestTimedOutError(told) from None
 
     # --- looking around ---
 
@@ -485,11 +362,6 @@ class Producer:
             "requests-in-flight": sender.requests_in_flight,
             **sender.totals.as_metrics(),
         }
-
-    def _running(self) -> _Engine:
-        if self._engine is None:
-            raise IllegalStateError("the producer is not started")
-        return self._engine
 
 
 def _bytes(what: str, given: object) -> bytes:
