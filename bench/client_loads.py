@@ -301,5 +301,5 @@ def main(kind: str, name: str, bootstrap: str, topic: str, size: int, count: int
 
 
 if __name__ == "__main__":
-    _, *words, given_size, given_count = sys.argv
-    main(*words, int(given_size), int(given_count))
+    _, kind, name, bootstrap, topic, size, count = sys.argv
+    main(kind, name, bootstrap, topic, int(size), int(count))
