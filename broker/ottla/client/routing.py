@@ -1,6 +1,6 @@
 """Whom to ask: connections to a cluster's brokers, and the way to the controller, a coordinator, a leader.
 
-Called by the admin client, the writer and the reader. One connection a broker, opened when it is needed.
+Called by the admin client. One connection a broker, opened when it is needed.
 Invariants: a request for the controller or a coordinator follows it where it goes until the time is over;
 what the brokers answer is handed on, errors of items included. Not safe for use from several event loops.
 """
