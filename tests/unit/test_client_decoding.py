@@ -10,6 +10,7 @@ from ottla.client import errors
 from ottla.client.core.decoding import PartitionData, last_batch
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.protocol.compression import Codec
+from ottla.protocol.legacy_records import encode_message_set
 from ottla.protocol.messages import FetchResponse
 from ottla.protocol.records import (
     ControlType,
@@ -112,3 +113,46 @@ def test_what_is_corrupt_is_told_with_its_place_and_not_skipped() -> None:
         with pytest.raises(errors.DeserializationError, match="t-3 at offset 3"):
             reader.next_batch()
     assert reader.next_offset == 3
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_messages_of_old_formats_come_before_batches_of_the_new_one(codec: Codec) -> None:
+    rows = [Record(n, 1000 + n, None, b"%d" % n) for n in range(12)]
+    sets = [
+        encode_message_set(rows[:3], 0, codec),
+        encode_message_set(rows[3:6], 1, codec),
+        encode_message_set(rows[6:9], 1, codec, append_time=7),
+        build_batch(rows[9:], base_offset=9, leader_epoch=4),
+    ]
+    data = b"".join(sets)
+    for offset in range(12):
+        found = all_of(opened(data, offset))
+        assert [(r.offset, r.value) for r in found] == [(n, b"%d" % n) for n in range(offset, 12)]
+    kinds = [(r.timestamp_ms, r.timestamp_type, r.leader_epoch) for r in all_of(opened(data))]
+    assert kinds[2:4] == [(-1, -1, -1), (1003, 0, -1)]
+    assert kinds[8:10] == [(7, 1, -1), (1009, 0, 4)]
+    end = 0
+    for message_set, next_offset in zip(sets, (3, 6, 9, 12), strict=True):
+        end += len(message_set)
+        for cut in (0, 5, 15, 25):  # of what follows
+            found_last = last_batch(memoryview(data[: end + cut]), 0)
+            assert found_last is not None
+            assert found_last.next_offset == next_offset or codec is Codec.NONE
+            assert len(all_of(opened(data[: end + cut]))) == found_last.next_offset
+
+
+def test_one_small_message_of_an_old_format_is_enough() -> None:
+    data = encode_message_set([Record(41, 5, None, b"v")], 0)
+    assert len(data) < 61
+    found_last = last_batch(memoryview(data), 41)
+    assert found_last is not None
+    assert found_last.next_offset == 42
+    assert [r.offset for r in all_of(opened(data, 41))] == [41]
+
+
+def test_an_old_message_that_is_corrupt_is_told_with_its_place() -> None:
+    data = encode_message_set([Record(n, 5, None, b"value") for n in range(2)], 1)
+    for broken in (data[:-1] + b"!", data[:8] + bytes(4) + data[12:], data[:16] + b"\x05" + data[17:]):
+        last_batch(memoryview(broken), 0)
+        with pytest.raises(errors.DeserializationError, match="t-3 at offset"):
+            all_of(opened(broken))

@@ -8,6 +8,7 @@ that was asked for; with read_committed none of an aborted transaction (KIP-98);
 from __future__ import annotations
 
 import heapq
+import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +36,9 @@ from ottla.protocol.records import (
 )
 
 _MAGIC_AT: Final = 16
+_OLD_HEAD: Final = struct.Struct(">qi")
+"""Offset and size of a message from before 0.11; a wrapper's offset is that of the last one in it."""
+_NO_TIMESTAMP_TYPE: Final = -1
 _NO_HEADERS: Final = ()
 
 
@@ -47,26 +51,25 @@ class Batch(NamedTuple):
 
 
 def last_batch(data: memoryview, offset: int) -> Batch | None:
-    """What the last whole batch ends at: where to fetch from next; None where there is none."""
+    """What the last whole batch ends at: where to fetch from next; None where there is none. A log whose
+    message format was changed has messages of the older one first, and batches behind them."""
     at, end = 0, len(data)
     found = None
-    while at + RECORD_BATCH_OVERHEAD <= end:
-        header = BATCH_HEADER.unpack_from(data, at)
-        if header[3] != MAGIC_V2:
-            return _last_message(data, offset)
-        at += LOG_OVERHEAD + header[1]
-        if header[1] < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD or at > end:
+    while at + _MAGIC_AT < end:
+        if data[at + _MAGIC_AT] != MAGIC_V2:
+            last, size = _OLD_HEAD.unpack_from(data, at)
+            least, next_offset, epoch = legacy_records.MESSAGE_OVERHEAD_V0, max(last + 1, offset), -1
+        elif at + RECORD_BATCH_OVERHEAD <= end:
+            header = BATCH_HEADER.unpack_from(data, at)
+            size, epoch, next_offset = header[1], header[2], header[0] + header[6] + 1
+            least = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
+        else:
             break
-        found = Batch(header[0] + header[6] + 1, header[2])
+        at += LOG_OVERHEAD + size
+        if size < least or at > end:
+            break
+        found = Batch(next_offset, epoch)
     return found
-
-
-def _last_message(data: memoryview, offset: int) -> Batch | None:
-    """Of a topic with messages of a format from before 0.11."""
-    last = None
-    for message in legacy_records.iter_messages(data):
-        last = message.offset
-    return None if last is None else Batch(max(last + 1, offset), -1)
 
 
 class PartitionData:
@@ -157,19 +160,41 @@ class PartitionData:
             self._aborting.discard(producer_id)
 
     def _old_messages(self) -> list[ConsumerRecord] | None:
-        """All of a log in a format from before 0.11, at once; its messages have checksums of their own."""
+        """All that is here of a format from before 0.11, at once; these messages have checksums of their own."""
         topic, partition = self._tp
-        wanted = self.next_offset
-        found = legacy_records.decode_message_set(self._data[self._at :])
-        self._at = len(self._data)
-        if not found:
+        at, wanted = self._at, self.next_offset
+        data = self._data[at : self._end_of_old_messages()]
+        if not data:
             return None
-        self.next_offset = max(wanted, found[-1].offset + 1)
-        return [
-            ConsumerRecord(topic, partition, r.offset, r.timestamp, 0, r.key, r.value)
-            for r in found
-            if r.offset >= wanted
-        ]
+        records = []
+        offset = wanted
+        try:
+            for message in legacy_records.iter_messages(data):
+                offset = message.offset
+                kind = _NO_TIMESTAMP_TYPE if message.magic == 0 else int(message.has_append_time)
+                records += [
+                    ConsumerRecord(topic, partition, r.offset, r.timestamp, kind, r.key, r.value)
+                    for r in legacy_records.open_message(message)
+                    if r.offset >= wanted
+                ]
+        except KafkaError as problem:
+            raise self._corrupt(offset, str(problem)) from problem
+        self._at = at + len(data)
+        self.next_offset = max(wanted, offset + 1)
+        self.epoch = -1
+        return records
+
+    def _end_of_old_messages(self) -> int:
+        """Where a batch of format 2 follows, or a message that is not whole."""
+        data, at = self._data, self._at
+        while at + _MAGIC_AT < len(data) and data[at + _MAGIC_AT] != MAGIC_V2:
+            offset, size = _OLD_HEAD.unpack_from(data, at)
+            if size < legacy_records.MESSAGE_OVERHEAD_V0:
+                raise self._corrupt(offset, f"a message of {size} bytes")
+            if at + LOG_OVERHEAD + size > len(data):
+                break
+            at += LOG_OVERHEAD + size
+        return at
 
     def _corrupt(self, offset: int, what: str) -> errors.ClientError:
         tp = self._tp
