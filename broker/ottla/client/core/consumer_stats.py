@@ -1,0 +1,107 @@
+"""What a consumer counts, answer by answer and poll by poll, under the names of Kafka's consumer.
+
+Recorded in by `fetcher` and `fetch_buffer` (what came, what was given out), and by `Consumer` (polls and
+rebalances); read by `Consumer.metrics` and `measurements`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ottla.client.core.stats import Figures, Stat, Window, summed, timed
+
+
+class FetchStats:
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._sizes = Stat(window)
+        self._topics: dict[str, tuple[Stat, Stat]] = {}
+
+    def _of(self, topic: str) -> tuple[Stat, Stat]:
+        """Records that were given out, and bytes as they came."""
+        stats = self._topics.get(topic)
+        if stats is None:
+            stats = self._topics[topic] = Stat(self._window), Stat(self._window)
+        return stats
+
+    def answered(self, size: int, now: float) -> None:
+        """A broker's answer, with so many bytes of records."""
+        self._sizes.record(size, now)
+
+    def came(self, topic: str, size: int, now: float) -> None:
+        """So many bytes of a topic's records, as brokers have them."""
+        self._of(topic)[1].record(size, now)
+
+    def given_out(self, topic: str, records: int, now: float) -> None:
+        self._of(topic)[0].record(records, now)
+
+    def figures(self, now: float) -> Figures:
+        sums: Figures = {
+            f"{name}-consumed-{kind}": 0.0 for name in ("records", "bytes") for kind in ("rate", "total")
+        }
+        for topic in self.by_topic(now).values():
+            for name in sums:
+                sums[name] += topic[name]
+        answers = self._sizes.frequency(now)
+        return {
+            **sums,
+            **timed("fetch-size", self._sizes, now),
+            "records-per-request-avg": sums["records-consumed-rate"] / answers if answers else math.nan,
+        }
+
+    def by_topic(self, now: float) -> dict[str, Figures]:
+        return {
+            name: {
+                **summed("records-consumed", records, now),
+                **summed("bytes-consumed", sizes, now),
+                **timed("fetch-size", sizes, now),
+            }
+            for name, (records, sizes) in list(self._topics.items())
+        }
+
+
+class PollStats:
+    """Whether the application keeps up, and how its group does."""
+
+    def __init__(self, window: Window) -> None:
+        self._between_ms = Stat(window)
+        self._idle = Stat(window)
+        self._rebalances_ms = Stat(window)
+        self._began = -math.inf
+        self._ended = -math.inf
+        self._rebalance_began = math.inf
+
+    def poll_begins(self, now: float) -> None:
+        if self._began > -math.inf:
+            self._between_ms.record((now - self._began) * 1000, now)
+        self._began = now
+
+    def poll_ends(self, now: float) -> None:
+        """Idle is the time in `poll`, out of that since the end of the last one (KIP-517)."""
+        if self._ended > -math.inf and now > self._ended:
+            self._idle.record((now - self._began) / (now - self._ended), now)
+        self._ended = now
+
+    def rebalance_begins(self, now: float) -> None:
+        self._rebalance_began = min(self._rebalance_began, now)
+
+    def rebalance_ends(self, now: float) -> None:
+        self._rebalances_ms.record((now - min(self._rebalance_began, now)) * 1000, now)
+        self._rebalance_began = math.inf
+
+    def figures(self, now: float) -> Figures:
+        return {
+            **timed("time-between-poll", self._between_ms, now),
+            "last-poll-seconds-ago": now - self._began if self._began > -math.inf else -1.0,
+            "poll-idle-ratio-avg": self._idle.average(now),
+        }
+
+    def group_figures(self, now: float) -> Figures:
+        stat = self._rebalances_ms
+        return {
+            **timed("rebalance-latency", stat, now),
+            "rebalance-latency-total": stat.total,
+            "rebalance-total": stat.count,
+            "rebalance-rate-per-hour": stat.frequency(now) * 3600,
+            "last-rebalance-seconds-ago": now - stat.last if stat.count else -1.0,
+        }

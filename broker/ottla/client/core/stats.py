@@ -1,0 +1,105 @@
+"""Figures over time: totals, and rates, averages and maxima over the last while, as Kafka's clients keep them.
+
+Recorded in by the cores and the network, once a batch or a request and never once a record; read when somebody
+asks. As in Kafka, `samples` windows of `window_s` are kept (metrics.num.samples, metrics.sample.window.ms): a
+rate is over what lies in them, and over all of them but one at least, so that it does not start high. Nothing
+here reads a clock. Another thread may read: what it sees is replaced, never changed in its length.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Window(NamedTuple):
+    window_s: float = 30.0
+    samples: int = 2
+
+
+class _Sample:
+    __slots__ = ("began", "count", "last", "most", "total")
+
+    def __init__(self, now: float) -> None:
+        self.began = self.last = now
+        self.count = 0
+        self.total = 0.0
+        self.most = -math.inf
+
+
+class Stat:
+    """One figure. What was never recorded is not a number, but for totals and rates."""
+
+    __slots__ = ("_ends", "_samples", "_window", "count", "last", "total")
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._samples: list[_Sample] = []
+        self._ends = -math.inf
+        """When the current window is over."""
+        self.count = 0
+        """Of what happened so far."""
+        self.total = 0.0
+        """The sum of the values so far."""
+        self.last = -math.inf
+        """When something was recorded last."""
+
+    def record(self, value: float, now: float, count: int = 1) -> None:
+        """`count`: how many things the value is the sum of."""
+        if now >= self._ends:
+            self._samples = [*self._samples[-self._window.samples :], _Sample(now)]
+            self._ends = now + self._window.window_s
+        sample = self._samples[-1]
+        sample.last = self.last = now
+        sample.count += count
+        sample.total += value
+        if value > sample.most:
+            sample.most = value
+        self.count += count
+        self.total += value
+
+    def _recent(self, now: float) -> list[_Sample]:
+        oldest = now - self._window.samples * self._window.window_s
+        return [sample for sample in self._samples if sample.last > oldest]
+
+    def average(self, now: float) -> float:
+        recent = self._recent(now)
+        count = sum(sample.count for sample in recent)
+        return sum(sample.total for sample in recent) / count if count else math.nan
+
+    def maximum(self, now: float) -> float:
+        return max((sample.most for sample in self._recent(now)), default=math.nan)
+
+    def rate(self, now: float) -> float:
+        """The values' sum a second."""
+        recent = self._recent(now)
+        return sum(sample.total for sample in recent) / self._elapsed_s(recent, now)
+
+    def frequency(self, now: float) -> float:
+        """How many a second."""
+        recent = self._recent(now)
+        return sum(sample.count for sample in recent) / self._elapsed_s(recent, now)
+
+    def _elapsed_s(self, recent: list[_Sample], now: float) -> float:
+        window_s, least = self._window.window_s, self._window.samples - 1
+        elapsed_s = now - recent[0].began if recent else 0.0
+        full = int(elapsed_s / window_s)
+        return max(elapsed_s + max(least - full, 0) * window_s, 0.001)
+
+
+Figures = dict[str, float]
+
+
+def timed(name: str, stat: Stat, now: float) -> Figures:
+    """`name`-avg and -max."""
+    return {f"{name}-avg": stat.average(now), f"{name}-max": stat.maximum(now)}
+
+
+def happened(name: str, stat: Stat, now: float) -> Figures:
+    """`name`-rate and -total, of how often."""
+    return {f"{name}-rate": stat.frequency(now), f"{name}-total": stat.count}
+
+
+def summed(name: str, stat: Stat, now: float) -> Figures:
+    """`name`-rate and -total, of the values."""
+    return {f"{name}-rate": stat.rate(now), f"{name}-total": stat.total}
