@@ -1,9 +1,10 @@
 """Records exchanged with Kafka's own client, both ways, in every codec and every message format.
 
-Both clients write into the same topics, on Ottla and on Apache Kafka 3.9.1, and both read all of it: they must
-find the same, which is what was sent, at the offsets that the writers were told. Apache Kafka stores formats 0
-and 1 (as its 2.8 did, with inter.broker.protocol.version=2.8) for topics with such a message.format.version;
-neither client writes them any more, so that the broker converts what comes in, and both have to read them.
+Both clients write into the same topics, on Ottla and on Apache Kafka 3.9.1, and both read all of it: they
+must find the same, which is what was sent, at the offsets that the writers were told. Apache Kafka stores
+formats 0 and 1 (as its 2.8 did, with inter.broker.protocol.version=2.8) for topics with such a
+message.format.version; neither client writes them any more, so that the broker converts what comes in, and
+both have to read them.
 """
 
 from __future__ import annotations
@@ -237,7 +238,9 @@ def test_a_topic_whose_format_was_raised_is_read_from_any_offset(ports: dict[str
 
     async def fill_and_read() -> None:
         for magic, version in FORMATS.items():
-            entry = ConfigEntry("message.format.version", version, incremental_operation=AlterConfigOpType.SET)
+            entry = ConfigEntry(
+                "message.format.version", version, incremental_operation=AlterConfigOpType.SET
+            )
             resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
             for altered in admin.incremental_alter_configs([resource]).values():
                 altered.result(60)

@@ -395,7 +395,9 @@ def test_two_members_share_alike(told: Tell, strategy: str) -> None:
         if strategy == "cooperative-sticky":
             # Which two the first one keeps is anybody's choice: it is told of the others.
             moved = sorted(halves[1])
-            stage.notes["first"] = [(what, "moved" if them == moved else len(them)) for what, them in first.told]
+            stage.notes["first"] = [
+                (what, "moved" if them == moved else len(them)) for what, them in first.told
+            ]
             stage.notes["second"] = [(what, len(them)) for what, them in second.told]
         else:
             stage.notes["first"], stage.notes["second"] = first.told, second.told

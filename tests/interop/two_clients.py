@@ -275,10 +275,9 @@ class TheirProducer:
         def on_delivery(error: Any, message: Any) -> None:
             told.append((message.partition(), message.offset()) if error is None else what_went_wrong(error))
 
-        given: dict[str, Any] = {"on_delivery": on_delivery}
-        for name, theirs in (("partition", "partition"), ("timestamp_ms", "timestamp"), ("headers", "headers")):
-            if name in more:
-                given[theirs] = more[name]
+        names = {"timestamp_ms": "timestamp"}
+        given: dict[str, Any] = {names.get(name, name): value for name, value in more.items()}
+        given["on_delivery"] = on_delivery
         try:
             self._producer.produce(topic, value, key, **given)
         except KafkaException as error:

@@ -11,9 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ottla.client.core.assigned import Assigned, Phase
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
+from ottla.client.core.consumer_stats import FetchStats
 from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetcher import Fetcher
 from ottla.client.core.positions import Positions
+from ottla.client.core.stats import Window
 from ottla.client.core.types import Outgoing, TopicPartition
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
@@ -60,7 +62,9 @@ class FetcherMachine(RuleBasedStateMachine):
         self.assigned = Assigned()
         self.positions = Positions(config, self.cluster, self.assigned, uniform)
         self.buffer = FetchBuffer(self.assigned, None)
-        self.fetcher = Fetcher(config, self.cluster, self.assigned, self.positions, uniform, self.buffer)
+        self.fetcher = Fetcher(
+            config, self.cluster, self.assigned, self.positions, uniform, self.buffer, FetchStats(Window())
+        )
         self.starts = dict.fromkeys(PLACES, 0)
         self.ends = dict.fromkeys(PLACES, 0)
         self.leaders = dict.fromkeys(PLACES, 0)

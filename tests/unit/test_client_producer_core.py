@@ -226,7 +226,7 @@ def test_a_batch_that_is_too_large_is_split_until_it_fits() -> None:
     world.max_records = 3
     world.settle()
     assert world.logs[0].values == values
-    assert world.sender.totals.splits >= 7
+    assert world.sender.stats.figures(0)["batch-split-total"] >= 7
 
 
 def test_a_record_that_is_refused_for_good_fails_alone() -> None:

@@ -22,6 +22,7 @@ from ottla.client.core.types import ConsumerRecord, GroupMetadata, TopicPartitio
 from ottla.client.errors import IllegalStateError
 from ottla.client.futures import resolve
 from ottla.client.loop_thread import LoopThread
+from ottla.client.metrics import Metric
 from ottla.client.rebalance_listener import Told
 
 T = TypeVar("T")
@@ -216,6 +217,13 @@ class Consumer:
     def lag(self, partition: tuple[str, int]) -> int | None:
         """How many records follow the position, as far as the last fetch told; None before one."""
         return self._soon(lambda: self._consumer.lag(partition))
+
+    def metrics(self) -> dict[str, float]:
+        return self._soon(self._consumer.metrics)
+
+    def measurements(self) -> list[Metric]:
+        """Also from other threads than the one that polls."""
+        return self._consumer.measurements()
 
     # --- commits, and offsets of logs ---
 

@@ -20,6 +20,7 @@ from ottla.client.core.types import GroupMetadata, Header, OffsetToCommit, Recor
 from ottla.client.deliveries import Callback, OnDelivery, complain
 from ottla.client.errors import BufferExhaustedError, IllegalStateError
 from ottla.client.loop_thread import LoopThread
+from ottla.client.metrics import Metric
 
 _INBOX_MAX: Final = 10_000
 """Records between the threads; buffer.memory bounds what is beyond."""
@@ -266,6 +267,9 @@ class Producer:
     def metrics(self) -> dict[str, float]:
         """Read from another thread: each figure is right, their sum may not be."""
         return self._producer.metrics()
+
+    def measurements(self) -> list[Metric]:
+        return self._producer.measurements()
 
     def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         if self._thread is None:

@@ -158,6 +158,7 @@ class Consumer(ConsumerOffsets):
             raise errors.IllegalStateError("another task polls this consumer")
         self._polling = True
         most = max_records or self.config.max_poll_records
+        self._poll_stats.poll_begins(self._now())
         try:
             if self._unread:
                 return self._unread.take()
@@ -175,6 +176,7 @@ class Consumer(ConsumerOffsets):
                     self._buffer.freed = False
                     driver.wake()
                 if taken:
+                    self._count(taken)
                     return self._interceptors.on_consume(taken) if self._interceptors else taken
                 if self._closing:
                     return {}
@@ -184,6 +186,12 @@ class Consumer(ConsumerOffsets):
                     return {}
         finally:
             self._polling = False
+            self._poll_stats.poll_ends(self._now())
+
+    def _count(self, taken: Records) -> None:
+        now = self._now()
+        for tp, records in taken.items():
+            self._fetch_stats.given_out(tp.topic, len(records), now)
 
     async def getone(self) -> ConsumerRecord:
         """The next record."""
@@ -222,6 +230,7 @@ class Consumer(ConsumerOffsets):
             member.polled(self._now())
 
     async def _prepare_to_join(self) -> None:
+        self._poll_stats.rebalance_begins(self._now())
         if self.config.enable_auto_commit and not self._member.lost:
             await self._commit_quietly(self._assigned.consumed())
         change = self._rebalancing.before()
@@ -246,6 +255,7 @@ class Consumer(ConsumerOffsets):
             return  # the next rebalance, or the end of the membership, has overtaken it
         self._member.joined = None
         self._rebalancing.settled(joined, change)
+        self._poll_stats.rebalance_ends(self._now())
         self._next_auto_commit = self._now() + self.config.auto_commit_interval_ms / 1000
         await self._listener.assigned(change.added)
         self._wake()

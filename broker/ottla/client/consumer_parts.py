@@ -16,6 +16,7 @@ from ottla.client.consumer_records import Unread, deserializing
 from ottla.client.core.assigned import Assigned, AssignedPartition
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
+from ottla.client.core.consumer_stats import FetchStats, PollStats
 from ottla.client.core.coordinator import Coordinator
 from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetcher import Fetcher
@@ -26,6 +27,8 @@ from ottla.client.core.rebalancing import Rebalancing
 from ottla.client.core.types import ConsumerRecord, Outgoing, TopicPartition
 from ottla.client.driver import Driver
 from ottla.client.interceptors import ConsumerInterceptors
+from ottla.client.measurements import of_consumer
+from ottla.client.metrics import Metric, Reporting, of_client
 from ottla.client.network import Network
 from ottla.client.rebalance_listener import Listener
 
@@ -77,9 +80,17 @@ class ConsumerParts:
         self._cluster.want(())
         self._assigned = Assigned()
         self._positions = Positions(config, self._cluster, self._assigned, self._uniform)
+        self._fetch_stats = FetchStats(config.window)
+        self._poll_stats = PollStats(config.window)
         self._buffer = FetchBuffer(self._assigned, deserializing(config))
         self._fetcher = Fetcher(
-            config, self._cluster, self._assigned, self._positions, self._uniform, self._buffer
+            config,
+            self._cluster,
+            self._assigned,
+            self._positions,
+            self._uniform,
+            self._buffer,
+            self._fetch_stats,
         )
         self._coordinator = Coordinator(config, self._cluster, self._uniform)
         self._rebalancing = Rebalancing(config, self._cluster, self._assigned)
@@ -88,6 +99,9 @@ class ConsumerParts:
         if config.group_id is not None:
             self._rebalancing.member = self._member
         self._interceptors: ConsumerInterceptors[Records] = ConsumerInterceptors(config.interceptors)
+        self._reporting = Reporting(
+            config.client_id, config.metric_reporters, config.window.window_s, self.measurements
+        )
         self._listener = Listener()
         self._unread = Unread()
         self._problems: list[Exception] = []
@@ -108,14 +122,43 @@ class ConsumerParts:
         self._driver = Driver(self._cluster, self._network, request_timeout_s=timeout_s)
         cores = (self._coordinator, self._member, self._offsets, self._positions, self._fetcher, self._bell)
         self._driver.start(cores)
+        self._reporting.start()
 
     async def _shut(self) -> None:
         if self._network is not None and self._driver is not None:
+            self._reporting.stop()
             for outgoing in self._fetcher.close():
                 self._network.send(outgoing, lambda response: None)
             self._driver.stop()
             await self._network.close()
         self._interceptors.close()
+
+    # --- figures ---
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the whole consumer by Kafka's names: totals since `start`; rates, averages and maxima
+        over metrics.num.samples × metrics.sample.window.ms."""
+        return of_client(self.measurements())
+
+    def measurements(self) -> list[Metric]:
+        """All figures, also those of each topic, partition and broker; none before `start`."""
+        network = self._network
+        if network is None:
+            return []
+        return list(
+            of_consumer(
+                self._assigned,
+                self._fetcher.lags,
+                self._fetch_stats,
+                self._poll_stats,
+                network,
+                self._cluster,
+                network.now(),
+                in_group=self.config.group_id is not None,
+            )
+        )
+
+    # --- the shell ---
 
     def _wake(self) -> None:
         if self._driver is not None:

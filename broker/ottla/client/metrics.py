@@ -1,7 +1,7 @@
 """A client's figures, for whoever wants to see them: at any time, or as they change, or in Prometheus.
 
     producer.metrics()["record-send-rate"]              # the whole client's, by Kafka's names
-    producer.measurements()                             # with their groups, and by topic, partition and broker
+    producer.measurements()                             # also by topic, partition and broker
     Producer(metric_reporters=[MyReporter()], …)        # told every metrics.sample.window.ms, and at the end
     prometheus_client.REGISTRY.register(PrometheusCollector(producer, consumer))
 
@@ -63,7 +63,7 @@ def of_client(metrics: Iterable[Metric]) -> Figures:
 
 
 class Reporting:
-    """Calls a client's reporters now and then. Use: `start` in the event loop, `stop` before the client ends."""
+    """Calls a client's reporters now and then. Use: `start` in the event loop, `stop` as the client ends."""
 
     def __init__(
         self, client_id: str, reporters: Iterable[Any], interval_s: float, measure: Callable[[], list[Metric]]

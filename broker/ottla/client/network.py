@@ -19,6 +19,7 @@ from ottla.client.connection import BrokerConnection, ConnectionLost, Unsupporte
 from ottla.client.core.backoff import Uniform, backoff_s
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ClientConfig
+from ottla.client.core.request_stats import RequestStats
 from ottla.client.core.types import ANY_NODE, Node, Outgoing
 from ottla.protocol.errors import KafkaError
 
@@ -88,6 +89,10 @@ class Network:
         ]
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self.stats = RequestStats(config.window)
+
+    def now(self) -> float:
+        return self._loop.time()
 
     # --- sending ---
 
@@ -119,6 +124,11 @@ class Network:
         if peer is None or peer.connection is None or not peer.open:
             return None
         return peer.connection.version_of(api_key)
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return sum(peer.open for peer in list(self._peers.values()))
 
     def send(self, outgoing: Outgoing, answered: Answered) -> None:
         """Send a request, once there is a connection; `answered` gets what comes of it."""
@@ -154,11 +164,12 @@ class Network:
                 self._loop.call_soon(answered, None)
                 return
             peer.in_flight += 1
+            self.stats.sent(peer.node.id, peer.used_at)
             connection.send(
                 message,
                 version,
                 timeout_s,
-                partial(self._arrived, peer, connection, answered),
+                partial(self._arrived, peer, connection, message.api_key, peer.used_at, answered),
                 keeps=outgoing.keeps,
             )
         except Exception as problem:
@@ -166,7 +177,15 @@ class Network:
                 peer.in_flight -= 1
             self._later(answered, problem)
 
-    def _arrived(self, peer: _Peer, connection: BrokerConnection, answered: Answered, response: Any) -> None:
+    def _arrived(
+        self,
+        peer: _Peer,
+        connection: BrokerConnection,
+        api_key: int,
+        sent_at: float,
+        answered: Answered,
+        response: Any,
+    ) -> None:
         peer.in_flight -= 1
         if isinstance(response, TimeoutError | ConnectionLost):
             # Kafka's clients give a connection up whose broker is silent: another one may be there by now.
@@ -176,12 +195,15 @@ class Network:
                 self._lost(peer, connection)
         else:
             throttle_ms = getattr(response, "throttle_time_ms", 0)
+            now = self._loop.time()
             if throttle_ms > 0:
-                peer.throttled_until = self._loop.time() + throttle_ms / 1000
+                peer.throttled_until = now + throttle_ms / 1000
+            self.stats.answered(peer.node.id, api_key, now - sent_at, throttle_ms, now)
         answered(response)
 
     def _lost(self, peer: _Peer, connection: BrokerConnection) -> None:
         log.info("lost the connection to %s", _name(peer.node))
+        self.stats.closed.record(1, self._loop.time())
         peer.connection = None
         connection.abort()
         peer.not_before = self._loop.time() + self._reconnect_backoff_s(peer)
@@ -275,6 +297,7 @@ class Network:
             peer.failures = peer.setup_failures = 0
             peer.refused = None
             peer.used_at = self._loop.time()
+            self.stats.opened.record(1, peer.used_at)
             self._watch_idle()
             waiting, peer.waiting = peer.waiting, []
             for outgoing, answered, deadline in waiting:
@@ -323,6 +346,7 @@ class Network:
             if peer.connection is not None and not peer.in_flight and peer.used_at <= latest:
                 peer.connection.close()
                 peer.connection = None
+                self.stats.closed.record(1, self._loop.time())
         if any(peer.connection for peer in self._peers.values()):
             self._watch_idle()
 

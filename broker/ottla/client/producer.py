@@ -36,6 +36,8 @@ from ottla.client.errors import (
 )
 from ottla.client.futures import resolve
 from ottla.client.interceptors import ProducerInterceptors
+from ottla.client.measurements import of_producer
+from ottla.client.metrics import Metric, Reporting, of_client
 from ottla.client.producer_parts import Engine
 from ottla.client.producer_transactions import ProducerTransactions
 from ottla.client.serialization import SchemaNeeded, serializing
@@ -53,6 +55,12 @@ class Producer(ProducerTransactions):
         self._value_serializer = serializing(self.config.value_serializer)
         self._interceptors: ProducerInterceptors[ProducerRecord] = ProducerInterceptors(
             self.config.interceptors
+        )
+        self._reporting = Reporting(
+            self.config.client_id,
+            self.config.metric_reporters,
+            self.config.window.window_s,
+            self.measurements,
         )
         self._plain = not (self._key_serializer or self._value_serializer or self._interceptors)
         self._stopping = False
@@ -73,6 +81,7 @@ class Producer(ProducerTransactions):
         self._room_lock = asyncio.Lock()
         self._stopping = False
         engine.driver.start([engine.sender])
+        self._reporting.start()
         if self._transactional:
             transactions = engine.transactions
             assert transactions is not None
@@ -102,6 +111,7 @@ class Producer(ProducerTransactions):
         except (TimeoutError, ClientError) as problem:
             log.warning("stopped before all was delivered: %s", problem or "timeout_s is over")
         finally:
+            self._reporting.stop()
             engine.driver.stop()
             error = IllegalStateError("the producer was stopped before the record was delivered")
             engine.sender.give_up_all(error, also_on_wire=True)
@@ -353,15 +363,17 @@ class Producer(ProducerTransactions):
         return count
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's names of metrics, without their rates: totals since `start`."""
-        engine = self._running()
-        accumulator, sender = engine.accumulator, engine.sender
-        return {
-            "buffer-total-bytes": accumulator.memory,
-            "buffer-available-bytes": accumulator.memory - accumulator.used_bytes,
-            "requests-in-flight": sender.requests_in_flight,
-            **sender.totals.as_metrics(),
-        }
+        """Figures of the whole producer by Kafka's names: totals since `start`; rates, averages and maxima
+        over metrics.num.samples × metrics.sample.window.ms."""
+        return of_client(self.measurements())
+
+    def measurements(self) -> list[Metric]:
+        """All figures, also those of each topic and broker; none while the producer is not started."""
+        engine = self._engine
+        if engine is None:
+            return []
+        now = engine.loop.time()
+        return list(of_producer(engine.accumulator, engine.sender, engine.network, engine.cluster, now))
 
 
 def _bytes(what: str, given: object) -> bytes:

@@ -81,6 +81,7 @@ class Batch:
         "attempts",
         "backoff_until",
         "base_sequence",
+        "compression_ratio",
         "created_at",
         "data",
         "done",
@@ -106,6 +107,8 @@ class Batch:
         self.size = BATCH_OVERHEAD
         """Bytes before compression, at most."""
         self.data: bytearray | None = None
+        self.compression_ratio = 1.0
+        """Of its encoded records to what they were before; 1 without compression."""
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
         self.base_sequence = NO_SEQUENCE
@@ -138,7 +141,9 @@ class Batch:
         """The batch's bytes; made once, until it is stamped anew."""
         data = self.data
         if data is None:
-            data = self.data = _encoded(self.records, codec, level, transactional)
+            data, plain_bytes = _encoded(self.records, codec, level, transactional)
+            self.data = data
+            self.compression_ratio = (len(data) - RECORD_BATCH_OVERHEAD) / plain_bytes
             _PRODUCER.pack_into(data, _PRODUCER_AT, self.producer_id, self.epoch, self.base_sequence)
             _CRC.pack_into(data, _CRC_AT, crc32c(memoryview(data)[CRC_START:]))
         return data
@@ -180,7 +185,10 @@ def record_size(record: Entry) -> int:
     return size + (SMALL_OVERHEAD if size < SMALL_RECORD else LARGE_OVERHEAD)
 
 
-def _encoded(records: list[Entry], codec: Codec, level: int | None, transactional: bool) -> bytearray:
+def _encoded(
+    records: list[Entry], codec: Codec, level: int | None, transactional: bool
+) -> tuple[bytearray, int]:
+    """The batch, and how many bytes its records took before compression."""
     varint = _VARINT
     base_timestamp = max_timestamp = last_timestamp = records[0][0]
     # The head is filled in at the end, so that nothing is copied twice.
@@ -209,8 +217,11 @@ def _encoded(records: list[Entry], codec: Codec, level: int | None, transactiona
             add((varint[size], begin, place, key_length, key, value_length, value, tail))
     if codec is Codec.NONE:
         data = bytearray().join(parts)
+        plain_bytes = len(data) - RECORD_BATCH_OVERHEAD
     else:
-        data = bytearray(RECORD_BATCH_OVERHEAD) + compress(codec, b"".join(parts), level)
+        plain = b"".join(parts)
+        plain_bytes = len(plain)
+        data = bytearray(RECORD_BATCH_OVERHEAD) + compress(codec, plain, level)
     _HEAD.pack_into(
         data,
         0,
@@ -228,7 +239,7 @@ def _encoded(records: list[Entry], codec: Codec, level: int | None, transactiona
         NO_SEQUENCE,
         len(records),
     )
-    return data
+    return data, plain_bytes
 
 
 def _headers(headers: Sequence[Header]) -> bytes:

@@ -93,7 +93,8 @@ class Cluster:
         """Wanted, and never asked for."""
         self._asked: frozenset[str] | None = None
         """The topics of the request on its way; empty for all that is wanted."""
-        self._refreshed_at = -math.inf
+        self.refreshed_at = -math.inf
+        """When metadata came last."""
         self._not_before = -math.inf
         self._failures = 0
         self._unchanged = 0
@@ -195,17 +196,17 @@ class Cluster:
         """When `request` will have something to ask, if nothing happens before."""
         if self._asked is not None:
             return math.inf
-        due = now if self._stale or self._new else self._refreshed_at + self._max_age_s
+        due = now if self._stale or self._new else self.refreshed_at + self._max_age_s
         return max(due, self._not_before)
 
     def request(self, now: float) -> m.MetadataRequest | None:
         """What to ask now, if anything; it has to be followed by `take` or `failed`."""
         if self._asked is not None or now < self.next_time(now):
             return None
-        if now >= self._refreshed_at + self._max_age_s:
+        if now >= self.refreshed_at + self._max_age_s:
             self._unchanged = 0
         self._let_idle_topics_go(now)
-        partial = self._new and not self._stale and now < self._refreshed_at + self._max_age_s
+        partial = self._new and not self._stale and now < self.refreshed_at + self._max_age_s
         names = frozenset(self._new) if partial else frozenset()
         self._asked = names
         self._new.clear()
@@ -243,7 +244,7 @@ class Cluster:
         self._failures = 0
         if not partial:
             self._stale = False
-            self._refreshed_at = now
+            self.refreshed_at = now
         changed = self._take_brokers(response)
         for topic in response.topics:
             changed |= self._take_topic(topic)

@@ -27,6 +27,7 @@ from ottla.client.core.settings import (
     text,
 )
 from ottla.client.core.settings import ConfigError as ConfigError
+from ottla.client.core.stats import Window
 from ottla.protocol.compression import CODEC_BY_NAME, DEFAULT_LEVEL, Codec
 from ottla.security.clients import ClientSecurity
 from ottla.security.stores import StoreProblem
@@ -58,6 +59,10 @@ class ClientConfig(Settings):
     metadata_max_age_ms: int = setting(300_000, _milliseconds)
     metadata_recovery_strategy: str = setting("none", one_of("none", "rebootstrap"))
     default_api_timeout_ms: int = setting(60_000, integer())
+    metric_reporters: tuple[Any, ...] = setting((), items)
+    """Objects that are a `metrics.MetricsReporter`; the names of Java classes do nothing here."""
+    metrics_num_samples: int = setting(2, _positive)
+    metrics_sample_window_ms: int = setting(30_000, _positive)
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers:
@@ -67,6 +72,11 @@ class ClientConfig(Settings):
     def retry_pause_s(self, attempt: int, uniform: Uniform) -> float:
         """Seconds to wait after failure number `attempt`, counted from 0."""
         return backoff_s(attempt, self.retry_backoff_ms, self.retry_backoff_max_ms, uniform)
+
+    @property
+    def window(self) -> Window:
+        """Over which figures are taken."""
+        return Window(self.metrics_sample_window_ms / 1000, self.metrics_num_samples)
 
     def security(self) -> ClientSecurity | None:
         """How connections are secured; None for PLAINTEXT. Raises ConfigError."""

@@ -160,7 +160,7 @@ class PartitionData:
             self._aborting.discard(producer_id)
 
     def _old_messages(self) -> list[ConsumerRecord] | None:
-        """All that is here of a format from before 0.11, at once; these messages have checksums of their own."""
+        """All that is here of a format from before 0.11, at once; its messages have their own checksums."""
         topic, partition = self._tp
         at, wanted = self._at, self.next_offset
         data = self._data[at : self._end_of_old_messages()]

@@ -18,6 +18,7 @@ from ottla.client.core.assigned import Assigned, AssignedPartition, Phase
 from ottla.client.core.backoff import Uniform
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
+from ottla.client.core.consumer_stats import FetchStats
 from ottla.client.core.decoding import PartitionData, last_batch
 from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetch_sessions import FetchSession, Wanted
@@ -69,6 +70,7 @@ class Fetcher:
         positions: Positions,
         uniform: Uniform,
         buffer: FetchBuffer,
+        stats: FetchStats,
     ) -> None:
         self._config = config
         self._cluster = cluster
@@ -76,6 +78,7 @@ class Fetcher:
         self._positions = positions
         self._uniform = uniform
         self._buffer = buffer
+        self._stats = stats
         self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
         self._on_its_way: dict[int, _Request] = {}
         self._not_before: dict[int, float] = {}
@@ -182,12 +185,16 @@ class Fetcher:
         self._failures.pop(tag, None)
         self._not_before.pop(tag, None)
         nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+        size = 0
         for topic in response.responses:
             name = session.name(topic)
             for row in topic.partitions:
                 asked = request.asked.get(TopicPartition(name or "", row.partition_index))
                 if asked is not None:
                     self._take_answer(*asked, row, nodes, tag, now)
+                size += len(row.records or b"")
+        if size:
+            self._stats.answered(size, now)
 
     def _take_answer(
         self,
@@ -225,6 +232,7 @@ class Fetcher:
         aborted = (row.aborted_transactions or ()) if self._config.isolation else None
         found = PartitionData(tp, view, offset, check_crcs=self._config.check_crcs, aborted=aborted)
         self._buffer.add(state, found, len(view))
+        self._stats.came(tp.topic, len(view), now)
         state.fetch_offset = last.next_offset
 
     def _failed(

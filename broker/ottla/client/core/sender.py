@@ -22,6 +22,7 @@ from ottla.client.core.backoff import Uniform
 from ottla.client.core.batches import Batch
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
+from ottla.client.core.producer_stats import ProducerStats
 from ottla.client.core.queues import Outcome, PartitionQueue
 from ottla.client.core.sequences import Sequence
 from ottla.client.core.transactions import Transactions
@@ -52,29 +53,6 @@ class _Sent(NamedTuple):
 
     node_id: int
     batches: dict[tuple[str, int], Batch]
-
-
-class Totals:
-    """What was sent so far."""
-
-    __slots__ = ("batches", "bytes", "errors", "records", "requests", "retries", "splits")
-
-    def __init__(self) -> None:
-        self.requests = self.batches = self.bytes = self.records = self.retries = self.errors = (
-            self.splits
-        ) = 0
-
-    def as_metrics(self) -> dict[str, float]:
-        return {
-            "request-total": self.requests,
-            "record-send-total": self.records,
-            "byte-total": self.bytes,
-            "record-retry-total": self.retries,
-            "record-error-total": self.errors,
-            "batch-split-total": self.splits,
-            "batch-size-avg": self.bytes / self.batches if self.batches else 0.0,
-            "records-per-request-avg": self.records / self.requests if self.requests else 0.0,
-        }
 
 
 class Sender:
@@ -108,7 +86,7 @@ class Sender:
         self._compression = config.codec, config.compression_level
         self._transactional_id = config.transactional_id
         self._availability_s = config.partitioner_availability_timeout_ms / 1000
-        self.totals = Totals()
+        self.stats = ProducerStats(config.window)
         self._in_flight: dict[int, int] = defaultdict(int)
         self._unready_since: dict[int, float] = {}
         self._unresolved: set[Sequence] = set()
@@ -197,7 +175,7 @@ class Sender:
         self._unready_since.pop(node_id, None)
         while queues and self._in_flight[node_id] < self._in_flight_max:
             batches = self._drain(queues, now)
-            out.append(self._request(node_id, batches))
+            out.append(self._request(node_id, batches, now))
             # Those that have more: the next request takes from them again.
             queues = [
                 q for q in queues if q.batches and self._accumulator.ready_at(q) <= now and self._admits(q)
@@ -226,11 +204,8 @@ class Sender:
             batches.append(batch)
         return batches
 
-    def _request(self, node_id: int, batches: list[Batch]) -> Outgoing:
+    def _request(self, node_id: int, batches: list[Batch], now: float) -> Outgoing:
         self._in_flight[node_id] += 1
-        totals = self.totals
-        totals.requests += 1
-        totals.batches += len(batches)
         topics: dict[str, list[ProduceRequest.PartitionProduceData]] = {}
         for batch in batches:
             assert batch.data is not None
@@ -238,8 +213,8 @@ class Sender:
                 index=batch.tp.partition, records=memoryview(batch.data)
             )
             topics.setdefault(batch.tp.topic, []).append(part)
-            totals.records += batch.count
-            totals.bytes += len(batch.data)
+            self.stats.sent(batch, now)
+        self.stats.requested(sum(batch.count for batch in batches), now)
         request = ProduceRequest(
             transactional_id=self._transactional_id,
             acks=self._acks,
@@ -327,7 +302,7 @@ class Sender:
             queue.sequence.drop(batch)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
             log.info("%r is too large for the broker: it is split", batch)
-            self.totals.splits += 1
+            self.stats.was_split(now)
             self._accumulator.divide(queue, batch)
         elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._complete(batch, -1, -1)
@@ -338,7 +313,7 @@ class Sender:
                 batch.backoff_until = now  # there is somebody new to ask (KIP-951)
             else:
                 batch.backoff_until = now + self._pause_s(batch.attempts - 1, self._uniform)
-            self.totals.retries += batch.count
+            self.stats.retried(batch, now)
             self._accumulator.put_back(queue, batch)
         else:
             self._fail(queue, batch, self._error(batch, code, message), answer)
@@ -394,7 +369,7 @@ class Sender:
     def _end(
         self, batch: Batch, error: BaseException, faults: dict[int, BaseException] | None = None
     ) -> None:
-        self.totals.errors += batch.count
+        self.stats.failed(batch, self._now)
         self._accumulator.finish(Outcome(batch, -1, -1, error, faults))
 
     # --- what took too long ---

@@ -1,9 +1,9 @@
-"""Figures over time: totals, and rates, averages and maxima over the last while, as Kafka's clients keep them.
+"""Figures over time: totals, and rates, averages and maxima of the last while, as Kafka's clients keep them.
 
-Recorded in by the cores and the network, once a batch or a request and never once a record; read when somebody
-asks. As in Kafka, `samples` windows of `window_s` are kept (metrics.num.samples, metrics.sample.window.ms): a
-rate is over what lies in them, and over all of them but one at least, so that it does not start high. Nothing
-here reads a clock. Another thread may read: what it sees is replaced, never changed in its length.
+Recorded in by the cores and the network, once a batch or a request and never once a record; read when
+somebody asks. As in Kafka, `samples` windows of `window_s` are kept (metrics.num.samples,
+metrics.sample.window.ms): a rate is over what lies in them, and over all of them but one at least, so that it
+does not start high. Nothing here reads a clock. Another thread may read: lists are replaced, never changed.
 """
 
 from __future__ import annotations

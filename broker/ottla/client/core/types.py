@@ -84,7 +84,7 @@ class ConsumerRecord(NamedTuple):
     offset: int
     timestamp_ms: int
     timestamp_type: int
-    """0 for CreateTime, 1 for LogAppendTime (KIP-32), -1 for a message of format 0, which has no timestamp."""
+    """0 for CreateTime, 1 for LogAppendTime (KIP-32), -1 for a message of format 0, which has none."""
     key: Any
     value: Any
     headers: Sequence[Header] = ()

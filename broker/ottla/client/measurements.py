@@ -1,0 +1,114 @@
+"""All figures of a producer or a consumer, put together from what its parts have counted.
+
+Called by `Producer` and `Consumer`, also from other threads than the event loop's. Names and groups are those
+of Kafka's Java client; what it tells of its buffer pool, its selector and its threads is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ottla.client.core.accumulator import Accumulator
+from ottla.client.core.assigned import Assigned
+from ottla.client.core.cluster import Cluster
+from ottla.client.core.consumer_stats import FetchStats, PollStats
+from ottla.client.core.request_stats import RequestStats
+from ottla.client.core.sender import Sender
+from ottla.client.core.stats import Figures, happened, timed
+from ottla.client.core.types import TopicPartition
+from ottla.client.metrics import Metric, of_group
+from ottla.client.network import Network
+from ottla.protocol import messages as m
+
+
+def of_network(kind: str, network: Network, cluster: Cluster, now: float) -> Iterator[Metric]:
+    """What every client has; `kind` is producer, consumer or admin."""
+    figures = {
+        "connection-count": network.connections,
+        **network.stats.figures(now),
+        "metadata-age": now - cluster.refreshed_at if cluster.refreshed_at > -math.inf else math.nan,
+    }
+    yield from of_group(f"{kind}-metrics", figures)
+    for node, of_node in network.stats.by_node(now).items():
+        yield from of_group(f"{kind}-node-metrics", of_node, node_id=node)
+
+
+def of_producer(
+    accumulator: Accumulator, sender: Sender, network: Network, cluster: Cluster, now: float
+) -> Iterator[Metric]:
+    yield from of_network("producer", network, cluster, now)
+    produce = m.ProduceRequest.api_key
+    figures = {
+        "buffer-total-bytes": accumulator.memory,
+        "buffer-available-bytes": accumulator.memory - accumulator.used_bytes,
+        "requests-in-flight": sender.requests_in_flight,
+        **sender.stats.figures(now),
+        **timed("request-latency", network.stats.of(produce), now),
+        **timed("produce-throttle-time", network.stats.throttled(produce), now),
+    }
+    yield from of_group("producer-metrics", figures)
+    for topic, of_topic in sender.stats.by_topic(now).items():
+        yield from of_group("producer-topic-metrics", of_topic, topic=topic)
+
+
+def of_consumer(
+    assigned: Assigned,
+    lags: dict[TopicPartition, int],
+    fetches: FetchStats,
+    polls: PollStats,
+    network: Network,
+    cluster: Cluster,
+    now: float,
+    *,
+    in_group: bool,
+) -> Iterator[Metric]:
+    yield from of_network("consumer", network, cluster, now)
+    yield from of_group("consumer-metrics", polls.figures(now))
+    stats = network.stats
+    fetch = m.FetchRequest.api_key
+    states = [state for tp in assigned.partitions if (state := assigned.get(tp)) is not None]
+    leads = {
+        state.tp: state.position - state.log_start_offset
+        for state in states
+        if state.position >= 0 and state.log_start_offset >= 0
+    }
+    group = "consumer-fetch-manager-metrics"
+    figures = {
+        **fetches.figures(now),
+        **timed("fetch-latency", stats.of(fetch), now),
+        **happened("fetch", stats.of(fetch), now),
+        **timed("fetch-throttle-time", stats.throttled(fetch), now),
+        "records-lag-max": max(lags.values(), default=math.nan),
+        "records-lead-min": min(leads.values(), default=math.nan),
+    }
+    yield from of_group(group, figures)
+    for topic, of_topic in fetches.by_topic(now).items():
+        yield from of_group(group, of_topic, topic=topic)
+    for state in states:
+        tp = state.tp
+        of_partition = {
+            "records-lag": lags.get(tp, math.nan),
+            "records-lead": leads.get(tp, math.nan),
+            "preferred-read-replica": state.preferred,
+        }
+        yield from of_group(group, of_partition, topic=tp.topic, partition=str(tp.partition))
+    if in_group:
+        figures = {**_of_member(stats, now), **polls.group_figures(now), "assigned-partitions": len(states)}
+        yield from of_group("consumer-coordinator-metrics", figures)
+
+
+def _of_member(stats: RequestStats, now: float) -> Figures:
+    join, sync = stats.of(m.JoinGroupRequest.api_key), stats.of(m.SyncGroupRequest.api_key)
+    beat, commit = stats.of(m.HeartbeatRequest.api_key), stats.of(m.OffsetCommitRequest.api_key)
+    return {
+        **timed("join-time", join, now),
+        **happened("join", join, now),
+        **timed("sync-time", sync, now),
+        **happened("sync", sync, now),
+        "heartbeat-response-time-max": beat.maximum(now),
+        **happened("heartbeat", beat, now),
+        "last-heartbeat-seconds-ago": now - beat.last if beat.count else -1.0,
+        **timed("commit-latency", commit, now),
+        **happened("commit", commit, now),
+    }
