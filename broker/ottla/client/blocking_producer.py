@@ -1,39 +1,45 @@
 """The producer for code without an event loop: the same names, from any thread. See `ottla.client.blocking`.
 
-Records wait in an inbox, which the loop's thread empties: handing one over takes no lock and wakes nobody as
-long as that thread is at work. Invariant: records of one thread keep their order.
+Records wait in an inbox, which the loop's thread takes over whole: it is woken once for all that comes while
+it is at work, and adds one record after the other without a task or a coroutine for each. Invariants: records
+of one thread keep their order; no more than INBOX_BYTES_MAX lie in the inbox, and as much again in the hands
+of the loop's thread, beside buffer.memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self, TypeAlias
 
 from ottla.client import producer as asynchronous
-from ottla.client.core.types import GroupMetadata, Header, OffsetToCommit, RecordMetadata, TopicPartition
+from ottla.client.core.accumulator import BEGUN
+from ottla.client.core.types import (
+    GroupMetadata,
+    Header,
+    OffsetToCommit,
+    ProducerRecord,
+    RecordMetadata,
+    TopicPartition,
+)
 from ottla.client.deliveries import Callback, OnDelivery, complain
+from ottla.client.delivery_futures import DeliveryFuture
 from ottla.client.errors import BufferExhaustedError, IllegalStateError
+from ottla.client.futures import resolve
 from ottla.client.loop_thread import LoopThread
 from ottla.client.metrics import Metric
 
-_INBOX_MAX: Final = 10_000
-"""Records between the threads; buffer.memory bounds what is beyond."""
+INBOX_BYTES_MAX: Final = 512 * 1024
+_INBOX_MAX: Final = 5_000
+"""Records, whose sizes serializers have yet to decide."""
 
-
-class _Given(NamedTuple):
-    sink: Any
-    topic: str
-    value: Any
-    key: Any
-    partition: int | None
-    timestamp_ms: int | None
-    headers: Sequence[Header]
+_Given: TypeAlias = tuple[Any, str, Any, Any, int | None, int | None, Sequence[Header]]
+"""Who waits for its outcome, and what `send` takes."""
 
 
 class Producer:
@@ -44,12 +50,16 @@ class Producer:
         self._producer = asynchronous.Producer(settings, **keywords)
         self.config = self._producer.config
         self._thread: LoopThread | None = None
-        self._inbox: deque[_Given | asyncio.Future[None]] = deque()
+        self._inbox: list[_Given | asyncio.Future[None]] = []
         """Futures are resolved when all that was before them is handed over."""
+        self._inbox_bytes = 0
         self._pumping = False
-        """What other threads see: whether somebody will look into the inbox."""
-        self._pump_task: asyncio.Task[None] | None = None
-        self._room = threading.Condition()
+        """Whether somebody will look into the inbox."""
+        self._lock = threading.Lock()
+        """Of these three."""
+        self._room = threading.Condition(self._lock)
+        self._outcomes = threading.Condition(threading.RLock())
+        """The lock of all futures."""
 
     def start(self) -> None:
         """Raises ClientError, where a transactional id cannot be had."""
@@ -103,8 +113,8 @@ class Producer:
         """Hand a record over; the future resolves to where it was written, or raises what went wrong, a
         record that cannot be sent at all included. Blocks while records are made faster than brokers take
         them. Raises BufferExhaustedError after max.block.ms, IllegalStateError."""
-        future: Future[RecordMetadata] = Future()
-        self._give(_Given(future, topic, value, key, partition, timestamp_ms, headers))
+        future = DeliveryFuture(self._outcomes)
+        self._give((future, topic, value, key, partition, timestamp_ms, headers))
         return future
 
     def send_and_wait(
@@ -137,72 +147,86 @@ class Producer:
     ) -> None:
         """As `send`, without a future: `on_delivery` is called in the producer's thread, which it must not
         block; a failure that nobody hears of is logged."""
-        told = Callback(complain if on_delivery is None else on_delivery)
-        self._give(_Given(told, topic, value, key, partition, timestamp_ms, headers))
+        told = Callback(partial(complain, topic) if on_delivery is None else on_delivery)
+        self._give((told, topic, value, key, partition, timestamp_ms, headers))
 
     def _give(self, given: _Given) -> None:
         thread = self._thread
         if thread is None:
             raise IllegalStateError("the producer is not started")
-        if len(self._inbox) >= _INBOX_MAX:
-            self._await_room()
-        self._inbox.append(given)
-        if not self._pumping:
-            self._pumping = True
-            thread.call_soon(self._begin_pump)
+        _, _, value, key, *_ = given
+        size = len(value) if value.__class__ is bytes else 0
+        if key.__class__ is bytes:
+            size += len(key)
+        with self._lock:
+            inbox = self._inbox
+            if inbox and (len(inbox) >= _INBOX_MAX or self._inbox_bytes + size > INBOX_BYTES_MAX):
+                self._await_room(size, thread)
+                inbox = self._inbox  # it has gone, and this is the next one
+            inbox.append(given)
+            self._inbox_bytes += size
+            if not self._pumping:
+                self._pumping = True
+                thread.call_soon(self._begin_pump)
 
-    def _await_room(self) -> None:
+    def _await_room(self, size: int, thread: LoopThread) -> None:
+        """With the lock held."""
         most_s = self.config.max_block_ms / 1000
-        if self._thread is not None and self._thread.here:
+        if thread.here:
             most_s = 0  # a callback: this thread is the one that makes room
-        with self._room:
-            if not self._room.wait_for(lambda: len(self._inbox) < _INBOX_MAX, most_s):
-                raise BufferExhaustedError(
-                    f"buffer.memory={self.config.buffer_memory}: in use for {most_s:g} s (max.block.ms)"
-                )
+
+        def fits() -> bool:
+            inbox = self._inbox
+            room = len(inbox) < _INBOX_MAX and self._inbox_bytes + size <= INBOX_BYTES_MAX
+            return room or not inbox
+
+        if not self._room.wait_for(fits, most_s):
+            raise BufferExhaustedError(
+                f"buffer.memory={self.config.buffer_memory}: in use for {most_s:g} s (max.block.ms)"
+            )
 
     def _begin_pump(self) -> None:
-        """In the loop's thread."""
-        if self._pump_task is None:
-            self._pumping = True
-            self._pump_task = asyncio.get_running_loop().create_task(self._pump())
+        """In the loop's thread, once for each time that `_pumping` becomes true."""
+        self._pump_task = asyncio.get_running_loop().create_task(self._pump())
 
     async def _handed_over(self) -> None:
         """Returns when all that was given so far is with the producer."""
         reached = asyncio.get_running_loop().create_future()
-        self._inbox.append(reached)
-        self._begin_pump()
+        with self._lock:
+            self._inbox.append(reached)
+            if not self._pumping:
+                self._pumping = True
+                self._begin_pump()
         await reached
 
     async def _pump(self) -> None:
-        """Hand over what lies in the inbox."""
-        inbox, hand_over = self._inbox, self._producer.hand_over
+        """Hand over what lies in the inbox, until it is empty."""
         while True:
-            try:
-                given = inbox.popleft()
-            except IndexError:
-                # In this order: whoever appends after the look into the inbox sees that nobody is at work.
-                self._pumping = False
-                if not inbox:
-                    self._pump_task = None
-                    break
-                self._pumping = True
-                continue
-            if isinstance(given, asyncio.Future):
-                if not given.done():
-                    given.set_result(None)
-                continue
-            try:
-                await hand_over(*given)
-            except Exception as error:  # whatever it is, it is about this record
-                given.sink.set_exception(error)
-            if len(inbox) == _INBOX_MAX // 2:
-                self._tell_of_room()
-        self._tell_of_room()
+            with self._lock:
+                taken, self._inbox = self._inbox, []
+                self._inbox_bytes = 0
+                if not taken:
+                    self._pumping = False
+                    return
+                self._room.notify_all()
+            await self._hand_over(taken)
 
-    def _tell_of_room(self) -> None:
-        with self._room:
-            self._room.notify_all()
+    async def _hand_over(self, taken: list[_Given | asyncio.Future[None]]) -> None:
+        producer = self._producer
+        add, plain = producer.add, producer.plain
+        for given in taken:
+            if isinstance(given, asyncio.Future):
+                resolve(given)
+                continue
+            try:
+                if plain:
+                    result = add(*given)
+                    if result > BEGUN:
+                        await producer.follow_up(result, *given)
+                else:
+                    await producer.send_prepared(given[0], ProducerRecord(*given[1:]))
+            except Exception as error:  # whatever it is, it is about this record
+                given[0].set_exception(error)
 
     # --- the rest, as the asynchronous one has it ---
 

@@ -7,7 +7,8 @@ futures of asyncio and of threads do; it is told once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from ottla.client.core.queues import Outcome
@@ -47,30 +48,49 @@ class Callback:
 class Intercepted:
     """What tells interceptors of an outcome, and then whoever waits for it."""
 
-    __slots__ = ("_interceptors", "_sink")
+    __slots__ = ("_interceptors", "_sink", "_told")
 
     def __init__(self, interceptors: ProducerInterceptors[ProducerRecord], sink: Any) -> None:
         self._interceptors = interceptors
         self._sink = sink
+        self._told = False
 
     def done(self) -> bool:
-        return False
+        return self._told
 
     def set_result(self, metadata: RecordMetadata) -> None:
+        self._told = True
         self._interceptors.on_acknowledgement(metadata, None)
         if self._sink is not None and not self._sink.done():
             self._sink.set_result(metadata)
 
     def set_exception(self, error: BaseException) -> None:
-        self._interceptors.on_acknowledgement(None, error)
+        self.refused(error)
         if self._sink is not None and not self._sink.done():
             self._sink.set_exception(error)
 
+    def refused(self, error: BaseException) -> None:
+        """Interceptors hear of it; whoever sent it is told otherwise."""
+        if not self._told:
+            self._told = True
+            self._interceptors.on_acknowledgement(None, error)
 
-def complain(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+
+@contextmanager
+def telling(sink: Any) -> Iterator[None]:
+    """Interceptors are told of an error that `send` itself raises, too."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(sink, Intercepted):
+            sink.refused(error)
+        raise
+
+
+def complain(topic: str, metadata: RecordMetadata | None, error: BaseException | None) -> None:
     """For records whose outcome nobody asked for: errors are not lost."""
     if error is not None:
-        log.error("a record was not delivered: %s", error)
+        log.error("a record for topic %s was not delivered: %s", topic, error)
 
 
 def settle(outcome: Outcome) -> None:

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ottla.client.core.accumulator import BATCH_FULL, BEGUN, NO_ROOM, WAITS
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.queues import Outcome
 from ottla.client.core.transactions import State
 from ottla.client.core.types import Header, ProducerRecord, RecordMetadata
-from ottla.client.deliveries import Callback, Intercepted, OnDelivery, complain, settle
+from ottla.client.deliveries import Callback, Intercepted, OnDelivery, complain, settle, telling
 from ottla.client.errors import (
     BufferExhaustedError,
     ClientError,
@@ -43,6 +43,9 @@ from ottla.client.producer_transactions import ProducerTransactions
 from ottla.client.serialization import SchemaNeeded, serializing
 
 log = logging.getLogger("ottla.client")
+
+_SCHEMAS_TRIED_MAX: Final = 3
+"""A key's, a value's, and one that has changed meanwhile."""
 
 
 class Producer(ProducerTransactions):
@@ -62,7 +65,7 @@ class Producer(ProducerTransactions):
             self.config.window.window_s,
             self.measurements,
         )
-        self._plain = not (self._key_serializer or self._value_serializer or self._interceptors)
+        self.plain = not (self._key_serializer or self._value_serializer or self._interceptors)
         self._stopping = False
         self._queueing = 0
         """How many senders wait for room: whoever comes later waits behind them."""
@@ -151,19 +154,16 @@ class Producer(ProducerTransactions):
         if engine is None:
             raise IllegalStateError("the producer is not started")
         future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=engine.loop)
-        # As `hand_over` does, whose call would cost a third of all that is done for a record here.
-        if self._queueing:
-            result = NO_ROOM
-        else:
-            try:
-                result = self._add(future, topic, value, key, partition, timestamp_ms, headers)
-            except SchemaNeeded as needed:
-                await asyncio.to_thread(needed.look_up)
-                await self.hand_over(future, topic, value, key, partition, timestamp_ms, headers)
-                return future
+        if not self.plain:
+            await self.send_prepared(
+                future, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            )
+            return future
+        result = NO_ROOM
+        if not self._queueing:
+            result = self.add(future, topic, value, key, partition, timestamp_ms, headers)
         if result > BEGUN:
-            add = partial(self._add, future, topic, value, key, partition, timestamp_ms, headers)
-            await self._follow_up(result, topic, add)
+            await self.follow_up(result, future, topic, value, key, partition, timestamp_ms, headers)
         return future
 
     async def send_and_wait(
@@ -195,44 +195,57 @@ class Producer(ProducerTransactions):
     ) -> None:
         """Hand a record over without waiting for anything; `on_delivery` is called when its outcome is known,
         and a failure that nobody hears of is logged. Raises BufferExhaustedError at once when buffer.memory
-        is in use: go on after `await flush()`, or use `send`."""
-        sink = Callback(complain if on_delivery is None else on_delivery)
-        if self._add(sink, topic, value, key, partition, timestamp_ms, headers) == NO_ROOM:
+        is in use: go on after `await flush()`, or use `send`; and SchemaNeeded for a schema that nobody has
+        looked up yet, which `send` does."""
+        sink: Any = Callback(partial(complain, topic) if on_delivery is None else on_delivery)
+        if self.plain:
+            self._add_now(sink, topic, value, key, partition, timestamp_ms, headers)
+            return
+        record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+        if self._interceptors:
+            record = self._interceptors.on_send(record)
+            sink = Intercepted(self._interceptors, sink)
+        with telling(sink):
+            self._add_now(sink, *self._serialized(record))
+
+    def _add_now(self, *record: Any) -> None:
+        if self.add(*record) == NO_ROOM:
             raise BufferExhaustedError(f"buffer.memory={self.config.buffer_memory}: all of it is in use")
 
-    async def hand_over(
-        self,
-        sink: Any,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Sequence[Header],
-    ) -> None:
-        """As `send`, with a future of any kind that is given (None: nobody wants to know)."""
-        result = NO_ROOM
-        if not self._queueing:
-            try:
-                result = self._add(sink, topic, value, key, partition, timestamp_ms, headers)
-            except SchemaNeeded as needed:
-                await asyncio.to_thread(needed.look_up)
-                result = self._add(sink, topic, value, key, partition, timestamp_ms, headers)
-        if result > BEGUN:
-            add = partial(self._add, sink, topic, value, key, partition, timestamp_ms, headers)
-            await self._follow_up(result, topic, add)
+    async def send_prepared(self, sink: Any, record: ProducerRecord) -> None:
+        """As `send`, with a future of any kind: through interceptors, once whatever comes, and serializers;
+        schemas are looked up meanwhile."""
+        if self._interceptors:
+            record = self._interceptors.on_send(record)
+            sink = Intercepted(self._interceptors, sink)
+        with telling(sink):
+            for _ in range(_SCHEMAS_TRIED_MAX):
+                try:
+                    record = self._serialized(record)
+                    break
+                except SchemaNeeded as needed:
+                    await asyncio.to_thread(needed.look_up)
+            else:
+                raise SerializationError(f"{record.topic}: its schemas are missing, again and again")
+            result = NO_ROOM if self._queueing else self.add(sink, *record)
+            if result > BEGUN:
+                await self.follow_up(result, sink, *record)
 
-    async def _follow_up(self, result: int, topic: str, add: Callable[[], int]) -> None:
-        """What the accumulator's answer asks of whoever sends."""
-        if result == BATCH_FULL:
-            await asyncio.sleep(0)  # it goes out while the next one fills
-        elif result == WAITS:
-            await self._hear_of(topic, self._running())
-        else:
-            assert result == NO_ROOM
-            await self._wait_for_room(add)
+    def _serialized(self, record: ProducerRecord) -> ProducerRecord:
+        """Raises SerializationError, SchemaNeeded."""
+        key, value = record.key, record.value
+        try:
+            if self._key_serializer is not None:
+                key = self._key_serializer(record.topic, key)
+            if self._value_serializer is not None:
+                value = self._value_serializer(record.topic, value)
+        except ClientError:
+            raise
+        except Exception as problem:
+            raise SerializationError(f"{record.topic}: {type(problem).__name__}: {problem}") from problem
+        return record._replace(key=key, value=value)
 
-    def _add(
+    def add(
         self,
         sink: Any,
         topic: str,
@@ -242,16 +255,14 @@ class Producer(ProducerTransactions):
         timestamp_ms: int | None,
         headers: Sequence[Header],
     ) -> int:
+        """Give a record, whose key and value are bytes, to the accumulator; what that says has to be followed
+        up. Raises ClientError."""
         engine = self._engine
         if engine is None or self._stopping:
             raise IllegalStateError("the producer is not started, or it is being stopped")
         if self._transactional:
             assert engine.transactions is not None
             engine.transactions.check_sending()
-        if not self._plain:
-            topic, value, key, partition, timestamp_ms, headers, sink = self._prepared(
-                sink, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
-            )
         if value.__class__ is not bytes and value is not None:
             value = _bytes("value", value)
         if key.__class__ is not bytes and key is not None:
@@ -265,22 +276,27 @@ class Producer(ProducerTransactions):
             engine.driver.wake()
         return result
 
-    def _prepared(self, sink: Any, record: ProducerRecord) -> tuple[Any, ...]:
-        """Through interceptors and serializers."""
-        if self._interceptors:
-            record = self._interceptors.on_send(record)
-            sink = Intercepted(self._interceptors, sink)
-        topic, value, key, partition, timestamp_ms, headers = record
-        try:
-            if self._key_serializer is not None:
-                key = self._key_serializer(topic, key)
-            if self._value_serializer is not None:
-                value = self._value_serializer(topic, value)
-        except ClientError:
-            raise
-        except Exception as problem:
-            raise SerializationError(f"{topic}: {type(problem).__name__}: {problem}") from problem
-        return topic, value, key, partition, timestamp_ms, headers, sink
+    async def follow_up(
+        self,
+        result: int,
+        sink: Any,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header],
+    ) -> None:
+        """What the accumulator's answer asks of whoever sends."""
+        if result == BATCH_FULL:
+            await asyncio.sleep(0)  # it goes out while the next one fills
+        elif result == WAITS:
+            await self._hear_of(topic, self._running())
+        else:
+            assert result == NO_ROOM
+            await self._wait_for_room(
+                partial(self.add, sink, topic, value, key, partition, timestamp_ms, headers)
+            )
 
     async def _hear_of(self, topic: str, engine: Engine) -> None:
         """The record that was sent waits for news of its topic, and so does its sender."""
