@@ -95,7 +95,8 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
                 )
                 for topic in topics_of(broker)
             ]
-            for made in AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).create_topics(new).values():
+            admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+            for made in admin.create_topics(new).values():
                 made.result(60)
         yield by_name
 

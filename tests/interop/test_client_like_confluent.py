@@ -53,7 +53,8 @@ class Stage:
         full = f"{self.name}-{name}"
         given = {key.replace("_", "."): value for key, value in configs.items()}
         new = NewTopic(full, num_partitions=partitions, replication_factor=1, config=given)
-        AdminClient({"bootstrap.servers": self.bootstrap}).create_topics([new])[full].result(WAIT_S)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([new])[full].result(WAIT_S)
         return full
 
     def producer(self, **settings: object) -> Sending:
@@ -182,7 +183,7 @@ def test_records_are_written_and_read_alike(told: Tell) -> None:
                 outcomes = [outcome() for outcome in sent]
                 assert not [each for each in outcomes if isinstance(each, str)]
             else:
-                stage.notes[f"{topic[-9:]} outcomes"] = [outcome() for outcome in sent]
+                stage.notes[f"acks={acks} {codec} outcomes"] = [outcome() for outcome in sent]
             for client in CONSUMERS:
                 consumer = stage.consumer(client)
                 consumer.assign([(topic, partition) for partition in range(3)])
@@ -199,13 +200,10 @@ def test_records_are_written_and_read_alike(told: Tell) -> None:
 def test_what_is_refused_is_refused_alike(told: Tell) -> None:
     def refusals(stage: Stage) -> None:
         small = stage.topic("small", max_message_bytes="1000")
-        producer = stage.producer(max_request_size=3000, delivery_timeout_ms=60_000)
+        producer = stage.producer(max_request_size=3000)
         stage.notes["beyond the topic's limit"] = producer.send(small, b"x" * 2000, partition=0)()
         stage.notes["beyond the client's limit"] = _outcome(lambda: producer.send(small, b"x" * 4000)())
         stage.notes["after that"] = producer.send(small, b"x", partition=0)()
-        lonely = stage.topic("lonely", min_insync_replicas="2")
-        hasty = stage.producer(delivery_timeout_ms=2500, request_timeout_ms=1000, acks="all")
-        stage.notes["too few replicas"] = hasty.send(lonely, b"x", partition=0)()
         waiting = stage.producer(max_block_ms=1500)
         stage.notes["no such topic"] = waiting.send(f"{stage.name}-nowhere", b"x")()
         stage.notes["no such partition"] = waiting.send(small, b"x", partition=9)()
@@ -217,7 +215,6 @@ def test_what_is_refused_is_refused_alike(told: Tell) -> None:
         "beyond the topic's limit": "MESSAGE_TOO_LARGE",
         "beyond the client's limit": "MESSAGE_TOO_LARGE",
         "after that": (0, 0),
-        "too few replicas": "timed out",
         "no such topic": nowhere,
         "no such partition": nowhere,
         "not a topic's name": "INVALID_TOPIC_EXCEPTION",
@@ -270,7 +267,9 @@ def test_transactions_alike(told: Tell) -> None:
     assert noted["offsets"] == [(4, "")]
     assert noted["read_committed"] == [(p, o, v) for p in range(3) for o, v in ((0, b"0"), (4, b"2"))]
     assert noted["the first one"] == "fenced"
-    assert noted["at the end"][-3:] == [(2, 0, b"0"), (2, 4, b"2")][-3:] or len(noted["at the end"]) == 7
+    assert noted["at the end"] == sorted(
+        [*noted["read_committed"], (1, *noted["the successor"][1:], b"after")]
+    )
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -431,7 +430,7 @@ def test_static_members_come_back_to_their_places_alike(told: Tell) -> None:
         until(lambda: True, first)
         stage.notes["the same share"] = sorted(share)
         stage.notes["what the other heard meanwhile"] = first.told[len(heard) :]
-        stage.notes["what it was told"] = second.told
+        stage.notes["what it was told"] = list(second.told)
 
     noted = told(statics)
     assert noted == {

@@ -1,8 +1,9 @@
 """Consumers that read from a follower near them (KIP-392): Ottla and Apache Kafka 3.9.1 in one cluster.
 
 Brokers 1 (Ottla) and 3 (Kafka) are in rack a, broker 2 (Ottla) in rack b. Leaders of both kinds are asked
-the same, in the same words, and so are followers of both kinds; then Kafka's own consumer and librdkafka's
-read in rack b, and count the bytes that each broker sent them.
+the same, in the same words, and so are followers of both kinds; then Kafka's own consumer, librdkafka's and
+ours read in rack b, and count the bytes that each broker sent them. At the end both kinds of broker lose
+records by an unclean election, of which our consumer hears (KIP-320).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from judges import needs_kafka_jars
 from kafka_tools import run_program
 
 from bench.apache_kafka import KafkaBroker
+from ottla.client import Consumer as OurConsumer
+from ottla.client import Producer as OurProducer
 from ottla.client.connection import BrokerConnection
+from ottla.client.errors import LogTruncationError
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
 from ottla.local.ports import free_port, wait_until
@@ -345,3 +349,91 @@ def test_librdkafka_reads_in_its_rack(racks: Racks, topic: str) -> None:
         assert received(TOPICS[topic][0]) < RECORDS * EACH_BYTES / 2, "the leader only told where to read"
     finally:
         consumer.close()
+
+
+@pytest.mark.parametrize("topic", ["ours", "theirs"])
+def test_our_consumer_reads_in_its_rack(racks: Racks, topic: str) -> None:
+    async def run() -> None:
+        async with OurConsumer(
+            bootstrap_servers=racks.bootstrap, client_rack="b", auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.assign([(topic, 0)])
+            count = 0
+            async with asyncio.timeout(WAIT_S):
+                while count < RECORDS:
+                    count += sum(map(len, (await consumer.poll(1)).values()))
+            assert count == RECORDS
+            found = {(m.name, m.tags.get("node-id", "")): m.value for m in consumer.measurements() if m.tags}
+            assert found["preferred-read-replica", ""] == NEAR
+            assert found["fetch-byte-total", f"node-{NEAR}"] > RECORDS * EACH_BYTES
+            assert ("fetch-byte-total", f"node-{TOPICS[topic][0]}") not in found
+
+    asyncio.run(run())
+
+
+def test_our_consumer_hears_that_a_log_was_cut_back(racks: Racks) -> None:
+    """Broker 1 has records that the others have not; it goes, and they lead without them."""
+    topics = {"cut-by-ottla": [OURS, NEAR], "cut-by-kafka": [OURS, THEIRS]}
+    admin = AdminClient({"bootstrap.servers": racks.bootstrap})
+    config = {"unclean.leader.election.enable": "true"}
+    new = [NewTopic(t, num_partitions=1, replica_assignment=[r], config=config) for t, r in topics.items()]
+    for created in admin.create_topics(new).values():
+        created.result(WAIT_S)
+
+    def leaders(*wanted: int) -> None:
+        def led() -> bool:
+            described = admin.list_topics(timeout=60).topics
+            return [described[topic].partitions[0].leader for topic in topics] == list(wanted)
+
+        assert wait_until(led, timeout_s=WAIT_S)
+
+    async def write(acks: str, *values: bytes) -> None:
+        async with OurProducer(bootstrap_servers=racks.bootstrap, acks=acks, linger_ms=50) as producer:
+            for topic in topics:
+                for future in [await producer.send(topic, value, partition=0) for value in values]:
+                    await future
+
+    async def read(consumer: OurConsumer, count: int) -> dict[str, list[bytes]]:
+        found: dict[str, list[bytes]] = {topic: [] for topic in topics}
+        async with asyncio.timeout(WAIT_S):
+            while any(len(values) < count for values in found.values()):
+                for tp, rows in (await consumer.poll(1)).items():
+                    found[tp.topic] += [row.value for row in rows]
+        return found
+
+    async def errors_of(consumer: OurConsumer) -> set[tuple[str, int, int, int]]:
+        found = set()
+        async with asyncio.timeout(WAIT_S):
+            while len(found) < len(topics):
+                try:
+                    assert await consumer.poll(1) == {}
+                except LogTruncationError as error:
+                    found.add((error.topic, error.partition, error.offset, error.end_offset))
+        return found
+
+    async def run() -> None:
+        settings = {"bootstrap.servers": racks.bootstrap, "metadata.max.age.ms": "1000"}
+        places = [(topic, 0) for topic in topics]
+        async with (
+            OurConsumer({**settings, "auto.offset.reset": "earliest"}) as going_back,
+            OurConsumer({**settings, "auto.offset.reset": "none"}) as strict,
+        ):
+            leaders(OURS, OURS)
+            await write("all", *[b"%d" % n for n in range(10)])
+            racks.brokers[NEAR].stop()
+            racks.java.stop()
+            await write("1", b"lost", b"lost, too")
+            for consumer in (going_back, strict):
+                consumer.assign(places)
+                for place in places:
+                    consumer.seek(place, 0)
+                assert {len(values) for values in (await read(consumer, 12)).values()} == {12}
+            racks.brokers[OURS].stop()
+            racks.brokers[NEAR].start_and_wait()
+            racks.java.start()
+            leaders(NEAR, THEIRS)
+            await write("1", b"new", b"newer", b"newest")
+            assert await read(going_back, 3) == {topic: [b"new", b"newer", b"newest"] for topic in topics}
+            assert await errors_of(strict) == {(topic, 0, 12, 10) for topic in topics}
+
+    asyncio.run(run())

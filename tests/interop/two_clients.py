@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import confluent_kafka
@@ -89,7 +90,6 @@ def what_went_wrong(error: object) -> str:
             error._UNKNOWN_PARTITION: "no such topic or partition",
             error._UNKNOWN_TOPIC: "no such topic or partition",
             error.UNKNOWN_TOPIC_OR_PART: "no such topic or partition",
-            error._MSG_TIMED_OUT: "timed out",
             error._FENCED: "fenced",
             error._PURGE_QUEUE: "aborted",
         }
@@ -97,7 +97,6 @@ def what_went_wrong(error: object) -> str:
     for kind, words in (
         (errors.NoOffsetForPartitionError, "no offset to begin at"),
         (errors.OffsetOutOfRangeError, "no offset to begin at"),
-        (errors.DeliveryTimeoutError, "timed out"),
         (errors.RequestTimedOutError, "no such topic or partition"),  # is not in the metadata in time
         (errors.ProducerFencedError, "fenced"),
         (errors.InvalidProducerEpochError, "fenced"),
@@ -247,7 +246,7 @@ def _until(condition: Callable[[], object]) -> None:
 _THEIR_NAMES = {
     "max.request.size": "message.max.bytes",
     "max.block.ms": "message.timeout.ms",
-    "delivery.timeout.ms": "message.timeout.ms",
+    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
 }
 
 
@@ -306,7 +305,8 @@ class TheirProducer:
         self._producer.send_offsets_to_transaction(given, consumer.metadata(), WAIT_S)
 
     def close(self) -> None:
-        self._producer.flush(WAIT_S)
+        with suppress(KafkaException):  # it was fenced
+            self._producer.flush(WAIT_S)
 
 
 class TheirConsumer:

@@ -13,8 +13,9 @@ returns. The response to a `request` has a frame of its own, for as long as it l
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
@@ -214,15 +215,18 @@ class BrokerConnection:
         timeout_s: float = 10,
         limits: Mapping[int, int] | None = None,
         security: ClientSecurity | None = None,
+        dial: Callable[[str, int], Awaitable[socket.socket]] | None = None,
     ) -> BrokerConnection:
         """Connect, negotiate and log in; `limits` are the highest versions that may be used, by API key,
-        without `security` it is PLAINTEXT. Raises OSError (of TLS, too), ConnectionLost,
-        asyncio.TimeoutError, or KafkaError when the broker does not let us in."""
+        without `security` it is PLAINTEXT; `dial` makes the connected socket. Raises OSError (of TLS, too),
+        ConnectionLost, asyncio.TimeoutError, or KafkaError when the broker does not let us in."""
         loop = asyncio.get_running_loop()
         context = None if security is None else security.context()
         async with asyncio.timeout(timeout_s):
+            where = {"host": host, "port": port} if dial is None else {"sock": await dial(host, port)}
+            server_hostname = host if context else None
             _, channel = await loop.create_connection(
-                partial(_Channel, loop), host, port, ssl=context, server_hostname=host if context else None
+                partial(_Channel, loop), **where, ssl=context, server_hostname=server_hostname
             )
             connection = cls(channel, host, port, client_id)
             connection._limits = limits or {}

@@ -71,7 +71,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         if self._over is not None:
             self._over.set()
         if "_done_callbacks" in self.__dict__:
-            self._invoke_callbacks()  # type: ignore[attr-defined]
+            self._invoke_callbacks()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         self._await_end(timeout)

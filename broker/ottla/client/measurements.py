@@ -83,6 +83,8 @@ def of_consumer(
         "records-lead-min": min(leads.values(), default=math.nan),
     }
     yield from of_group(group, figures)
+    for node, of_node in fetches.by_node(now).items():
+        yield from of_group("consumer-node-metrics", of_node, node_id=node)
     for topic, of_topic in fetches.by_topic(now).items():
         yield from of_group(group, of_topic, topic=topic)
     for state in states:

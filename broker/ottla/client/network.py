@@ -21,6 +21,7 @@ from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ClientConfig
 from ottla.client.core.request_stats import RequestStats
 from ottla.client.core.types import ANY_NODE, Node, Outgoing
+from ottla.client.dialing import Buffers, canonical_names, dial
 from ottla.protocol.errors import KafkaError
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,10 @@ class Network:
         self._uniform = uniform
         self._changed = changed
         self._security = config.security()
+        self._buffers = Buffers(config.send_buffer_bytes, config.receive_buffer_bytes)
+        self._canonical = config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
+        self._names_asked: set[int] = set()
+        """Bootstrap servers whose canonical names are known."""
         self._loop = asyncio.get_running_loop()
         self._peers: dict[tuple[int, str], _Peer] = {}
         self._bootstrap = [
@@ -286,8 +291,15 @@ class Network:
         timeout_s = backoff_s(peer.setup_failures, least_ms, most_ms, self._uniform)
         problem: Exception | None = None
         try:
+            if self._canonical and node.id <= _BOOTSTRAP:
+                node = await self._by_canonical_name(node)
             peer.connection = await BrokerConnection.open(
-                node.host, node.port, client_id=config.client_id, timeout_s=timeout_s, security=self._security
+                node.host,
+                node.port,
+                client_id=config.client_id,
+                timeout_s=timeout_s,
+                security=self._security,
+                dial=partial(dial, buffers=self._buffers, first=peer.setup_failures),
             )
         except Exception as error:  # of the network, of TLS, of a login, of a key store that has gone
             problem = error
@@ -309,6 +321,19 @@ class Network:
         else:
             self._not_opened(peer, problem)
         self._changed()
+
+    async def _by_canonical_name(self, node: Node) -> Node:
+        """The first of the names behind a bootstrap server's; the others become bootstrap servers, too."""
+        if node.id not in self._names_asked:
+            self._names_asked.add(node.id)
+            name, *others = await canonical_names(node.host, node.port)
+            at = self._bootstrap.index(node)
+            self._bootstrap[at] = node = Node(node.id, name, node.port)
+            for other in others:
+                number = _BOOTSTRAP - len(self._bootstrap)
+                self._names_asked.add(number)
+                self._bootstrap.append(Node(number, other, node.port))
+        return next(each for each in self._bootstrap if each.id == node.id)
 
     def _not_opened(self, peer: _Peer, problem: Exception) -> None:
         log.warning("cannot connect to %s: %s", _name(peer.node), problem or type(problem).__name__)

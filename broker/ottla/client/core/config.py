@@ -55,6 +55,12 @@ class ClientConfig(Settings):
     reconnect_backoff_max_ms: int = setting(1_000, _milliseconds)
     socket_connection_setup_timeout_ms: int = setting(10_000, _milliseconds)
     socket_connection_setup_timeout_max_ms: int = setting(30_000, _milliseconds)
+    client_dns_lookup: str = setting(
+        "use_all_dns_ips", one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
+    )
+    send_buffer_bytes: int = setting(128 * 1024, integer(-1))
+    receive_buffer_bytes: int = setting(64 * 1024, integer(-1))
+    """-1 leaves them to the operating system."""
     connections_max_idle_ms: int = setting(540_000, integer(-1, INT64_MAX))
     metadata_max_age_ms: int = setting(300_000, _milliseconds)
     metadata_recovery_strategy: str = setting("none", one_of("none", "rebootstrap"))
@@ -118,6 +124,7 @@ class ProducerConfig(ClientConfig):
     linger_ms: int = setting(0, _milliseconds)
     batch_size: int = setting(16_384, integer())
     """Bytes, before compression."""
+    receive_buffer_bytes: int = setting(32 * 1024, integer(-1))
     buffer_memory: int = setting(32 * 1024 * 1024, integer(0, INT64_MAX))
     max_request_size: int = setting(1024 * 1024, integer())
     compression_type: str = setting("none", one_of("none", "gzip", "snappy", "lz4", "zstd"))

@@ -15,6 +15,7 @@ class FetchStats:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._sizes = Stat(window)
+        self._nodes: dict[int, Stat] = {}
         self._topics: dict[str, tuple[Stat, Stat]] = {}
 
     def _of(self, topic: str) -> tuple[Stat, Stat]:
@@ -24,9 +25,13 @@ class FetchStats:
             stats = self._topics[topic] = Stat(self._window), Stat(self._window)
         return stats
 
-    def answered(self, size: int, now: float) -> None:
+    def answered(self, node_id: int, size: int, now: float) -> None:
         """A broker's answer, with so many bytes of records."""
         self._sizes.record(size, now)
+        stat = self._nodes.get(node_id)
+        if stat is None:
+            stat = self._nodes[node_id] = Stat(self._window)
+        stat.record(size, now)
 
     def came(self, topic: str, size: int, now: float) -> None:
         """So many bytes of a topic's records, as brokers have them."""
@@ -47,6 +52,12 @@ class FetchStats:
             **sums,
             **timed("fetch-size", self._sizes, now),
             "records-per-request-avg": sums["records-consumed-rate"] / answers if answers else math.nan,
+        }
+
+    def by_node(self, now: float) -> dict[str, Figures]:
+        """Which replica is read (KIP-392). Kafka has all bytes that come from a broker, as incoming-byte."""
+        return {
+            f"node-{number}": summed("fetch-byte", stat, now) for number, stat in list(self._nodes.items())
         }
 
     def by_topic(self, now: float) -> dict[str, Figures]:

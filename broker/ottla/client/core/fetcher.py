@@ -194,7 +194,7 @@ class Fetcher:
                     self._take_answer(*asked, row, nodes, tag, now)
                 size += len(row.records or b"")
         if size:
-            self._stats.answered(size, now)
+            self._stats.answered(tag, size, now)
 
     def _take_answer(
         self,

@@ -22,12 +22,9 @@ SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 WITHOUT_EFFECT: Final = frozenset(
     {
         "auto.include.jmx.reporter",
-        "client.dns.lookup",
         "enable.metrics.push",
         "metrics.recording.level",
-        "receive.buffer.bytes",
         "security.providers",
-        "send.buffer.bytes",
     }
 )
 """Keys of Kafka's clients that mean nothing here: taken, so that a Java client's file works as it is."""

@@ -1,0 +1,280 @@
+"""Brokers are killed and started again under Ottla's clients: three of ours, and an Apache Kafka 3.9.1.
+
+At once there are an idempotent producer, a transactional one that aborts some of its transactions, and a
+group of two consumers that read what is committed and commit what they have read. What they were told is held
+against what librdkafka finds in the logs afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import TopicPartition as ConfluentTopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from faults import cluster_for_faults
+from judges import needs_kafka_jars
+
+from bench.apache_kafka import KafkaBroker
+from ottla.client import Consumer, ConsumerRecord, Producer, TopicPartition
+from ottla.local.ports import wait_until
+from ottla.local.zookeeper import EmbeddedZooKeeper
+
+pytestmark = pytest.mark.timeout(420)
+
+PARTITIONS = 3
+PLAIN, PAID = "plain", "paid"
+WAIT_S = 90.0
+SESSION_S = 2.0
+"""Before that, ZooKeeper takes a killed broker for a live one."""
+
+
+class Scene(NamedTuple):
+    bootstrap: str
+    kills: list[Callable[[], None]]
+    """Each kills a broker and starts it again; returns when all is in sync."""
+
+
+@contextmanager
+def ottla(directory: Path) -> Iterator[Scene]:
+    settings = {"transaction_state_log_num_partitions": "3"}
+    with cluster_for_faults(directory, **settings) as cluster:
+        for topic in (PLAIN, PAID):
+            cluster.create_topic(topic, partitions=PARTITIONS, replicas=3, min_insync_replicas="2")
+
+        def kill(broker_id: int) -> None:
+            broker = cluster.brokers[broker_id]
+            broker.kill()
+            time.sleep(1)
+            broker.start_and_wait()
+            for topic in (PLAIN, PAID):
+                cluster.wait_until(
+                    lambda topic=topic: cluster.fully_replicated(topic, PARTITIONS), "all in sync"
+                )  # type: ignore[misc]
+
+        yield Scene(cluster.bootstrap, [lambda n=n: kill(n) for n in range(3)])  # type: ignore[misc]
+
+
+@contextmanager
+def apache_kafka(directory: Path) -> Iterator[Scene]:
+    needs_kafka_jars()
+    settings = {
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "3",
+        "offsets.topic.num.partitions": "3",
+        "zookeeper.session.timeout.ms": str(int(SESSION_S * 1000)),
+        "zookeeper.connection.timeout.ms": "60000",
+    }
+    zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+    zookeeper.start()
+    broker = KafkaBroker(directory / "kafka", zookeeper.connect, settings=settings)
+    try:
+        broker.start()
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for created in admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in (PLAIN, PAID)]).values():
+            created.result(WAIT_S)
+
+        def kill() -> None:
+            broker.kill()
+            time.sleep(2 * SESSION_S)
+            broker.start()
+
+        yield Scene(broker.bootstrap, [kill])
+    finally:
+        broker.stop()
+        zookeeper.stop()
+
+
+class Writers:
+    """What they were told was written."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self.stopping = False
+        self.plain: dict[tuple[int, int], int] = {}
+        """(partition, offset) -> number."""
+        self.sent: dict[int, list[int]] = defaultdict(list)
+        self.committed: list[int] = []
+        self.aborted: list[int] = []
+        self.retries = 0.0
+        self.done = 0
+
+    async def send_plain(self) -> None:
+        async with Producer(
+            bootstrap_servers=self._bootstrap, linger_ms=2, request_timeout_ms=5_000
+        ) as producer:
+            futures = []
+            number = 0
+            while not self.stopping:
+                partition = number % PARTITIONS
+                futures.append(await producer.send(PLAIN, b"%d" % number, partition=partition))
+                self.sent[partition].append(number)
+                number += 1
+                if number % 20 == 0:
+                    await asyncio.sleep(0.005)  # there is always something on its way
+            for number, future in enumerate(futures):
+                metadata = await future
+                self.plain[metadata.partition, metadata.offset] = number
+            self.retries = producer.metrics()["record-retry-total"]
+        self.done += 1
+
+    async def send_in_transactions(self) -> None:
+        async with Producer(
+            bootstrap_servers=self._bootstrap, transactional_id="payer", request_timeout_ms=5_000
+        ) as producer:
+            number = 0
+            while not self.stopping:
+                producer.begin_transaction()
+                for partition in range(PARTITIONS):
+                    await producer.send(PAID, b"%d" % number, partition=partition)
+                if number % 4 == 3:
+                    await producer.flush()
+                    await producer.abort_transaction()
+                    self.aborted.append(number)
+                else:
+                    await producer.commit_transaction()
+                    self.committed.append(number)
+                number += 1
+                await asyncio.sleep(0.01)
+        self.done += 1
+
+
+class Readers:
+    """A group of two; what it was given, and whether anything came again that was committed before."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self.stopping = False
+        self.given: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+        """Numbers by offset."""
+        self.committed: dict[TopicPartition, int] = defaultdict(int)
+        self.commits = 0
+
+    async def read(self) -> None:
+        async with Consumer(
+            bootstrap_servers=self._bootstrap,
+            group_id="readers",
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            partition_assignment_strategy="cooperative-sticky",
+            heartbeat_interval_ms=500,
+            request_timeout_ms=5_000,
+        ) as consumer:
+            consumer.subscribe([PLAIN, PAID])
+            reached: dict[TopicPartition, int] = {}
+            while not self.stopping:
+                for tp, records in (await consumer.poll(0.2)).items():
+                    self._take(tp, records, reached)
+                place = {tp: reached[tp] for tp in consumer.assignment() if tp in reached}
+                if place:
+                    await consumer.commit(place)
+                    self.commits += 1
+                    for tp, offset in place.items():
+                        self.committed[tp] = max(self.committed[tp], offset)
+
+    def _take(
+        self, tp: TopicPartition, records: list[ConsumerRecord], reached: dict[TopicPartition, int]
+    ) -> None:
+        given = self.given[tp]
+        offsets = [record.offset for record in records]
+        assert offsets == sorted(offsets)
+        assert offsets[0] >= self.committed[tp], f"{tp}: {offsets[0]} came again after it was committed"
+        for record in records:
+            number = int(record.value)
+            assert given.setdefault(record.offset, number) == number
+        reached[tp] = offsets[-1] + 1
+
+
+def stored(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int, int]]:
+    """Committed numbers by offset, as librdkafka reads them."""
+    consumer = ConfluentConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": "judge", "isolation.level": "read_committed",
+         "enable.partition.eof": True}
+    )  # fmt: skip
+    consumer.assign([ConfluentTopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+    found: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+    ended: set[int | None] = set()
+    while len(ended) < PARTITIONS:
+        message = consumer.poll(WAIT_S)
+        assert message is not None
+        if message.error() is not None:
+            ended.add(message.partition())
+            continue
+        partition, offset, value = message.partition(), message.offset(), message.value()
+        assert partition is not None
+        assert offset is not None
+        found[TopicPartition(topic, partition)][offset] = int(value or b"")
+    consumer.close()
+    return found
+
+
+async def play(writers: Writers, readers: Readers) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(writers.send_plain())
+        tasks.create_task(writers.send_in_transactions())
+        for _ in range(2):
+            tasks.create_task(readers.read())
+
+
+@pytest.mark.parametrize("kind", [ottla, apache_kafka])
+def test_everything_acknowledged_is_there_once_and_in_order(
+    tmp_path: Path, kind: Callable[[Path], AbstractContextManager[Scene]]
+) -> None:
+    with kind(tmp_path) as scene, ThreadPoolExecutor(1) as pool:
+        writers, readers = Writers(scene.bootstrap), Readers(scene.bootstrap)
+        # Brokers are started from this thread: with the one that started it, a broker goes as well.
+        playing = pool.submit(asyncio.run, play(writers, readers))
+
+        def until(condition: Callable[[], bool], what: str) -> None:
+            wait_until(lambda: playing.done() or condition(), timeout_s=WAIT_S)
+            if playing.done():
+                playing.result()
+            assert condition(), f"never came true: {what}"
+
+        def goes_on() -> None:
+            transactions, commits = len(writers.committed), readers.commits
+            until(lambda: len(writers.committed) > transactions + 10, "more transactions")
+            until(lambda: readers.commits > commits + 3, "more commits")
+
+        try:
+            for kill in scene.kills:
+                goes_on()
+                kill()
+            goes_on()
+            writers.stopping = True
+            until(readers_have(readers, writers), "the group has read all")
+        finally:
+            writers.stopping = readers.stopping = True
+        playing.result(WAIT_S)
+        assert writers.retries > 0, "the kills were not felt"
+        assert writers.aborted
+        plain, paid = stored(scene.bootstrap, PLAIN), stored(scene.bootstrap, PAID)
+
+    for partition in range(PARTITIONS):
+        assert in_order(plain[TopicPartition(PLAIN, partition)]) == writers.sent[partition]
+        assert in_order(paid[TopicPartition(PAID, partition)]) == writers.committed
+    for (partition, offset), number in writers.plain.items():
+        assert offset < 0 or plain[TopicPartition(PLAIN, partition)][offset] == number
+    assert dict(readers.given) == {**plain, **paid}, "the group was given all of it"
+
+
+def readers_have(readers: Readers, writers: Writers) -> Callable[[], bool]:
+    def all_of_it() -> bool:
+        wanted = PARTITIONS * len(writers.committed) + sum(map(len, writers.sent.values()))
+        return writers.done == 2 and sum(map(len, readers.given.values())) >= wanted
+
+    return all_of_it
+
+
+def in_order(numbers: dict[int, int]) -> list[int]:
+    return [numbers[offset] for offset in sorted(numbers)]
