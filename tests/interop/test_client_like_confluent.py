@@ -451,6 +451,7 @@ def test_topics_that_are_made_later_alike(told: Tell) -> None:
             fill(stage, stage.topic(name, partitions=1), 2)
             if name == "p-a":
                 stage.notes["the first"] = [each[0][-3:] for each in read(by_pattern, 2)]
+                by_pattern.commit()
         stage.notes["the last"] = [each[0][-3:] for each in read(by_pattern, 2)]
         stage.notes["by name"] = [each[0][-3:] for each in read(by_name, 2)]
 

@@ -412,7 +412,11 @@ def test_our_consumer_hears_that_a_log_was_cut_back(racks: Racks) -> None:
         return found
 
     async def run() -> None:
-        settings = {"bootstrap.servers": racks.bootstrap, "metadata.max.age.ms": "1000"}
+        settings = {
+            "bootstrap.servers": racks.bootstrap,
+            "metadata.max.age.ms": "1000",
+            "metadata.recovery.strategy": "rebootstrap",  # for a while they know of nobody but broker 1
+        }
         places = [(topic, 0) for topic in topics]
         async with (
             OurConsumer({**settings, "auto.offset.reset": "earliest"}) as going_back,
