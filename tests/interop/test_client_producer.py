@@ -1,6 +1,6 @@
-"""What Ottla's producer writes, other clients read: on one of our brokers, and on Apache Kafka.
+"""What Ottla's producer writes, other clients read; what it does with what its users give it.
 
-`test_client_producer_faults.py` kills brokers under it.
+`test_client_like_confluent.py` has Apache Kafka as the broker, too; `test_client_kills.py` kills brokers.
 """
 
 from __future__ import annotations
@@ -8,24 +8,22 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import kafka
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka import Producer as ConfluentProducer
-from judges import needs_kafka_jars
 from one_broker import OneBroker, one_broker
 
-from bench.apache_kafka import KafkaBroker
 from ottla.client import blocking, errors
 from ottla.client.core.partitioners import BY_NAME
-from ottla.client.core.types import OffsetToCommit, ProducerRecord, RecordMetadata
-from ottla.client.core.types import TopicPartition as OurTopicPartition
+from ottla.client.core.types import ProducerRecord, RecordMetadata
+from ottla.client.metrics import Metric
 from ottla.client.producer import Producer
-from ottla.local.zookeeper import EmbeddedZooKeeper
+from ottla.client.serialization import SchemaNeeded
 
 WAIT_S = 60
 
@@ -233,6 +231,91 @@ def test_serializers_interceptors_and_callbacks(broker: OneBroker, topic: str) -
     assert heard[-1] == "closed"
 
 
+def test_an_interceptor_sees_each_record_once_whatever_comes(broker: OneBroker, topic: str) -> None:
+    """A schema that has to be looked up first, a buffer that is full, a record that is refused at once."""
+    sent: list[bytes] = []
+    heard: Counter[str] = Counter()
+    looked_up: list[bytes] = []
+
+    class Counting:
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            sent.append(record.value)
+            return record
+
+        def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
+            heard["delivered" if error is None else type(error).__name__] += 1
+
+        def close(self) -> None:
+            pass
+
+    def serialized(value: bytes) -> bytes:
+        if value not in looked_up:
+            raise SchemaNeeded("a schema", lambda: looked_up.append(value))
+        return value * 1000
+
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "value.serializer": serialized,
+        "interceptors": [Counting()],
+        "buffer.memory": 5_000,
+    }
+    values = [b"%d" % n for n in range(10)]
+
+    async def send() -> None:
+        async with Producer(settings) as producer:
+            for value in values:
+                await producer.send(topic, value)
+            with pytest.raises(errors.MessageTooLargeError):
+                await producer.send(topic, b"x" * 6)
+            with pytest.raises(SchemaNeeded):
+                producer.send_nowait(topic, b"unknown")
+
+    asyncio.run(send())
+    assert sent == [*values, b"x" * 6, b"unknown"]
+    assert heard == {"delivered": 10, "MessageTooLargeError": 1, "SchemaNeeded": 1}
+    with blocking.Producer(settings) as producer:
+        for value in [b"a", b"b"]:
+            producer.send(topic, value)
+        with pytest.raises(errors.MessageTooLargeError):
+            producer.send(topic, b"x" * 6).result(WAIT_S)
+    assert sent[12:] == [b"a", b"b", b"x" * 6]
+    assert heard == {"delivered": 12, "MessageTooLargeError": 2, "SchemaNeeded": 1}
+
+
+def test_figures_are_kafkas_and_reporters_are_told(broker: OneBroker, topic: str) -> None:
+    told: list[list[Metric]] = []
+
+    class Reporter:
+        def report(self, client_id: str, metrics: list[Metric]) -> None:
+            assert client_id == "measured"
+            told.append(metrics)
+
+        def close(self) -> None:
+            told.append([])
+
+    async def send() -> None:
+        async with Producer(
+            bootstrap_servers=broker.bootstrap,
+            client_id="measured",
+            compression_type="gzip",
+            metric_reporters=[Reporter()],
+        ) as producer:
+            for n in range(100):
+                await producer.send(topic, b"x" * 100, partition=n % 3)
+            await producer.flush()
+            found = producer.metrics()
+        assert found["record-send-total"] == 100
+        assert found["record-error-total"] == 0
+        assert 0 < found["compression-rate-avg"] < 0.5
+        assert 0 < found["request-latency-avg"] <= found["request-latency-max"] < 60_000
+        assert found["connection-count"] >= 1
+        by_topic = {m.name: m.value for m in told[0] if m.tags == {"topic": topic}}
+        assert by_topic["record-send-total"] == 100
+        assert told[-1] == []
+
+    asyncio.run(send())
+
+
 def test_cancelled_senders_leave_a_producer_that_works(broker: OneBroker, topic: str) -> None:
     """Cancellation at any await: of start, of send, of a delivery, of flush, of stop."""
 
@@ -279,71 +362,3 @@ def test_threads_share_a_blocking_producer(broker: OneBroker, topic: str) -> Non
         with pytest.raises(errors.SerializationError):
             producer.send(topic, 17).result(WAIT_S)
     assert len(read(broker.bootstrap, topic)) == 2001
-
-
-def scenario(bootstrap: str, topic: str) -> None:
-    """Transactions: one that is committed with a group's offsets, one that is aborted, one that is fenced."""
-
-    async def send() -> None:
-        settings = {"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-id", "linger.ms": 2}
-        async with Producer(settings) as producer:
-            async with producer.transaction():
-                for n in range(50):
-                    await producer.send(topic, b"committed %d" % n)
-                await producer.send_offsets_to_transaction(
-                    {OurTopicPartition(topic, 0): OffsetToCommit(5, "note")}, f"{topic}-group"
-                )
-
-            async def fail() -> None:
-                async with producer.transaction():
-                    await producer.send_and_wait(topic, b"aborted")
-                    raise ZeroDivisionError
-
-            with pytest.raises(ZeroDivisionError):
-                await fail()
-            async with producer.transaction():
-                await producer.send(topic, b"committed last")
-            async with Producer(settings):
-                with pytest.raises(errors.ProducerFencedError):
-                    async with producer.transaction():
-                        await producer.send(topic, b"fenced")
-
-    asyncio.run(send())
-    committed = sorted(m.value() or b"" for m in read(bootstrap, topic))
-    assert committed == sorted([b"committed last", *(b"committed %d" % n for n in range(50))])
-    assert b"aborted" in {m.value() for m in read(bootstrap, topic, isolation="read_uncommitted")}
-    group = kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=f"{topic}-group")
-    position = group.committed(kafka.TopicPartition(topic, 0), metadata=True)
-    group.close()
-    assert (position.offset, position.metadata) == (5, "note")
-
-
-def test_transactions_on_ottla(broker: OneBroker, topic: str) -> None:
-    scenario(broker.bootstrap, topic)
-
-
-def test_records_and_transactions_on_apache_kafka(tmp_path: Path, topic: str) -> None:
-    needs_kafka_jars()
-    zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper")
-    settings = {
-        "num.partitions": "3",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "2",
-        "offsets.topic.num.partitions": "2",
-    }
-    zookeeper.start()
-    try:
-        java = KafkaBroker(tmp_path / "kafka", zookeeper.connect, settings=settings)
-        try:
-            java.start()
-            scenario(java.bootstrap, topic)
-            for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-                with blocking.Producer(bootstrap_servers=java.bootstrap, compression_type=codec) as producer:
-                    futures = [producer.send(f"{topic}-{codec}", b"%d" % n, b"k%d" % n) for n in range(300)]
-                    assert all(future.result(WAIT_S).offset >= 0 for future in futures)
-                assert len(read(java.bootstrap, f"{topic}-{codec}")) == 300
-        finally:
-            java.stop()
-    finally:
-        zookeeper.stop()

@@ -250,68 +250,6 @@ def test_commits_cover_what_was_reached_and_others_read_them(
     asyncio.run(run())
 
 
-def test_transactions_are_read_when_they_are_committed(broker: OneBroker, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(60)
-    for number, decide in enumerate([producer.commit_transaction, producer.abort_transaction] * 3):
-        producer.begin_transaction()
-        for _ in range(10):
-            producer.produce(topic, b"%d" % number, partition=0)
-        producer.flush()
-        decide(60)
-    producer.begin_transaction()
-    producer.produce(topic, b"open", partition=0)
-    producer.flush()
-
-    async def run(isolation: str) -> tuple[list[bytes], int]:
-        async with ours(broker, None, isolation_level=isolation) as consumer:
-            consumer.assign([(topic, 0)])
-            (end,) = (await consumer.end_offsets([(topic, 0)])).values()
-            values: list[bytes] = []
-            while await consumer.position((topic, 0)) < end:
-                values += [r.value for rows in (await consumer.poll(1)).values() for r in rows]
-            return values, end
-
-    values, end = asyncio.run(run("read_committed"))
-    assert values == [b"%d" % n for n in (0, 2, 4) for _ in range(10)]
-    assert end == 66
-    values, end = asyncio.run(run("read_uncommitted"))
-    assert Counter(values) == Counter({**{b"%d" % n: 10 for n in range(6)}, b"open": 1})
-    producer.abort_transaction(60)
-
-
-def test_a_static_member_keeps_its_place_and_a_dynamic_one_gives_it_up(
-    broker: OneBroker, topic: str, group: str
-) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-
-    def members() -> dict[str, str]:
-        described = admin.describe_consumer_groups([group])[group].result(30)
-        return {m.group_instance_id or "": m.member_id for m in described.members}
-
-    async def visit(instance: str | None) -> str:
-        async with ours(broker, group, group_instance_id=instance) as consumer:
-            consumer.subscribe([topic])
-
-            async def joined() -> bool:
-                await consumer.poll(0.05)
-                return bool(consumer.assignment())
-
-            await until(joined)
-            return consumer.group_metadata().member_id
-
-    first = asyncio.run(visit("one"))
-    assert members() == {"one": first}
-    second = asyncio.run(visit("one"))
-    assert first != second
-    assert members() == {"one": second}
-    other = f"{group}-dynamic"
-    group, static = other, group
-    asyncio.run(visit(None))
-    assert members() == {}
-    group = static
-
-
 def test_positions_by_time_ends_and_by_hand(broker: OneBroker, topic: str) -> None:
     produce(broker, topic, 120)
     place = TopicPartition(topic, 2)
@@ -339,27 +277,6 @@ def test_positions_by_time_ends_and_by_hand(broker: OneBroker, topic: str) -> No
             assert await consumer.poll(0.7) == {}
             consumer.resume(place)
             assert len(await read(consumer, 20)) == 20
-
-    asyncio.run(run())
-
-
-def test_new_topics_that_fit_a_pattern_are_read(broker: OneBroker, group: str) -> None:
-    prefix = f"p-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-
-    def create(name: str) -> None:
-        admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(60)
-        produce(broker, name, 6)
-
-    async def run() -> None:
-        async with ours(broker, group, metadata_max_age_ms=500) as consumer:
-            consumer.subscribe(pattern=f"{prefix}-[ab]")
-            await asyncio.to_thread(create, f"{prefix}-a")
-            await read(consumer, 6)
-            await asyncio.to_thread(create, f"{prefix}-c")
-            await asyncio.to_thread(create, f"{prefix}-b")
-            await read(consumer, 6)
-            assert consumer.subscription() == {f"{prefix}-a", f"{prefix}-b"}
 
     asyncio.run(run())
 
