@@ -114,7 +114,7 @@ class Producer:
         record that cannot be sent at all included. Blocks while records are made faster than brokers take
         them. Raises BufferExhaustedError after max.block.ms, IllegalStateError."""
         future = DeliveryFuture(self._outcomes)
-        self._give((future, topic, value, key, partition, timestamp_ms, headers))
+        self._give(value, key, (future, topic, value, key, partition, timestamp_ms, headers))
         return future
 
     def send_and_wait(
@@ -148,13 +148,12 @@ class Producer:
         """As `send`, without a future: `on_delivery` is called in the producer's thread, which it must not
         block; a failure that nobody hears of is logged."""
         told = Callback(partial(complain, topic) if on_delivery is None else on_delivery)
-        self._give((told, topic, value, key, partition, timestamp_ms, headers))
+        self._give(value, key, (told, topic, value, key, partition, timestamp_ms, headers))
 
-    def _give(self, given: _Given) -> None:
+    def _give(self, value: Any, key: Any, given: _Given) -> None:
         thread = self._thread
         if thread is None:
             raise IllegalStateError("the producer is not started")
-        _, _, value, key, *_ = given
         size = len(value) if value.__class__ is bytes else 0
         if key.__class__ is bytes:
             size += len(key)

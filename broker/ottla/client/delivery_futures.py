@@ -23,32 +23,48 @@ class DeliveryFuture(Future[RecordMetadata]):
     _state: str = PENDING
     _result: RecordMetadata | None = None
     _exception: BaseException | None = None
+    _watched: bool = False
+    """Whether there is any of the following."""
     _over: threading.Event | None = None
-    """Of whoever waits for this one."""
+    """Of those who wait for this one."""
+    _its_waiters: list[Any] | None = None
+    """Of `wait` and `as_completed`."""
+    _its_callbacks: list[Any] | None = None
 
     def __init__(self, lock: threading.Condition) -> None:
         self._condition = lock
 
-    def __getattr__(self, name: str) -> Any:
-        # The standard library's own code asks for these, with the lock held.
-        if name in ("_waiters", "_done_callbacks"):
-            made: list[Any] = []
-            setattr(self, name, made)
-            return made
-        raise AttributeError(name)
+    # The standard library's own code asks for these two, with the lock held.
+
+    @property
+    def _waiters(self) -> list[Any]:
+        if self._its_waiters is None:
+            self._its_waiters = []
+            self._watched = True
+        return self._its_waiters
+
+    @property
+    def _done_callbacks(self) -> list[Any]:
+        if self._its_callbacks is None:
+            self._its_callbacks = []
+            self._watched = True
+        return self._its_callbacks
 
     def done(self) -> bool:
         return self._state is not PENDING
 
     def set_result(self, result: RecordMetadata) -> None:
-        with self._condition:
+        condition = self._condition
+        condition.acquire()
+        try:
             if self._state is not PENDING:
                 return
             self._result = result
             self._state = FINISHED
-            for waiter in self.__dict__.get("_waiters", ()):
-                waiter.add_result(self)
-        self._told()
+        finally:
+            condition.release()
+        if self._watched:
+            self._tell()
 
     def set_exception(self, exception: BaseException | None) -> None:
         with self._condition:
@@ -56,9 +72,22 @@ class DeliveryFuture(Future[RecordMetadata]):
                 return
             self._exception = exception
             self._state = FINISHED
-            for waiter in self.__dict__.get("_waiters", ()):
-                waiter.add_exception(self)
-        self._told()
+        if self._watched:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Nobody begins to watch any more."""
+        failed = self._exception is not None
+        with self._condition:
+            for waiter in self._its_waiters or ():
+                if failed:
+                    waiter.add_exception(self)
+                else:
+                    waiter.add_result(self)
+        if self._over is not None:
+            self._over.set()
+        if self._its_callbacks:
+            self._invoke_callbacks()
 
     def cancel(self) -> bool:
         """The record is sent nevertheless: nobody hears of it any more."""
@@ -66,12 +95,6 @@ class DeliveryFuture(Future[RecordMetadata]):
         if cancelled and self._over is not None:
             self._over.set()
         return cancelled
-
-    def _told(self) -> None:
-        if self._over is not None:
-            self._over.set()
-        if "_done_callbacks" in self.__dict__:
-            self._invoke_callbacks()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         self._await_end(timeout)
@@ -90,4 +113,5 @@ class DeliveryFuture(Future[RecordMetadata]):
             over = self._over
             if over is None:
                 over = self._over = threading.Event()
+                self._watched = True
         over.wait(timeout)
