@@ -69,6 +69,9 @@ class _Peer:
     def open(self) -> bool:
         return self.connection is not None and not self.connection.closed
 
+    def may_be_asked(self, now: float) -> bool:
+        return self.open or self.opening is not None or now >= self.not_before
+
 
 class Network:
     """Use: `send`, and `close` at the end."""
@@ -82,6 +85,7 @@ class Network:
         self._uniform = uniform
         self._changed = changed
         self._security = config.security()
+        self._starts_over = config.metadata_recovery_strategy == "rebootstrap"
         self._buffers = Buffers(config.send_buffer_bytes, config.receive_buffer_bytes)
         self._canonical = config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
         self._names_asked: set[int] = set()
@@ -256,7 +260,7 @@ class Network:
                 best = rank, peer
         if best is not None:
             return best[1]
-        if known and self._config.metadata_recovery_strategy == "rebootstrap":
+        if known and self._starts_over:
             log.info("no known broker can be reached: starting over from bootstrap.servers")
             self._cluster.nodes = {}
             return self._choose(now)
@@ -264,8 +268,11 @@ class Network:
 
     def any_time(self, now: float) -> float:
         """When a request for any node has somebody to go to."""
-        nodes = list(self._cluster.nodes.values()) or self._bootstrap
-        return min((self._at(node).not_before for node in nodes), default=now)
+        known = list(self._cluster.nodes.values())
+        peers = [self._at(node) for node in known or self._bootstrap]
+        if known and self._starts_over and not any(peer.may_be_asked(now) for peer in peers):
+            return now
+        return min((peer.not_before for peer in peers), default=now)
 
     # --- connecting ---
 
