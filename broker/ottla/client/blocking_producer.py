@@ -23,7 +23,6 @@ from ottla.client.core.types import (
     GroupMetadata,
     Header,
     OffsetToCommit,
-    ProducerRecord,
     RecordMetadata,
     TopicPartition,
 )
@@ -223,7 +222,7 @@ class Producer:
                     if result > BEGUN:
                         await producer.follow_up(result, *given)
                 else:
-                    await producer.send_prepared(given[0], ProducerRecord(*given[1:]))
+                    await producer.hand_over(*given)
             except Exception as error:  # whatever it is, it is about this record
                 given[0].set_exception(error)
 

@@ -37,7 +37,7 @@ class DeliveryFuture(Future[RecordMetadata]):
     # The standard library's own code asks for these two, with the lock held.
 
     @property
-    def _waiters(self) -> list[Any]:
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
         if self._its_waiters is None:
             self._its_waiters = []
             self._watched = True
@@ -87,7 +87,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         if self._over is not None:
             self._over.set()
         if self._its_callbacks:
-            self._invoke_callbacks()
+            self._invoke_callbacks()  # type: ignore[attr-defined]
 
     def cancel(self) -> bool:
         """The record is sent nevertheless: nobody hears of it any more."""

@@ -59,7 +59,7 @@ class Producer(ProducerTransactions):
         self._interceptors: ProducerInterceptors[ProducerRecord] = ProducerInterceptors(
             self.config.interceptors
         )
-        self._reporting = Reporting(
+        self._metrics_reporting = Reporting(
             self.config.client_id,
             self.config.metric_reporters,
             self.config.window.window_s,
@@ -84,7 +84,7 @@ class Producer(ProducerTransactions):
         self._room_lock = asyncio.Lock()
         self._stopping = False
         engine.driver.start([engine.sender])
-        self._reporting.start()
+        self._metrics_reporting.start()
         if self._transactional:
             transactions = engine.transactions
             assert transactions is not None
@@ -114,7 +114,7 @@ class Producer(ProducerTransactions):
         except (TimeoutError, ClientError) as problem:
             log.warning("stopped before all was delivered: %s", problem or "timeout_s is over")
         finally:
-            self._reporting.stop()
+            self._metrics_reporting.stop()
             engine.driver.stop()
             error = IllegalStateError("the producer was stopped before the record was delivered")
             engine.sender.give_up_all(error, also_on_wire=True)
@@ -155,7 +155,7 @@ class Producer(ProducerTransactions):
             raise IllegalStateError("the producer is not started")
         future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=engine.loop)
         if not self.plain:
-            await self.send_prepared(
+            await self._send_prepared(
                 future, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
             )
             return future
@@ -212,9 +212,31 @@ class Producer(ProducerTransactions):
         if self.add(*record) == NO_ROOM:
             raise BufferExhaustedError(f"buffer.memory={self.config.buffer_memory}: all of it is in use")
 
-    async def send_prepared(self, sink: Any, record: ProducerRecord) -> None:
-        """As `send`, with a future of any kind: through interceptors, once whatever comes, and serializers;
-        schemas are looked up meanwhile."""
+    async def hand_over(
+        self,
+        sink: Any,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header],
+    ) -> None:
+        """As `send`, with whatever in the future's place has `done`, `set_result` and `set_exception` (None:
+        nobody wants to know)."""
+        if not self.plain:
+            await self._send_prepared(
+                sink, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            )
+            return
+        result = NO_ROOM
+        if not self._queueing:
+            result = self.add(sink, topic, value, key, partition, timestamp_ms, headers)
+        if result > BEGUN:
+            await self.follow_up(result, sink, topic, value, key, partition, timestamp_ms, headers)
+
+    async def _send_prepared(self, sink: Any, record: ProducerRecord) -> None:
+        """Through interceptors, once whatever comes, and serializers; schemas are looked up meanwhile."""
         if self._interceptors:
             record = self._interceptors.on_send(record)
             sink = Intercepted(self._interceptors, sink)

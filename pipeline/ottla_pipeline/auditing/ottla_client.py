@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ottla.client.core.types import Header, RecordMetadata
@@ -112,7 +113,7 @@ class AuditedProducer(Producer):
         on_delivery: OnDelivery | None = None,
     ) -> None:
         counted, stamped = self._number(topic, headers, None)
-        then = complain if on_delivery is None else on_delivery
+        then = partial(complain, topic) if on_delivery is None else on_delivery
 
         def told(metadata: RecordMetadata | None, error: BaseException | None) -> None:
             counted.end(error is None)
