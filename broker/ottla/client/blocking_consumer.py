@@ -219,6 +219,7 @@ class Consumer:
         return self._soon(lambda: self._consumer.lag(partition))
 
     def metrics(self) -> dict[str, float]:
+        """Figures of the whole consumer by Kafka's names."""
         return self._soon(self._consumer.metrics)
 
     def measurements(self) -> list[Metric]:

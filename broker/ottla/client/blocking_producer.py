@@ -291,6 +291,7 @@ class Producer:
         return self._producer.metrics()
 
     def measurements(self) -> list[Metric]:
+        """All figures, also those of each topic and broker."""
         return self._producer.measurements()
 
     def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -51,7 +51,9 @@ class ConsumerOffsets(ConsumerParts):
             if on_done is not None:
                 _tell(on_done, wanted, problem)
             elif problem is not None:
-                log.warning("group %s: a commit failed: %s", self.config.group_id, problem)
+                log.warning(
+                    "group %s: a commit of %s failed: %s", self.config.group_id, _named(wanted), problem
+                )
 
         deadline = self._now() + self.config.default_api_timeout_ms / 1000
         self._offsets.commit(wanted, deadline, done, once=True)
@@ -92,7 +94,12 @@ class ConsumerOffsets(ConsumerParts):
         try:
             await self._committing(wanted, limit_s)
         except errors.ClientError as problem:
-            log.warning("group %s: an automatic commit failed: %s", self.config.group_id, problem)
+            self._automatic_commit_failed(wanted, problem)
+
+    def _automatic_commit_failed(self, wanted: Iterable[TopicPartition], problem: Exception) -> None:
+        log.warning(
+            "group %s: an automatic commit of %s failed: %s", self.config.group_id, _named(wanted), problem
+        )
 
     def _auto_commit(self) -> None:
         """Now and then, without waiting."""
@@ -104,11 +111,11 @@ class ConsumerOffsets(ConsumerParts):
         if wanted:
             self.commit_nowait(wanted, self._auto_committed)
 
-    def _auto_committed(self, wanted: object, problem: Exception | None) -> None:
+    def _auto_committed(self, wanted: Iterable[TopicPartition], problem: Exception | None) -> None:
         if isinstance(problem, errors.RetriableError):
             self._next_auto_commit = self._now() + self.config.retry_backoff_ms / 1000
         elif problem is not None:
-            log.warning("group %s: an automatic commit failed: %s", self.config.group_id, problem)
+            self._automatic_commit_failed(wanted, problem)
 
     async def committed(
         self, partitions: Iterable[tuple[str, int]]
@@ -322,6 +329,10 @@ class ConsumerOffsets(ConsumerParts):
                 raise problems.pop(0)
 
 
+def _named(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions)) or "nothing"
+
+
 def _tell(
     on_done: Committed, offsets: dict[TopicPartition, OffsetAndMetadata], problem: Exception | None
 ) -> None:
@@ -329,4 +340,4 @@ def _tell(
     try:
         on_done(offsets, problem)
     except Exception:
-        log.exception("on_done of a commit failed")
+        log.exception("on_done of a commit of %s failed", _named(offsets))

@@ -42,7 +42,7 @@ class Callback:
         try:
             self._call(metadata, error)
         except Exception:
-            log.exception("on_delivery failed")
+            log.exception("on_delivery failed, told of %s", metadata or error)
 
 
 class Intercepted:

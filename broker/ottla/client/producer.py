@@ -112,7 +112,13 @@ class Producer(ProducerTransactions):
                     await self._call(transactions.abort, "the abort")
                 await self._flush(engine)
         except (TimeoutError, ClientError) as problem:
-            log.warning("stopped before all was delivered: %s", problem or "timeout_s is over")
+            left = ", ".join(sorted({str(batch.tp) for batch in engine.accumulator.incomplete}))
+            log.warning(
+                "%s: stopped before all was delivered (left: %s): %s",
+                self.config.client_id,
+                left or "records without a partition",
+                problem or "timeout_s is over",
+            )
         finally:
             self._metrics_reporting.stop()
             engine.driver.stop()
