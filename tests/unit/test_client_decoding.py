@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client import errors
-from ottla.client.core.decoding import PartitionData, last_batch
+from ottla.client.core.decoding import PartitionData, decode, last_batch
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.protocol.compression import Codec
 from ottla.protocol.legacy_records import encode_message_set
 from ottla.protocol.messages import FetchResponse
 from ottla.protocol.records import (
+    BATCH_HEADER,
     ControlType,
     Record,
     TimestampType,
@@ -156,3 +157,50 @@ def test_an_old_message_that_is_corrupt_is_told_with_its_place() -> None:
         last_batch(memoryview(broken), 0)
         with pytest.raises(errors.DeserializationError, match="t-3 at offset"):
             all_of(opened(broken))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_offsets_and_lengths_of_every_width_are_read(data: st.DataObject) -> None:
+    kept = data.draw(
+        st.sampled_from([range(9_000), range(70), range(0, 9_000, 7), [0, 63, 64, 8_191, 8_192, 1 << 20]])
+    )
+    sizes = [-1, 0, 1, 63, 64, 200, 8_191, 8_192, 40_000]
+    rows = []
+    for number, offset in enumerate(kept):
+        key, value = (data.draw(st.sampled_from(sizes)) if number < 5 else number % 90 for _ in range(2))
+        of_time = data.draw(st.integers(-(2**40), 2**40)) if number < 5 else 3 * number
+        rows.append(
+            Record(
+                100 + offset,
+                2**41 + of_time,
+                None if key < 0 else b"k" * key,
+                None if value < 0 else b"v" * value,
+                [("h", b"1")] if number % 50 == 1 else [],
+            )
+        )
+    written = build_batch(rows, base_offset=100, keep_offsets=True)
+    assert [
+        (r.offset, r.timestamp_ms, r.key, r.value, list(r.headers)) for r in all_of(opened(written, 100))
+    ] == [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in rows]
+
+
+def test_an_offset_that_is_written_longer_than_it_need_be_is_read() -> None:
+    plain = build_batch([Record(0, 1, b"k", b"v")] * 2)
+    header = list(BATCH_HEADER.unpack_from(plain))
+    # length, attributes, timestamp, offset, key, value, no headers; the second with its offset in two bytes
+    body = bytes.fromhex("0e 00 00 00 026b 0276 00") + bytes.fromhex("10 00 00 8200 026b 0276 00")
+    found = decode(TP, tuple(header), body)
+    assert [(r.offset, r.key, r.value) for r in found] == [(0, b"k", b"v"), (1, b"k", b"v")]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=40), st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
+def test_a_batch_that_makes_no_sense_ends_with_an_error(body: bytes, last_delta: int, count: int) -> None:
+    header = list(BATCH_HEADER.unpack_from(build_batch([Record(0, 1, b"k", b"v")])))
+    header[6], header[-1] = last_delta, count
+    try:
+        found = decode(TP, tuple(header), body)
+    except (IndexError, ValueError):
+        return
+    assert len(found) == count

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
@@ -40,6 +41,13 @@ _OLD_HEAD: Final = struct.Struct(">qi")
 """Offset and size of a message from before 0.11; a wrapper's offset is that of the last one in it."""
 _NO_TIMESTAMP_TYPE: Final = -1
 _NO_HEADERS: Final = ()
+_NULL: Final = 1
+"""The varint -1 where a length should be."""
+_RECORD_BYTES_MIN: Final = 7
+_OFFSET_WIDTHS: Final = ((1, 1 << 6), (2, 1 << 13), (3, 1 << 20), (4, 1 << 27), (5, 1 << 31))
+"""How many bytes an offset takes in its batch, below which one."""
+_NEW: Final = tuple.__new__
+"""As ConsumerRecord(…), without its call."""
 
 
 class Batch(NamedTuple):
@@ -202,88 +210,113 @@ class PartitionData:
 
 
 def decode(tp: TopicPartition, header: tuple[Any, ...], data: bytes) -> list[ConsumerRecord]:
-    """The records of a batch. Short numbers are read in place. Raises IndexError, ValueError."""
-    base_offset, _, epoch, _, _, attributes, _, base_timestamp, max_timestamp, _, _, _, count = header
-    topic, partition = tp
-    kind = 1 if attributes & LOG_APPEND_TIME_FLAG else 0
-    timestamp = max_timestamp
-    records: list[ConsumerRecord] = []
-    append = records.append
-    new = tuple.__new__  # as ConsumerRecord(…), without its call
+    """The records of a batch. Raises IndexError, ValueError.
+
+    A batch with as many records as offsets has them one after the other: how many bytes each offset takes is
+    known then, and they are skipped. Should somebody write them longer than they need be, they are read.
+    """
+    if header[-1] != header[6] + 1:
+        return _decode(tp, header, data, is_dense=False)
+    try:
+        return _decode(tp, header, data, is_dense=True)
+    except (IndexError, ValueError):
+        return _decode(tp, header, data, is_dense=False)
+
+
+def _decode(
+    tp: TopicPartition, header: tuple[Any, ...], data: bytes, *, is_dense: bool
+) -> list[ConsumerRecord]:
+    """Short numbers are read in place; what records are made of is gathered in columns, out of which they are
+    put together at C's speed."""
+    base_offset, _, epoch, _, _, attributes, _, first_time, last_time, _, _, _, count = header
     size = len(data)
+    if not 0 <= count <= size // _RECORD_BYTES_MIN:
+        raise ValueError(f"{count} records in {size} bytes")
+    offsets: list[int] = []
+    times: list[int] = []
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    headers: dict[int, Sequence[tuple[str, bytes | None]]] = {}
+    add_time, add_key, add_value = times.append, keys.append, values.append
     at = 0
-    for _ in range(count):
-        number = data[at]
-        if number < 0x80:
-            at += 1
-            length = (number >> 1) ^ -(number & 1)
-        elif (high := data[at + 1]) < 0x80:
-            at += 2
-            length = (number >> 1 & 0x3F | high << 6) ^ -(number & 1)
-        else:
-            length, at = read_varint(data, at)
-        end = at + length
-        if length < 0 or end > size:
-            raise ValueError(f"a record of {length} bytes at {at} of {size}")
-        at += 1  # attributes, which mean nothing
-        number = data[at]
-        if number < 0x80:
-            at += 1
-            number = (number >> 1) ^ -(number & 1)
-        elif (high := data[at + 1]) < 0x80:
-            at += 2
-            number = (number >> 1 & 0x3F | high << 6) ^ -(number & 1)
-        else:
-            number, at = read_varint(data, at)
-        if not kind:
-            timestamp = base_timestamp + number
-        number = data[at]
-        if number < 0x80:
-            at += 1
-            number = (number >> 1) ^ -(number & 1)
-        elif (high := data[at + 1]) < 0x80:
-            at += 2
-            number = (number >> 1 & 0x3F | high << 6) ^ -(number & 1)
-        else:
-            number, at = read_varint(data, at)
-        offset = base_offset + number
-        number = data[at]
-        if number < 0x80:
-            at += 1
-            length = (number >> 1) ^ -(number & 1)
-        elif (high := data[at + 1]) < 0x80:
-            at += 2
-            length = (number >> 1 & 0x3F | high << 6) ^ -(number & 1)
-        else:
-            length, at = read_varint(data, at)
-        if length < 0:
-            key = None
-        else:
-            key = data[at : at + length]
-            at += length
-        number = data[at]
-        if number < 0x80:
-            at += 1
-            length = (number >> 1) ^ -(number & 1)
-        elif (high := data[at + 1]) < 0x80:
-            at += 2
-            length = (number >> 1 & 0x3F | high << 6) ^ -(number & 1)
-        else:
-            length, at = read_varint(data, at)
-        if length < 0:
-            value = None
-        else:
-            value = data[at : at + length]
-            at += length
-        headers: Sequence[tuple[str, bytes | None]] = _NO_HEADERS
-        if data[at]:
-            headers, at = _headers(data, at, end)
-        else:
-            at += 1
-        if at != end:
-            raise ValueError(f"a record that ends at {at}, not at {end}")
-        append(new(ConsumerRecord, (topic, partition, offset, timestamp, kind, key, value, headers, epoch)))
-    return records
+    for width, stop in _OFFSET_WIDTHS if is_dense else ((0, count),):
+        for _ in range(len(values), min(stop, count)):
+            # The record's length, and its attributes, which mean nothing.
+            if data[at] < 0x80:
+                at += 2
+            elif data[at + 1] < 0x80:
+                at += 3
+            else:
+                at = read_varint(data, at)[1] + 1
+            number = data[at]
+            if number < 0x80:
+                at += 1
+                add_time((number >> 1) ^ -(number & 1))
+            elif (high := data[at + 1]) < 0x80:
+                at += 2
+                add_time((number >> 1 & 0x3F | high << 6) ^ -(number & 1))
+            else:
+                number, at = read_varint(data, at)
+                add_time(number)
+            if width:
+                at += width
+            else:
+                number, at = read_varint(data, at)
+                offsets.append(base_offset + number)
+            number = data[at]
+            if number == _NULL:
+                at += 1
+                add_key(None)
+            else:
+                if number < 0x80:
+                    at += 1
+                    length = number >> 1
+                elif (high := data[at + 1]) < 0x80:
+                    at += 2
+                    length = number >> 1 & 0x3F | high << 6
+                else:
+                    length, at = _length(data, at)
+                add_key(data[at : (at := at + length)])
+            number = data[at]
+            if number == _NULL:
+                at += 1
+                add_value(None)
+            else:
+                if number < 0x80:
+                    at += 1
+                    length = number >> 1
+                elif (high := data[at + 1]) < 0x80:
+                    at += 2
+                    length = number >> 1 & 0x3F | high << 6
+                else:
+                    length, at = _length(data, at)
+                add_value(data[at : (at := at + length)])
+            if data[at]:
+                headers[len(values) - 1], at = _headers(data, at, size)
+            else:
+                at += 1
+    if at != size:
+        raise ValueError(f"{count} records that end at {at}, not at {size}")
+    is_appended = attributes & LOG_APPEND_TIME_FLAG
+    columns = zip(
+        repeat(tp.topic),
+        repeat(tp.partition),
+        range(base_offset, base_offset + count) if is_dense else offsets,
+        repeat(last_time) if is_appended else [first_time + each for each in times],
+        repeat(1 if is_appended else 0),
+        keys,
+        values,
+        [headers.get(number, _NO_HEADERS) for number in range(count)] if headers else repeat(_NO_HEADERS),
+        repeat(epoch),
+    )
+    return list(map(_NEW, repeat(ConsumerRecord), columns))
+
+
+def _length(data: bytes, at: int) -> tuple[int, int]:
+    length, at = read_varint(data, at)
+    if length < 0:
+        raise ValueError(f"a length of {length} at {at}")
+    return length, at
 
 
 def _headers(data: bytes, at: int, end: int) -> tuple[list[tuple[str, bytes | None]], int]:
