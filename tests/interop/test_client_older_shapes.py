@@ -17,15 +17,19 @@ import pytest
 from clients_082 import needs_jars_082
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from judges import needs_kafka_jars
 from kafka import KafkaConsumer
+from kazoo.client import KazooClient
 from old_world import Side, World, wait_for
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.legacy import (
     EARLIEST_TIME,
     LATEST_TIME,
+    Blacklist,
     ConsumerConnector,
+    ConsumerTimeoutError,
     FailedToSendMessageError,
     FetchRequestBuilder,
     KafkaStream,
@@ -34,7 +38,9 @@ from ottla.client.legacy import (
     Producer,
     SimpleConsumer,
     StringDecoder,
+    Whitelist,
 )
+from ottla.client.legacy.zookeeper_coordination import ZooKeeperCoordination
 from ottla.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.timeout(300)
@@ -172,16 +178,16 @@ def test_many_fetches_go_at_once_and_a_lost_connection_is_made_again(world: Worl
 # --- the Producer ---
 
 
-def read_by_confluent(port: int, topic: str, count: int) -> list[tuple[int, bytes | None, bytes]]:
-    consumer = ConfluentConsumer(
-        {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "any", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
+def read_by_confluent(
+    port: int, topic: str, count: int, partitions: int
+) -> list[tuple[int, bytes | None, bytes]]:
+    consumer = ConfluentConsumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "any"})
+    consumer.assign([ConfluentTopicPartition(topic, partition, 0) for partition in range(partitions)])
     found = []
     until = time.monotonic() + 60
     while len(found) < count and time.monotonic() < until:
-        message = consumer.poll(1)
-        if message is not None and message.error() is None:
+        for message in consumer.consume(count, 0.2):
+            assert message.error() is None, message.error()
             found.append((message.partition(), message.key(), message.value()))
     consumer.close()
     return found
@@ -203,7 +209,7 @@ def test_clients_of_today_read_what_the_producer_sends(world: World, kind: str, 
                 producer.send(
                     *(KeyedMessage(topic, str(n), key=f"key-{n % 7}") for n in range(first, first + 100))
                 )
-        found = read_by_confluent(side.port, topic, 600)
+        found = read_by_confluent(side.port, topic, 600, 4)
         assert sorted(int(value) for *_, value in found) == list(range(600))
         by_key = {key: [int(v) for _, k, v in found if k == key] for key in {key for _, key, _ in found}}
         assert all(values == sorted(values) for values in by_key.values()), "in order, key by key"
@@ -229,7 +235,7 @@ def test_messages_that_cannot_be_delivered_are_named(world: World) -> None:
         with pytest.raises(FailedToSendMessageError, match="1 of 3 messages") as failure:
             producer.send(KeyedMessage("known", b"a"), lost, KeyedMessage("known", b"b"))
         assert [message for message, _ in failure.value.failed] == [lost]
-    assert [value for *_, value in read_by_confluent(world.ours.port, "known", 2)] == [b"a", b"b"]
+    assert [value for *_, value in read_by_confluent(world.ours.port, "known", 2, 1)] == [b"a", b"b"]
 
 
 # --- the ConsumerConnector ---
@@ -290,3 +296,116 @@ def test_kafkas_consumers_and_ours_are_one_group(world: World) -> None:
     assert world.tree.get_children(f"/consumers/{group}/ids") == []
     assert world.tree.get_children(owner) == []
     assert [world.node(f"/consumers/{group}/offsets/{topic}/{p}") for p in range(5)] == ["50"] * 5
+
+
+def test_messages_flow_on_while_consumers_come_and_go(world: World) -> None:
+    """Each one reaches one consumer, once. A session that ends takes its partitions along; a new one comes,
+    and what it had not committed is read again."""
+    topic, group = "flowing", "ours"
+    world.make_topic(topic, partitions=4)
+    sent = 0
+    go_on = threading.Event()
+
+    def send() -> None:
+        nonlocal sent
+        while not go_on.wait(0.02):
+            produce(world.ours.port, topic, sent, 20, 4)
+            sent += 20
+
+    def partitions(reader: Reader, since: int) -> set[int]:
+        return {partition for _, partition, *_ in reader.seen[since:]}
+
+    sender = threading.Thread(target=send, daemon=True)
+    with ExitStack() as closing:
+        closing.callback(sender.join)
+        closing.callback(go_on.set)
+        first = closing.enter_context(connected(world.ours, group, consumer_id="a"))
+        of_first = Reader(first.create_message_streams({topic: 1}, value_decoder=StringDecoder())[topic])
+        sender.start()
+        wait_for(lambda: partitions(of_first, 0) == {0, 1, 2, 3}, "all to the first")
+        second = connected(world.ours, group, consumer_id="b")
+        of_second = Reader(second.create_message_streams({topic: 2}, value_decoder=StringDecoder())[topic])
+        mark = len(of_first.seen)
+        wait_for(lambda: partitions(of_second, 0) == {2, 3}, "two to the second")
+        second.shutdown()
+        wait_for(lambda: partitions(of_first, mark) == {0, 1, 2, 3}, "all to the first again")
+        assert of_second.ended()
+        assert set(Counter(of_first.values + of_second.values).values()) == {1}
+
+        session = world.tree.get(f"/consumers/{group}/owners/{topic}/0")[1].ephemeralOwner
+        end_session(world, first, session)
+        wait_for(
+            lambda: (
+                world.node(f"/consumers/{group}/owners/{topic}/0") == f"{group}_a-0"
+                and world.tree.get(f"/consumers/{group}/owners/{topic}/0")[1].ephemeralOwner != session
+            ),
+            "another session",
+        )
+        mark = len(of_first.seen)
+        wait_for(lambda: partitions(of_first, mark) == {0, 1, 2, 3}, "all to the new session")
+        go_on.set()
+        sender.join()
+        wait_for(lambda: len({*of_first.values, *of_second.values}) == sent, "all that was sent")
+    assert of_first.ended()
+    kept = [int(world.node(f"/consumers/{group}/offsets/{topic}/{p}") or -1) for p in range(4)]
+    assert kept == [sent // 4] * 4
+
+
+def end_session(world: World, connector: ConsumerConnector, session: int) -> None:
+    """As ZooKeeper does with one that it has not heard of for too long."""
+    coordination = connector._coordination
+    assert isinstance(coordination, ZooKeeperCoordination)
+    client_id = coordination._registry._client.client_id
+    assert client_id[0] == session
+    other = KazooClient(world.ours.zookeeper, client_id=client_id)
+    other.start(timeout=60)
+    other.stop()
+    other.close()
+
+
+def test_a_filter_finds_topics_and_offsets_move_to_kafka_and_back(world: World) -> None:
+    """By the steps of Kafka's manual, on Apache Kafka as the broker; a consumer that stands at the end of
+    what it has never read commits that."""
+    side, group = world.sides["Apache Kafka"], "moving"
+    world.make_topic("found-1", partitions=1, everywhere=True)
+    with ExitStack() as closing:
+        tree = KazooClient(side.zookeeper)
+        tree.start(timeout=60)
+        closing.callback(tree.close)
+        closing.callback(tree.stop)
+        kept: Callable[[], int] = lambda: int(tree.get(f"/consumers/{group}/offsets/found-1/0")[0])  # noqa: E731
+        asker = closing.enter_context(SimpleConsumer("127.0.0.1", side.port))
+        here = TopicPartition("found-1", 0)
+
+        def committed() -> int:
+            return asker.fetch_offsets(group, [here])[here].offset
+
+        kafka = {"offsets_storage": "kafka", "auto_commit_enable": "false"}
+        produce(side.port, "found-1", 0, 30)
+        found: list[list[str]] = []
+        for step, settings in enumerate(
+            (
+                {"auto_commit_enable": "false"}, kafka, {**kafka, "dual_commit_enabled": "false"}, kafka,
+                {"auto_commit_enable": "false"},
+            )
+        ):  # fmt: skip
+            with connected(side, group, consumer_timeout_ms=20_000, **settings) as connector:
+                (stream,) = connector.create_message_streams_by_filter(
+                    Whitelist("found-.*"), value_decoder=StringDecoder()
+                )
+                found.append([next(stream).message for _ in range(5)])
+                connector.commit_offsets()
+            before = kept(), committed()
+            assert before == [(5, -1), (10, 10), (10, 15), (20, 20), (25, 20)][step]
+        assert [int(value) for values in found for value in values] == list(range(25))
+
+        with connected(side, "late", auto_offset_reset="largest", consumer_timeout_ms=100) as connector:
+            (stream,) = connector.create_message_streams_by_filter(Blacklist("found-1|__.*"))
+            with pytest.raises(ConsumerTimeoutError):
+                next(stream)
+            world.make_topic("found-2", partitions=2, everywhere=True)
+            owner = "/consumers/late/owners/found-2/1"
+            wait_for(lambda: tree.exists(owner) is not None, "the new topic")
+            assert tree.get(owner)[0].decode() == f"{connector.consumer_id}-0"
+            assert tree.exists("/consumers/late/owners/found-1") is None
+        assert tree.get("/consumers/late/offsets/found-2/1")[0] == b"0"
