@@ -409,3 +409,18 @@ def test_a_filter_finds_topics_and_offsets_move_to_kafka_and_back(world: World) 
             assert tree.get(owner)[0].decode() == f"{connector.consumer_id}-0"
             assert tree.exists("/consumers/late/owners/found-1") is None
         assert tree.get("/consumers/late/offsets/found-2/1")[0] == b"0"
+
+
+def test_the_documents_examples_run(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "client-older.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    world.make_topic("orders", partitions=3)
+    addresses = {"127.0.0.1:2181": world.ours.zookeeper, "9092": str(world.ours.port)}
+    for example in examples:
+        for named, here in addresses.items():
+            example = example.replace(named, here)
+        subprocess.run([sys.executable, "-c", example], check=True, timeout=60)
+    printed = capfd.readouterr().out.splitlines()
+    assert sorted(re.sub(r"\d+ \d+ ", "", line) for line in printed) == [
+        "None b'two'", "b'customer-7' b'one'", "orders None two", "orders b'customer-7' one",
+    ]  # fmt: skip

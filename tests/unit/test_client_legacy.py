@@ -3,14 +3,20 @@ an async producer's batches go. The expected values are Java's own, and those in
 
 from __future__ import annotations
 
+import inspect
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.client import legacy
 from ottla.client.core.types import ConsumerRecord, TopicPartition
 from ottla.client.errors import ClientError, ConfigError
 from ottla.client.legacy import (
@@ -326,3 +332,40 @@ def test_what_a_stream_gives_out_is_consumed_and_nothing_else() -> None:
     assert given_out.put(progress, records(8, 1), lambda: None)
     given_out.end()
     assert [each.message for each in given_out] == ["8"]
+
+
+# --- the package ---
+
+
+def test_every_name_of_the_documents_table_exists() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "client-older.md").read_text()
+    rows = re.findall(r"^\| `.*\| (.*) \|$", page.partition("## Names")[2], re.MULTILINE)
+    named = {name for cell in rows for name in re.findall(r"`(\w[\w.]*)`", cell)} - {"version_id"}
+    assert len(named) > 40, "the table was not found"
+    for name in named:
+        owner, _, member = name.partition(".")
+        assert hasattr(getattr(legacy, owner), member or "__doc__"), name
+    offered = {name.partition(".")[0] for name in named}
+    assert set(legacy.__all__) - offered == {
+        "ConsumerConfig", "Decoder", "DefaultDecoder", "Encoder", "FetchRequest", "OffsetRequest",
+        "ProducerConfig", "TopicFilter",
+    } - offered  # fmt: skip
+
+
+@pytest.mark.parametrize("name", legacy.__all__)
+def test_everything_public_says_what_it_is_for(name: str) -> None:
+    offered = getattr(legacy, name)
+    if not inspect.isclass(offered):
+        return
+    members = {n: m for n, m in vars(offered).items() if not n.startswith("_")}
+    documented = [m for m in members.values() if inspect.isfunction(m) or isinstance(m, property)]
+    assert inspect.getdoc(offered)
+    assert [member for member in documented if not inspect.getdoc(member)] == []
+
+
+def test_kazoo_is_loaded_where_zookeeper_coordinates_and_nowhere_else() -> None:
+    script = (
+        "import sys, ottla.client.legacy as legacy; [getattr(legacy, name) for name in legacy.__all__]; "
+        "sys.exit('kazoo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

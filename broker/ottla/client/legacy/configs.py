@@ -74,6 +74,8 @@ def _names(settings: Mapping[str, object] | None, keywords: Mapping[str, object]
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(Settings):
+    """Of the producer: `of` makes one, `Producer` takes it."""
+
     metadata_broker_list: tuple[tuple[str, int], ...] = setting((), addresses)
     producer_type: str = setting("sync", one_of("sync", "async"))
     serializer_class: Any = setting("kafka.serializer.DefaultEncoder", anything)
@@ -150,6 +152,8 @@ _BATCH_BYTES: Final = 900_000
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(Settings):
+    """Of the connector: `of` makes one, `ConsumerConnector` takes it."""
+
     group_id: str = setting("", _legal_name)
     zookeeper_connect: str | None = setting(None, optional_text)
     """Who coordinates; host:port,host:port/chroot. Without it, the group protocol does."""

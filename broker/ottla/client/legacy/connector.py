@@ -50,6 +50,8 @@ class Coordination(Protocol):
 
 
 class ConsumerConnector:
+    """A consumer of a group. May be shared by threads; each of its streams is for one."""
+
     def __init__(
         self, settings: Mapping[str, object] | ConsumerConfig | None = None, /, **keywords: object
     ) -> None:

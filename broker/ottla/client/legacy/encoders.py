@@ -20,11 +20,17 @@ T_out = TypeVar("T_out", covariant=True)
 class Encoder(Protocol[T_in]):
     """A class that serializer.class names is called with the producer's settings, a mapping."""
 
-    def to_bytes(self, value: T_in) -> bytes | None: ...
+    def to_bytes(self, value: T_in) -> bytes | None:
+        """None makes a tombstone of a value."""
+        ...
 
 
 class Decoder(Protocol[T_out]):
-    def from_bytes(self, data: bytes | None) -> T_out: ...
+    """Given to `create_message_streams`, for keys or for values."""
+
+    def from_bytes(self, data: bytes | None) -> T_out:
+        """None is a message without a key, or a tombstone."""
+        ...
 
 
 class DefaultEncoder:
@@ -33,6 +39,7 @@ class DefaultEncoder:
     def __init__(self, settings: Mapping[str, object] | None = None) -> None: ...
 
     def to_bytes(self, value: Any) -> bytes | None:
+        """Raises SerializationError for what is not bytes."""
         if value is None or isinstance(value, bytes | bytearray | memoryview):
             return None if value is None else bytes(value)
         raise SerializationError(f"{type(value).__name__} is not bytes: set serializer.class")
@@ -44,14 +51,17 @@ class NullEncoder:
     def __init__(self, settings: Mapping[str, object] | None = None) -> None: ...
 
     def to_bytes(self, value: Any) -> None:
-        return None
+        """None."""
 
 
 class StringEncoder:
+    """Text, in UTF-8 unless told otherwise."""
+
     def __init__(self, settings: Mapping[str, object] | None = None, encoding: str = "utf-8") -> None:
         self._encoding = encoding
 
     def to_bytes(self, value: str | None) -> bytes | None:
+        """None stays None."""
         return None if value is None else value.encode(self._encoding)
 
 
@@ -59,14 +69,18 @@ class DefaultDecoder:
     """Bytes as they are."""
 
     def from_bytes(self, data: bytes | None) -> bytes | None:
+        """What it is given."""
         return data
 
 
 class StringDecoder:
+    """Text, in UTF-8 unless told otherwise."""
+
     def __init__(self, encoding: str = "utf-8") -> None:
         self._encoding = encoding
 
     def from_bytes(self, data: bytes | None) -> str | None:
+        """None stays None."""
         return None if data is None else data.decode(self._encoding)
 
 

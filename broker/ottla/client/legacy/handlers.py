@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 
 class KeyedMessage(NamedTuple):
+    """What `Producer.send` takes; key and message as the encoders like them."""
+
     topic: str
     message: Any
     key: Any = None
@@ -18,6 +20,7 @@ class KeyedMessage(NamedTuple):
 
     @property
     def partition_key(self) -> Any:
+        """What the partitioner is given; None lets any partition do."""
         return self.key if self.part_key is None else self.part_key
 
 
@@ -32,7 +35,8 @@ class EventHandler:
         """In sync mode an exception goes to the caller of `send`, in async mode to the log."""
         raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Called once, after all else."""
 
 
 class CallbackHandler:
@@ -61,4 +65,5 @@ class CallbackHandler:
         """What is still to be sent with the last batch."""
         return []
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Called once, after all else."""

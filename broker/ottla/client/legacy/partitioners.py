@@ -15,6 +15,8 @@ _SIGN: Final = 0x8000_0000
 
 
 class Partitioner(Protocol):
+    """Named by partitioner.class; a function of the same arguments will do."""
+
     def partition(self, key: Any, partitions: int) -> int:
         """One of 0 to partitions - 1, for a key that is not None and not encoded yet."""
         ...

@@ -87,6 +87,7 @@ class SimpleConsumer:
         self._closed = False
 
     def close(self) -> None:
+        """Close the connection; nothing can be asked after."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None

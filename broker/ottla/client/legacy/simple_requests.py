@@ -51,6 +51,7 @@ class FetchRequestBuilder:
         return self
 
     def min_bytes(self, min_bytes: int) -> Self:
+        """How much the broker is to have before it answers."""
         self._min_bytes = min_bytes
         return self
 
@@ -132,6 +133,8 @@ class PartitionOffsetRequestInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class OffsetRequest:
+    """For `SimpleConsumer.get_offsets`."""
+
     partitions: Mapping[tuple[str, int], PartitionOffsetRequestInfo | tuple[int, int]]
     """(topic, partition) to (time, how many at most)."""
 

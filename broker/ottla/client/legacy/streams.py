@@ -31,26 +31,32 @@ class MessageAndMetadata:
 
     @property
     def topic(self) -> str:
+        """Its topic's name."""
         return self._record.topic
 
     @property
     def partition(self) -> int:
+        """Its number in the topic."""
         return self._record.partition
 
     @property
     def offset(self) -> int:
+        """Its number in the partition."""
         return self._record.offset
 
     @property
     def timestamp_ms(self) -> int:
+        """-1 in messages of a producer from before 0.10."""
         return self._record.timestamp_ms
 
     @property
     def key(self) -> Any:
+        """As the key decoder makes it; raises what that raises."""
         return self._key_decoder.from_bytes(self._record.key)
 
     @property
     def message(self) -> Any:
+        """As the value decoder makes it; raises what that raises."""
         return self._value_decoder.from_bytes(self._record.value)
 
     def __repr__(self) -> str:
@@ -155,6 +161,7 @@ class KafkaStream:
             self._news.notify()
 
     def clear(self) -> None:
+        """Take back what was not given out."""
         with self._news:
             self._chunks.clear()
             self._current = None
@@ -162,6 +169,7 @@ class KafkaStream:
             self._when_there_is_room = None
 
     def end(self) -> None:
+        """Nothing more comes; what is here is still given out."""
         with self._news:
             self._ended = True
             self._news.notify_all()

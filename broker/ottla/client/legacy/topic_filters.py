@@ -31,9 +31,11 @@ class TopicFilter:
         return f"{type(self).__name__}({self.regex!r})"
 
     def matches(self, topic: str) -> bool:
+        """Whether the regular expression fits the whole name."""
         return self._compiled.fullmatch(topic) is not None
 
     def allows(self, topic: str, *, exclude_internal_topics: bool = True) -> bool:
+        """Whether a topic is to be read."""
         raise NotImplementedError
 
     def as_pattern(self) -> str:

@@ -1,0 +1,141 @@
+"""Our ConsumerConnector without ZooKeeper: in one group, by the group protocol, with a client of today."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka import TopicPartition as ConfluentTopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from one_broker import OneBroker, one_broker
+
+from ottla.client.legacy import ConsumerConnector, KafkaStream, StringDecoder, Whitelist
+from ottla.local.ports import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+PARTITIONS = 6
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
+    with one_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+def make_topic(broker: OneBroker, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(60)
+
+
+def produce(broker: OneBroker, topic: str, first: int, count: int) -> None:
+    producer = ConfluentProducer({"bootstrap.servers": broker.bootstrap})
+    for number in range(first, first + count):
+        producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+class Modern(threading.Thread):
+    """confluent-kafka's consumer, until it is told to leave."""
+
+    def __init__(self, broker: OneBroker, group: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._consumer = ConfluentConsumer(
+            {
+                "bootstrap.servers": broker.bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": "range",
+            }
+        )  # fmt: skip
+        self._consumer.subscribe([topic])
+        self._leaving = threading.Event()
+        self.values: list[int] = []
+        self.partitions: list[int] = []
+
+    def run(self) -> None:
+        while not self._leaving.is_set():
+            for message in self._consumer.consume(100, 0.1):
+                assert message.error() is None, message.error()
+                self.values.append(int(message.value()))
+            self.partitions = [each.partition for each in self._consumer.assignment()]
+        self._consumer.close()
+
+    def leave(self) -> None:
+        self._leaving.set()
+        self.join(60)
+
+
+def reading(streams: list[KafkaStream]) -> tuple[list[list[tuple[int, int]]], list[threading.Thread]]:
+    """(partition, value) of each message by stream, and the threads that read."""
+    seen: list[list[tuple[int, int]]] = [[] for _ in streams]
+
+    threads = []
+    for stream, into in zip(streams, seen, strict=True):
+        thread = threading.Thread(target=_append, args=(stream, into), daemon=True)
+        thread.start()
+        threads.append(thread)
+    return seen, threads
+
+
+def _append(stream: KafkaStream, into: list[tuple[int, int]]) -> None:
+    for each in stream:
+        into.append((each.partition, int(each.message)))  # noqa: PERF401 - as they come
+
+
+def test_a_connector_and_a_client_of_today_are_one_group(broker: OneBroker) -> None:
+    make_topic(broker, "shared")
+    produce(broker, "shared", 0, 600)
+    connector = ConsumerConnector(
+        bootstrap_servers=broker.bootstrap, group_id="both", auto_offset_reset="smallest",
+        auto_commit_interval_ms=200,
+    )  # fmt: skip
+    streams = connector.create_message_streams({"shared": 4}, value_decoder=StringDecoder())["shared"]
+    seen, threads = reading(streams)
+
+    def ours() -> list[int]:
+        return [value for of_stream in seen for _, value in of_stream]
+
+    assert wait_until(lambda: len(ours()) == 600, timeout_s=60), len(ours())
+    assert [{partition for partition, _ in of_stream} for of_stream in seen] == [{0, 1}, {2, 3}, {4}, {5}]
+
+    modern = Modern(broker, "both", "shared")
+    modern.start()
+    assert wait_until(lambda: len(modern.partitions) == PARTITIONS // 2, timeout_s=60), modern.partitions
+    produce(broker, "shared", 600, 600)
+    everything = lambda: Counter(ours() + modern.values)  # noqa: E731
+    assert wait_until(lambda: len(everything()) == 1200, timeout_s=60), len(everything())
+    assert len(modern.values) == 300
+    modern.leave()
+    produce(broker, "shared", 1200, 300)
+    assert wait_until(lambda: len(everything()) == 1500, timeout_s=60), len(everything())
+    connector.shutdown()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert set(everything().values()) == {1}
+
+    asker = ConfluentConsumer({"bootstrap.servers": broker.bootstrap, "group.id": "both"})
+    partitions = [ConfluentTopicPartition("shared", number) for number in range(PARTITIONS)]
+    assert [each.offset for each in asker.committed(partitions, 30)] == [250] * PARTITIONS
+    asker.close()
+
+
+def test_a_slow_reader_holds_nobody_up_and_memory_is_bounded(broker: OneBroker) -> None:
+    """One of two streams is not read: its partitions rest, the other's flow."""
+    make_topic(broker, "slow-1")
+    produce(broker, "slow-1", 0, 60_000)
+    with ConsumerConnector(
+        bootstrap_servers=broker.bootstrap, group_id="slow", auto_offset_reset="smallest",
+        queued_max_message_chunks=2, auto_commit_enable=False,
+    ) as connector:  # fmt: skip
+        quick, slow = connector.create_message_streams_by_filter(Whitelist("slow-.*"), 2)
+        began = time.monotonic()
+        values = [int(next(quick).message) for _ in range(30_000)]
+        assert {value % PARTITIONS for value in values} == {0, 1, 2}
+        assert time.monotonic() - began < 30
+        assert len(slow._chunks) <= 2
+        values += [int(next(slow).message) for _ in range(30_000)]
+        assert sorted(values) == list(range(60_000))
