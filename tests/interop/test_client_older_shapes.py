@@ -24,6 +24,7 @@ from kazoo.client import KazooClient
 from old_world import Side, World, wait_for
 
 from ottla.client.core.types import TopicPartition
+from ottla.client.errors import CoordinatorNotAvailableError
 from ottla.client.legacy import (
     EARLIEST_TIME,
     LATEST_TIME,
@@ -376,6 +377,14 @@ def test_a_filter_finds_topics_and_offsets_move_to_kafka_and_back(world: World) 
         kept: Callable[[], int] = lambda: int(tree.get(f"/consumers/{group}/offsets/found-1/0")[0])  # noqa: E731
         asker = closing.enter_context(SimpleConsumer("127.0.0.1", side.port))
         here = TopicPartition("found-1", 0)
+
+        def coordinates() -> bool:
+            try:
+                return asker.consumer_metadata(group).port == side.port
+            except CoordinatorNotAvailableError:
+                return False
+
+        wait_for(coordinates, "a coordinator")
 
         def committed() -> int:
             return asker.fetch_offsets(group, [here])[here].offset

@@ -187,7 +187,8 @@ class SimpleConsumer:
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], *, version_id: int = 1
     ) -> dict[TopicPartition, OffsetMetadataAndError]:
-        """What `commit_offsets` of the same version kept."""
+        """What `commit_offsets` of the same version kept. Kafka says nothing of any partition in version 1
+        while the broker is not the group's coordinator."""
         _check_version(version_id)
         asked = messages.OffsetFetchRequest(group_id=group_id, topics=[])
         grouped = by_topic((TopicPartition(*each), None) for each in partitions)
