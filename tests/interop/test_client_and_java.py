@@ -256,3 +256,28 @@ def test_a_topic_whose_format_was_raised_is_read_from_any_offset(ports: dict[str
                 assert [row.value for row in found] == [b"%d%d" % divmod(n, 3) for n in range(offset, 9)]
 
     asyncio.run(fill_and_read())
+
+
+def test_what_is_measured_has_the_names_that_java_gives_it(ports: dict[str, int]) -> None:
+    bootstrap, topic = f"127.0.0.1:{ports['Ottla']}", "measured"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])[topic].result(60)
+
+    async def ours() -> set[tuple[str, str, str]]:
+        async with Producer(bootstrap_servers=bootstrap) as producer:
+            await producer.send_and_wait(topic, b"record")
+            measured = producer.measurements()
+        async with Consumer(
+            bootstrap_servers=bootstrap, group_id="measured", auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.subscribe([topic])
+            await consumer.getone()
+            await consumer.commit()
+            measured += consumer.measurements()
+        return {(m.group, m.name, ",".join(sorted(m.tags))) for m in measured}
+
+    lines = run_program("MetricNames", bootstrap, topic).splitlines()
+    theirs = {(group, name, tags) for group, name, tags in (line.split(" ") for line in lines)}
+    own = asyncio.run(ours())
+    assert {name for _, name, _ in own - theirs} == {"fetch-byte-rate", "fetch-byte-total"}
+    assert len(own) > 100

@@ -309,6 +309,8 @@ def test_figures_are_kafkas_and_reporters_are_told(broker: OneBroker, topic: str
         assert 0 < found["compression-rate-avg"] < 0.5
         assert 0 < found["request-latency-avg"] <= found["request-latency-max"] < 60_000
         assert found["connection-count"] >= 1
+        assert found["metadata-wait-time-ns-total"] > 0
+        assert found["txn-commit-time-ns-total"] == 0
         by_topic = {m.name: m.value for m in told[0] if m.tags == {"topic": topic}}
         assert by_topic["record-send-total"] == 100
         assert told[-1] == []

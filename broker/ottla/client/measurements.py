@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ottla.client.core.accumulator import Accumulator
 from ottla.client.core.assigned import Assigned
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_stats import FetchStats, PollStats
 from ottla.client.core.request_stats import RequestStats
-from ottla.client.core.sender import Sender
 from ottla.client.core.stats import Figures, happened, timed
 from ottla.client.core.types import TopicPartition
 from ottla.client.metrics import Metric, of_group
 from ottla.client.network import Network
+from ottla.client.producer_parts import Engine
 from ottla.protocol import messages as m
 
 
@@ -34,10 +33,9 @@ def of_network(kind: str, network: Network, cluster: Cluster, now: float) -> Ite
         yield from of_group(f"{kind}-node-metrics", of_node, node_id=node)
 
 
-def of_producer(
-    accumulator: Accumulator, sender: Sender, network: Network, cluster: Cluster, now: float
-) -> Iterator[Metric]:
-    yield from of_network("producer", network, cluster, now)
+def of_producer(engine: Engine, now: float) -> Iterator[Metric]:
+    accumulator, sender, network = engine.accumulator, engine.sender, engine.network
+    yield from of_network("producer", network, engine.cluster, now)
     produce = m.ProduceRequest.api_key
     figures = {
         "buffer-total-bytes": accumulator.memory,
@@ -46,6 +44,7 @@ def of_producer(
         **sender.stats.figures(now),
         **timed("request-latency", network.stats.of(produce), now),
         **timed("produce-throttle-time", network.stats.throttled(produce), now),
+        **{f"{name}-time-ns-total": waited_s * 1e9 for name, waited_s in engine.waited_s.items()},
     }
     yield from of_group("producer-metrics", figures)
     for topic, of_topic in sender.stats.by_topic(now).items():
@@ -77,7 +76,7 @@ def of_consumer(
     figures = {
         **fetches.figures(now),
         **timed("fetch-latency", stats.of(fetch), now),
-        **happened("fetch", stats.of(fetch), now),
+        **happened("fetch", stats.of(fetch), now=now),
         **timed("fetch-throttle-time", stats.throttled(fetch), now),
         "records-lag-max": max(lags.values(), default=math.nan),
         "records-lead-min": min(leads.values(), default=math.nan),
@@ -105,12 +104,12 @@ def _of_member(stats: RequestStats, now: float) -> Figures:
     beat, commit = stats.of(m.HeartbeatRequest.api_key), stats.of(m.OffsetCommitRequest.api_key)
     return {
         **timed("join-time", join, now),
-        **happened("join", join, now),
+        **happened("join", join, now=now),
         **timed("sync-time", sync, now),
-        **happened("sync", sync, now),
+        **happened("sync", sync, now=now),
         "heartbeat-response-time-max": beat.maximum(now),
-        **happened("heartbeat", beat, now),
+        **happened("heartbeat", beat, now=now),
         "last-heartbeat-seconds-ago": now - beat.last if beat.count else -1.0,
         **timed("commit-latency", commit, now),
-        **happened("commit", commit, now),
+        **happened("commit", commit, now=now),
     }

@@ -89,7 +89,7 @@ class Producer(ProducerTransactions):
             transactions = engine.transactions
             assert transactions is not None
             try:
-                await self._call(transactions.initialize, "the transactional id")
+                await self._call(transactions.initialize, "the transactional id", "txn-init")
             except BaseException:
                 await self.stop(0)
                 raise
@@ -109,7 +109,7 @@ class Producer(ProducerTransactions):
                     State.ABORTABLE_ERROR,
                 ):
                     log.info("transactional.id=%s: aborting, to stop", self.config.transactional_id)
-                    await self._call(transactions.abort, "the abort")
+                    await self._call(transactions.abort, "the abort", "txn-abort")
                 await self._flush(engine)
         except (TimeoutError, ClientError) as problem:
             left = ", ".join(sorted({str(batch.tp) for batch in engine.accumulator.incomplete}))
@@ -329,7 +329,7 @@ class Producer(ProducerTransactions):
     async def _hear_of(self, topic: str, engine: Engine) -> None:
         """The record that was sent waits for news of its topic, and so does its sender."""
         if engine.cluster.partitions(topic) is None:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError), engine.waiting("metadata-wait"):
                 await engine.driver.metadata(self._max_block_s)
 
     async def _wait_for_room(self, add: Callable[[], int]) -> None:
@@ -385,7 +385,8 @@ class Producer(ProducerTransactions):
         accumulator.flushing += 1
         engine.driver.wake()
         try:
-            await done
+            with engine.waiting("flush"):
+                await done
         finally:
             accumulator.flushing -= 1
             self._flushes.remove(waiting)
@@ -417,7 +418,7 @@ class Producer(ProducerTransactions):
         if engine is None:
             return []
         now = engine.loop.time()
-        return list(of_producer(engine.accumulator, engine.sender, engine.network, engine.cluster, now))
+        return list(of_producer(engine, now))
 
 
 def _bytes(what: str, given: object) -> bytes:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from ottla.client.core.accumulator import Accumulator
 from ottla.client.core.cluster import Cluster
@@ -18,6 +20,9 @@ from ottla.client.core.transactions import Transactions
 from ottla.client.driver import Driver
 from ottla.client.errors import IllegalStateError
 from ottla.client.network import Network
+
+WAITS: Final = ("flush", "metadata-wait", "txn-init", "txn-send-offsets", "txn-commit", "txn-abort")
+"""Calls that wait for brokers, under the names of Kafka's KafkaProducerMetrics."""
 
 
 class Engine:
@@ -53,8 +58,19 @@ class Engine:
             ready_at=self.network.ready_time,
         )
 
+        self.waited_s = dict.fromkeys(WAITS, 0.0)
+
     def _changed(self) -> None:
         self.driver.wake()
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Count what callers spend in these calls."""
+        began = self.loop.time()
+        try:
+            yield
+        finally:
+            self.waited_s[what] += self.loop.time() - began
 
 
 class ProducerParts:

@@ -39,11 +39,11 @@ class ProducerTransactions(ProducerParts):
     async def commit_transaction(self) -> None:
         """Deliver all that was sent and commit. Raises what made it impossible: then the transaction has to
         be aborted. RequestTimedOutError says that the outcome is not known yet: call it again."""
-        await self._call(self._transactions().commit, "the commit")
+        await self._call(self._transactions().commit, "the commit", "txn-commit")
 
     async def abort_transaction(self) -> None:
         """Records that were not sent yet fail with TransactionAbortedError."""
-        await self._call(self._transactions().abort, "the abort")
+        await self._call(self._transactions().abort, "the abort", "txn-abort")
 
     async def send_offsets_to_transaction(
         self,
@@ -58,7 +58,11 @@ class ProducerTransactions(ProducerParts):
             TopicPartition(*tp): OffsetToCommit(to) if isinstance(to, int) else to
             for tp, to in offsets.items()
         }
-        await self._call(lambda done: transactions.send_offsets(given, who, done), "the group's coordinator")
+        await self._call(
+            lambda done: transactions.send_offsets(given, who, done),
+            "the group's coordinator",
+            "txn-send-offsets",
+        )
 
     def _transactions(self) -> Transactions:
         transactions = self._running().transactions
@@ -74,15 +78,16 @@ class ProducerTransactions(ProducerParts):
         if transactions.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING):
             await self.abort_transaction()
 
-    async def _call(self, begin: Callable[[Done], None], what: str) -> None:
+    async def _call(self, begin: Callable[[Done], None], what: str, counted: str) -> None:
         """Begin something and await its end, for max.block.ms."""
         engine = self._running()
         ended: asyncio.Future[None] = engine.loop.create_future()
         begin(partial(resolve, ended))
         engine.driver.wake()
         try:
-            async with asyncio.timeout(self._max_block_s):
-                await ended
+            with engine.waiting(counted):
+                async with asyncio.timeout(self._max_block_s):
+                    await ended
         except TimeoutError:
             told = f"waited {self._max_block_s:g} s (max.block.ms) for {what}"
             raise RequestTimedOutError(told) from None

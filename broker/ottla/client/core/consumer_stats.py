@@ -41,30 +41,28 @@ class FetchStats:
         self._of(topic)[0].record(records, now)
 
     def figures(self, now: float) -> Figures:
-        sums: Figures = {
-            f"{name}-consumed-{kind}": 0.0 for name in ("records", "bytes") for kind in ("rate", "total")
-        }
-        for topic in self.by_topic(now).values():
-            for name in sums:
-                sums[name] += topic[name]
+        topics = list(self._topics.values())
+        consumed = summed("records-consumed", *(records for records, _ in topics), now=now)
         answers = self._sizes.frequency(now)
         return {
-            **sums,
+            **consumed,
+            **summed("bytes-consumed", *(sizes for _, sizes in topics), now=now),
             **timed("fetch-size", self._sizes, now),
-            "records-per-request-avg": sums["records-consumed-rate"] / answers if answers else math.nan,
+            "records-per-request-avg": consumed["records-consumed-rate"] / answers if answers else math.nan,
         }
 
     def by_node(self, now: float) -> dict[str, Figures]:
         """Which replica is read (KIP-392). Kafka has all bytes that come from a broker, as incoming-byte."""
         return {
-            f"node-{number}": summed("fetch-byte", stat, now) for number, stat in list(self._nodes.items())
+            f"node-{number}": summed("fetch-byte", stat, now=now)
+            for number, stat in list(self._nodes.items())
         }
 
     def by_topic(self, now: float) -> dict[str, Figures]:
         return {
             name: {
-                **summed("records-consumed", records, now),
-                **summed("bytes-consumed", sizes, now),
+                **summed("records-consumed", records, now=now),
+                **summed("bytes-consumed", sizes, now=now),
                 **timed("fetch-size", sizes, now),
             }
             for name, (records, sizes) in list(self._topics.items())

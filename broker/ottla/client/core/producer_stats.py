@@ -7,7 +7,7 @@ their sums, so that nothing is counted twice.
 from __future__ import annotations
 
 from ottla.client.core.batches import Batch
-from ottla.client.core.stats import Figures, Stat, Window, happened, summed, timed
+from ottla.client.core.stats import Figures, Stat, Window, average, happened, maximum, summed, timed
 
 
 class _TopicStats:
@@ -16,18 +16,10 @@ class _TopicStats:
     def __init__(self, window: Window) -> None:
         self.records = Stat(window)
         self.bytes = Stat(window)
+        """One value a batch."""
         self.compression = Stat(window)
         self.retries = Stat(window)
         self.errors = Stat(window)
-
-    def figures(self, now: float) -> Figures:
-        return {
-            **summed("record-send", self.records, now),
-            **summed("byte", self.bytes, now),
-            "compression-rate": self.compression.average(now),
-            **summed("record-retry", self.retries, now),
-            **summed("record-error", self.errors, now),
-        }
 
 
 class ProducerStats:
@@ -36,8 +28,6 @@ class ProducerStats:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._topics: dict[str, _TopicStats] = {}
-        self._batch_sizes = Stat(window)
-        self._compression = Stat(window)
         self._queue_times_ms = Stat(window)
         self._record_sizes = Stat(window)
         self._records_per_request = Stat(window)
@@ -52,13 +42,11 @@ class ProducerStats:
     def sent(self, batch: Batch, now: float) -> None:
         """A batch goes out, for the first time or again."""
         assert batch.data is not None
-        size, count = len(batch.data), batch.count
+        count = batch.count
         topic = self._of(batch.tp.topic)
         topic.records.record(count, now)
-        topic.bytes.record(size, now)
+        topic.bytes.record(len(batch.data), now)
         topic.compression.record(batch.compression_ratio, now)
-        self._batch_sizes.record(size, now)
-        self._compression.record(batch.compression_ratio, now)
         self._record_sizes.record(batch.size, now, count)
         if batch.attempts == 1:
             self._queue_times_ms.record((now - batch.created_at) * 1000, now)
@@ -78,23 +66,33 @@ class ProducerStats:
 
     def figures(self, now: float) -> Figures:
         """Those of the whole producer."""
-        sums: Figures = {
-            f"{name}-{kind}": 0.0
-            for name in ("record-send", "byte", "record-retry", "record-error")
-            for kind in ("rate", "total")
-        }
-        for topic in self.by_topic(now).values():
-            for name in sums:
-                sums[name] += topic[name]
+        topics = list(self._topics.values())
+        sizes = [topic.bytes for topic in topics]
         return {
-            **sums,
-            **timed("batch-size", self._batch_sizes, now),
-            "compression-rate-avg": self._compression.average(now),
+            **_of_topics(topics, now),
+            "batch-size-avg": average(sizes, now),
+            "batch-size-max": maximum(sizes, now),
+            "compression-rate-avg": average((topic.compression for topic in topics), now),
             **timed("record-queue-time", self._queue_times_ms, now),
             "record-size-avg": self._record_sizes.average(now),
             "records-per-request-avg": self._records_per_request.average(now),
-            **happened("batch-split", self._splits, now),
+            **happened("batch-split", self._splits, now=now),
         }
 
     def by_topic(self, now: float) -> dict[str, Figures]:
-        return {name: stats.figures(now) for name, stats in list(self._topics.items())}
+        return {
+            name: {
+                **_of_topics([stats], now),
+                **summed("byte", stats.bytes, now=now),
+                "compression-rate": stats.compression.average(now),
+            }
+            for name, stats in list(self._topics.items())
+        }
+
+
+def _of_topics(topics: list[_TopicStats], now: float) -> Figures:
+    return {
+        **summed("record-send", *(topic.records for topic in topics), now=now),
+        **summed("record-retry", *(topic.retries for topic in topics), now=now),
+        **summed("record-error", *(topic.errors for topic in topics), now=now),
+    }

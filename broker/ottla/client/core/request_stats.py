@@ -15,19 +15,15 @@ class RequestStats:
         self._window = window
         self.opened = Stat(window)
         self.closed = Stat(window)
-        self._sent = Stat(window)
-        self._answered = Stat(window)
         self._apis: dict[int, Stat] = {}
         self._throttled: dict[int, Stat] = {}
         self._nodes: dict[int, tuple[Stat, Stat]] = {}
 
     def sent(self, node_id: int, now: float) -> None:
-        self._sent.record(1, now)
         self._node(node_id)[0].record(1, now)
 
     def answered(self, node_id: int, api_key: int, took_s: float, throttle_ms: int, now: float) -> None:
         took_ms = took_s * 1000
-        self._answered.record(took_ms, now)
         self._node(node_id)[1].record(took_ms, now)
         self.of(api_key).record(took_ms, now)
         self.throttled(api_key).record(throttle_ms, now)
@@ -54,18 +50,19 @@ class RequestStats:
 
     def figures(self, now: float) -> Figures:
         """Those of the whole client."""
+        nodes = list(self._nodes.values())
         return {
-            **happened("connection-creation", self.opened, now),
-            **happened("connection-close", self.closed, now),
-            **happened("request", self._sent, now),
-            **happened("response", self._answered, now),
+            **happened("connection-creation", self.opened, now=now),
+            **happened("connection-close", self.closed, now=now),
+            **happened("request", *(sent for sent, _ in nodes), now=now),
+            **happened("response", *(answered for _, answered in nodes), now=now),
         }
 
     def by_node(self, now: float) -> dict[str, Figures]:
         return {
             f"node-{node_id}": {
-                **happened("request", sent, now),
-                **happened("response", answered, now),
+                **happened("request", sent, now=now),
+                **happened("response", answered, now=now),
                 **timed("request-latency", answered, now),
             }
             for node_id, (sent, answered) in list(self._nodes.items())

@@ -9,6 +9,7 @@ does not start high. Nothing here reads a clock. Another thread may read: lists 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -63,12 +64,10 @@ class Stat:
         return [sample for sample in self._samples if sample.last > oldest]
 
     def average(self, now: float) -> float:
-        recent = self._recent(now)
-        count = sum(sample.count for sample in recent)
-        return sum(sample.total for sample in recent) / count if count else math.nan
+        return average((self,), now)
 
     def maximum(self, now: float) -> float:
-        return max((sample.most for sample in self._recent(now)), default=math.nan)
+        return maximum((self,), now)
 
     def rate(self, now: float) -> float:
         """The values' sum a second."""
@@ -87,6 +86,17 @@ class Stat:
         return max(elapsed_s + max(least - full, 0) * window_s, 0.001)
 
 
+def average(stats: Iterable[Stat], now: float) -> float:
+    """Of all that was recorded in any of them."""
+    recent = [sample for stat in stats for sample in stat._recent(now)]
+    count = sum(sample.count for sample in recent)
+    return sum(sample.total for sample in recent) / count if count else math.nan
+
+
+def maximum(stats: Iterable[Stat], now: float) -> float:
+    return max((sample.most for stat in stats for sample in stat._recent(now)), default=math.nan)
+
+
 Figures = dict[str, float]
 
 
@@ -95,11 +105,17 @@ def timed(name: str, stat: Stat, now: float) -> Figures:
     return {f"{name}-avg": stat.average(now), f"{name}-max": stat.maximum(now)}
 
 
-def happened(name: str, stat: Stat, now: float) -> Figures:
+def happened(name: str, *stats: Stat, now: float) -> Figures:
     """`name`-rate and -total, of how often."""
-    return {f"{name}-rate": stat.frequency(now), f"{name}-total": stat.count}
+    return {
+        f"{name}-rate": sum(stat.frequency(now) for stat in stats),
+        f"{name}-total": sum(stat.count for stat in stats),
+    }
 
 
-def summed(name: str, stat: Stat, now: float) -> Figures:
+def summed(name: str, *stats: Stat, now: float) -> Figures:
     """`name`-rate and -total, of the values."""
-    return {f"{name}-rate": stat.rate(now), f"{name}-total": stat.total}
+    return {
+        f"{name}-rate": sum(stat.rate(now) for stat in stats),
+        f"{name}-total": sum(stat.total for stat in stats),
+    }
