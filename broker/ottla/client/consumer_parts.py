@@ -152,7 +152,6 @@ class ConsumerParts:
                 self._fetch_stats,
                 self._poll_stats,
                 network,
-                self._cluster,
                 network.now(),
                 in_group=self.config.group_id is not None,
             )

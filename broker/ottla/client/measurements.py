@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 
 from ottla.client.core.assigned import Assigned
-from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_stats import FetchStats, PollStats
 from ottla.client.core.request_stats import RequestStats
 from ottla.client.core.stats import Figures, happened, timed
@@ -21,12 +20,11 @@ from ottla.client.producer_parts import Engine
 from ottla.protocol import messages as m
 
 
-def of_network(kind: str, network: Network, cluster: Cluster, now: float) -> Iterator[Metric]:
+def of_network(kind: str, network: Network, now: float) -> Iterator[Metric]:
     """What every client has; `kind` is producer, consumer or admin."""
     figures = {
         "connection-count": network.connections,
         **network.stats.figures(now),
-        "metadata-age": now - cluster.refreshed_at if cluster.refreshed_at > -math.inf else math.nan,
     }
     yield from of_group(f"{kind}-metrics", figures)
     for node, of_node in network.stats.by_node(now).items():
@@ -35,12 +33,14 @@ def of_network(kind: str, network: Network, cluster: Cluster, now: float) -> Ite
 
 def of_producer(engine: Engine, now: float) -> Iterator[Metric]:
     accumulator, sender, network = engine.accumulator, engine.sender, engine.network
-    yield from of_network("producer", network, engine.cluster, now)
+    yield from of_network("producer", network, now)
+    refreshed_at = engine.cluster.refreshed_at
     produce = m.ProduceRequest.api_key
     figures = {
         "buffer-total-bytes": accumulator.memory,
         "buffer-available-bytes": accumulator.memory - accumulator.used_bytes,
         "requests-in-flight": sender.requests_in_flight,
+        "metadata-age": now - refreshed_at if refreshed_at > -math.inf else math.nan,
         **sender.stats.figures(now),
         **timed("request-latency", network.stats.of(produce), now),
         **timed("produce-throttle-time", network.stats.throttled(produce), now),
@@ -57,12 +57,11 @@ def of_consumer(
     fetches: FetchStats,
     polls: PollStats,
     network: Network,
-    cluster: Cluster,
     now: float,
     *,
     in_group: bool,
 ) -> Iterator[Metric]:
-    yield from of_network("consumer", network, cluster, now)
+    yield from of_network("consumer", network, now)
     yield from of_group("consumer-metrics", polls.figures(now))
     stats = network.stats
     fetch = m.FetchRequest.api_key

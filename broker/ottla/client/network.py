@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from ottla.client.connection import BrokerConnection, ConnectionLost, UnsupportedApi
 from ottla.client.core.backoff import Uniform, backoff_s
@@ -21,56 +21,13 @@ from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ClientConfig
 from ottla.client.core.request_stats import RequestStats
 from ottla.client.core.types import ANY_NODE, Node, Outgoing
-from ottla.client.dialing import Buffers, canonical_names, dial
+from ottla.client.dialing import Buffers, dial
+from ottla.client.peers import BOOTSTRAP_ID, Answered, Bootstrap, Peer, name_of
 from ottla.protocol.errors import KafkaError
 
 log = logging.getLogger(__name__)
 
-Answered: TypeAlias = Callable[[Any], None]
-
-_BOOTSTRAP: Final = -2
-"""The id of the first bootstrap server; further ones count down."""
 _IDLE_CHECK_S_MAX: Final = 30.0
-
-
-class _Peer:
-    """One broker on one channel: its connection, or the way there."""
-
-    __slots__ = (
-        "connection",
-        "failures",
-        "in_flight",
-        "node",
-        "not_before",
-        "opening",
-        "refused",
-        "setup_failures",
-        "throttled_until",
-        "used_at",
-        "waiting",
-    )
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.connection: BrokerConnection | None = None
-        self.opening: asyncio.Task[None] | None = None
-        self.waiting: list[tuple[Outgoing, Answered, float]] = []
-        """Requests that came while the connection is made, with their deadlines."""
-        self.in_flight = 0
-        self.failures = 0
-        self.setup_failures = 0
-        self.not_before = -math.inf
-        self.throttled_until = -math.inf
-        self.used_at = -math.inf
-        self.refused: KafkaError | None = None
-        """Why the broker did not let us in, the last time."""
-
-    @property
-    def open(self) -> bool:
-        return self.connection is not None and not self.connection.closed
-
-    def may_be_asked(self, now: float) -> bool:
-        return self.open or self.opening is not None or now >= self.not_before
 
 
 class Network:
@@ -87,15 +44,12 @@ class Network:
         self._security = config.security()
         self._starts_over = config.metadata_recovery_strategy == "rebootstrap"
         self._buffers = Buffers(config.send_buffer_bytes, config.receive_buffer_bytes)
-        self._canonical = config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
-        self._names_asked: set[int] = set()
-        """Bootstrap servers whose canonical names are known."""
         self._loop = asyncio.get_running_loop()
-        self._peers: dict[tuple[int, str], _Peer] = {}
-        self._bootstrap = [
-            Node(_BOOTSTRAP - number, host, port)
-            for number, (host, port) in enumerate(config.bootstrap_servers)
-        ]
+        self._peers: dict[tuple[int, str], Peer] = {}
+        self._bootstrap = Bootstrap(
+            config.bootstrap_servers,
+            canonical=config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only",
+        )
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.stats = RequestStats(config.window)
@@ -151,15 +105,15 @@ class Network:
         elif self._connect(peer):
             peer.waiting.append((outgoing, answered, now + outgoing.timeout_s))
         else:
-            self._later(answered, peer.refused or ConnectionLost(f"{_name(peer.node)} cannot be reached"))
+            self._later(answered, peer.refused or ConnectionLost(f"{name_of(peer.node)} cannot be reached"))
 
-    def _of(self, outgoing: Outgoing) -> _Peer | None:
+    def _of(self, outgoing: Outgoing) -> Peer | None:
         return self._peer(outgoing.node_id, outgoing.channel)
 
     def _later(self, answered: Answered, problem: Exception) -> None:
         self._loop.call_soon(answered, problem)
 
-    def _send(self, peer: _Peer, outgoing: Outgoing, answered: Answered, timeout_s: float) -> None:
+    def _send(self, peer: Peer, outgoing: Outgoing, answered: Answered, timeout_s: float) -> None:
         connection = peer.connection
         assert connection is not None
         message = outgoing.message
@@ -188,7 +142,7 @@ class Network:
 
     def _arrived(
         self,
-        peer: _Peer,
+        peer: Peer,
         connection: BrokerConnection,
         api_key: int,
         sent_at: float,
@@ -199,7 +153,7 @@ class Network:
         if isinstance(response, TimeoutError | ConnectionLost):
             # Kafka's clients give a connection up whose broker is silent: another one may be there by now.
             if isinstance(response, TimeoutError):
-                response = TimeoutError(f"{_name(peer.node)} did not answer in time")
+                response = TimeoutError(f"{name_of(peer.node)} did not answer in time")
             if peer.connection is connection:
                 self._lost(peer, connection)
         else:
@@ -210,8 +164,8 @@ class Network:
             self.stats.answered(peer.node.id, api_key, now - sent_at, throttle_ms, now)
         answered(response)
 
-    def _lost(self, peer: _Peer, connection: BrokerConnection) -> None:
-        log.info("lost the connection to %s", _name(peer.node))
+    def _lost(self, peer: Peer, connection: BrokerConnection) -> None:
+        log.info("lost the connection to %s", name_of(peer.node))
         self.stats.closed.record(1, self._loop.time())
         peer.connection = None
         connection.abort()
@@ -221,32 +175,32 @@ class Network:
 
     # --- choosing ---
 
-    def _peer(self, node_id: int, channel: str) -> _Peer | None:
+    def _peer(self, node_id: int, channel: str) -> Peer | None:
         """That of a node which is known; an address that has changed makes a new one."""
         node = self._cluster.nodes.get(node_id)
         if node is None:
-            return self._peers.get((node_id, channel)) if node_id <= _BOOTSTRAP else None
+            return self._peers.get((node_id, channel)) if node_id <= BOOTSTRAP_ID else None
         return self._at(node, channel)
 
-    def _at(self, node: Node, channel: str = "") -> _Peer:
+    def _at(self, node: Node, channel: str = "") -> Peer:
         peer = self._peers.get((node.id, channel))
         if peer is not None and (
             peer.node is node or (peer.node.host, peer.node.port) == (node.host, node.port)
         ):
             return peer
         if peer is not None:
-            self._drop(peer, ConnectionLost(f"{_name(peer.node)} has moved to {node.host}:{node.port}"))
-        peer = self._peers[node.id, channel] = _Peer(node)
+            self._drop(peer, ConnectionLost(f"{name_of(peer.node)} has moved to {node.host}:{node.port}"))
+        peer = self._peers[node.id, channel] = Peer(node)
         return peer
 
-    def _choose(self, now: float) -> _Peer | None:
+    def _choose(self, now: float) -> Peer | None:
         """The least busy broker: connected and idle before connected before one that may be tried."""
         known = list(self._cluster.nodes.values())
-        peers = [self._at(node) for node in known or self._bootstrap]
+        peers = [self._at(node) for node in known or self._bootstrap.nodes]
         if not peers:
             return None
         first = int(self._uniform(0, len(peers))) % len(peers)
-        best: tuple[tuple[int, int], _Peer] | None = None
+        best: tuple[tuple[int, int], Peer] | None = None
         for peer in peers[first:] + peers[:first]:
             if peer.open and now >= peer.throttled_until:
                 rank = (0, peer.in_flight)
@@ -269,14 +223,14 @@ class Network:
     def any_time(self, now: float) -> float:
         """When a request for any node has somebody to go to."""
         known = list(self._cluster.nodes.values())
-        peers = [self._at(node) for node in known or self._bootstrap]
+        peers = [self._at(node) for node in known or self._bootstrap.nodes]
         if known and self._starts_over and not any(peer.may_be_asked(now) for peer in peers):
             return now
         return min((peer.not_before for peer in peers), default=now)
 
     # --- connecting ---
 
-    def _connect(self, peer: _Peer) -> bool:
+    def _connect(self, peer: Peer) -> bool:
         """Whether a connection is being made."""
         if peer.opening is not None:
             return True
@@ -289,7 +243,7 @@ class Network:
         peer.opening = self._loop.create_task(self._open(peer))
         return True
 
-    async def _open(self, peer: _Peer) -> None:
+    async def _open(self, peer: Peer) -> None:
         node, config = peer.node, self._config
         least_ms, most_ms = (
             config.socket_connection_setup_timeout_ms,
@@ -298,8 +252,8 @@ class Network:
         timeout_s = backoff_s(peer.setup_failures, least_ms, most_ms, self._uniform)
         problem: Exception | None = None
         try:
-            if self._canonical and node.id <= _BOOTSTRAP:
-                node = await self._by_canonical_name(node)
+            if node.id <= BOOTSTRAP_ID:
+                node = await self._bootstrap.named(node)
             peer.connection = await BrokerConnection.open(
                 node.host,
                 node.port,
@@ -324,26 +278,13 @@ class Network:
                 if left_s > 0 and peer.open:
                     self._send(peer, outgoing, answered, left_s)
                 else:
-                    answered(TimeoutError(f"no connection to {_name(node)} in time"))
+                    answered(TimeoutError(f"no connection to {name_of(node)} in time"))
         else:
             self._not_opened(peer, problem)
         self._changed()
 
-    async def _by_canonical_name(self, node: Node) -> Node:
-        """The first of the names behind a bootstrap server's; the others become bootstrap servers, too."""
-        if node.id not in self._names_asked:
-            self._names_asked.add(node.id)
-            name, *others = await canonical_names(node.host, node.port)
-            at = self._bootstrap.index(node)
-            self._bootstrap[at] = node = Node(node.id, name, node.port)
-            for other in others:
-                number = _BOOTSTRAP - len(self._bootstrap)
-                self._names_asked.add(number)
-                self._bootstrap.append(Node(number, other, node.port))
-        return next(each for each in self._bootstrap if each.id == node.id)
-
-    def _not_opened(self, peer: _Peer, problem: Exception) -> None:
-        log.warning("cannot connect to %s: %s", _name(peer.node), problem or type(problem).__name__)
+    def _not_opened(self, peer: Peer, problem: Exception) -> None:
+        log.warning("cannot connect to %s: %s", name_of(peer.node), problem or type(problem).__name__)
         peer.setup_failures += isinstance(problem, TimeoutError)
         peer.not_before = self._loop.time() + self._reconnect_backoff_s(peer)
         peer.refused = problem if isinstance(problem, KafkaError) else None
@@ -351,10 +292,10 @@ class Network:
         waiting, peer.waiting = peer.waiting, []
         for _, answered, _ in waiting:
             answered(
-                peer.refused or ConnectionLost(f"{_name(peer.node)}: {problem or type(problem).__name__}")
+                peer.refused or ConnectionLost(f"{name_of(peer.node)}: {problem or type(problem).__name__}")
             )
 
-    def _reconnect_backoff_s(self, peer: _Peer) -> float:
+    def _reconnect_backoff_s(self, peer: Peer) -> float:
         config = self._config
         pause_s = backoff_s(
             peer.failures, config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._uniform
@@ -382,7 +323,7 @@ class Network:
         if any(peer.connection for peer in self._peers.values()):
             self._watch_idle()
 
-    def _drop(self, peer: _Peer, problem: Exception) -> None:
+    def _drop(self, peer: Peer, problem: Exception) -> None:
         if peer.opening is not None:
             peer.opening.cancel()
         if peer.connection is not None:
@@ -405,8 +346,3 @@ class Network:
         for peer in self._peers.values():
             self._drop(peer, ConnectionLost("closed by us"))
         await asyncio.gather(*opening, return_exceptions=True)
-
-
-def _name(node: Node) -> str:
-    where = f"{node.host}:{node.port}"
-    return f"bootstrap server {where}" if node.id <= _BOOTSTRAP else f"broker {node.id} at {where}"

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from ottla.client.core.accumulator import BATCH_FULL, BEGUN, NO_ROOM, WAITS
+from ottla.client.core.accumulator import BEGUN, NO_ROOM
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.queues import Outcome
 from ottla.client.core.transactions import State
@@ -32,45 +30,28 @@ from ottla.client.errors import (
     ClientError,
     IllegalStateError,
     RequestTimedOutError,
-    SerializationError,
 )
 from ottla.client.futures import resolve
-from ottla.client.interceptors import ProducerInterceptors
 from ottla.client.measurements import of_producer
 from ottla.client.metrics import Metric, Reporting, of_client
 from ottla.client.producer_parts import Engine
-from ottla.client.producer_transactions import ProducerTransactions
-from ottla.client.serialization import SchemaNeeded, serializing
+from ottla.client.producer_sending import ProducerSending
 
 log = logging.getLogger("ottla.client")
 
-_SCHEMAS_TRIED_MAX: Final = 3
-"""A key's, a value's, and one that has changed meanwhile."""
 
-
-class Producer(ProducerTransactions):
+class Producer(ProducerSending):
     """Writes records. Settings are Kafka's, as keywords or a mapping of dotted keys; see `ProducerConfig`."""
 
     def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
         """Kafka's dotted keys in a mapping, or keywords with underscores. Raises ConfigError."""
         super().__init__(ProducerConfig.of(settings, **keywords))
-        self._key_serializer = serializing(self.config.key_serializer)
-        self._value_serializer = serializing(self.config.value_serializer)
-        self._interceptors: ProducerInterceptors[ProducerRecord] = ProducerInterceptors(
-            self.config.interceptors
-        )
         self._metrics_reporting = Reporting(
             self.config.client_id,
             self.config.metric_reporters,
             self.config.window.window_s,
             self.measurements,
         )
-        self.plain = not (self._key_serializer or self._value_serializer or self._interceptors)
-        self._stopping = False
-        self._queueing = 0
-        """How many senders wait for room: whoever comes later waits behind them."""
-        self._room: asyncio.Future[None] | None = None
-        """Awaited by whoever is next when buffer.memory is in use."""
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
 
     # --- life ---
@@ -218,136 +199,6 @@ class Producer(ProducerTransactions):
         if self.add(*record) == NO_ROOM:
             raise BufferExhaustedError(f"buffer.memory={self.config.buffer_memory}: all of it is in use")
 
-    async def hand_over(
-        self,
-        sink: Any,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Sequence[Header],
-    ) -> None:
-        """As `send`, with whatever in the future's place has `done`, `set_result` and `set_exception` (None:
-        nobody wants to know)."""
-        if not self.plain:
-            await self._send_prepared(
-                sink, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
-            )
-            return
-        result = NO_ROOM
-        if not self._queueing:
-            result = self.add(sink, topic, value, key, partition, timestamp_ms, headers)
-        if result > BEGUN:
-            await self.follow_up(result, sink, topic, value, key, partition, timestamp_ms, headers)
-
-    async def _send_prepared(self, sink: Any, record: ProducerRecord) -> None:
-        """Through interceptors, once whatever comes, and serializers; schemas are looked up meanwhile."""
-        if self._interceptors:
-            record = self._interceptors.on_send(record)
-            sink = Intercepted(self._interceptors, sink)
-        with telling(sink):
-            for _ in range(_SCHEMAS_TRIED_MAX):
-                try:
-                    record = self._serialized(record)
-                    break
-                except SchemaNeeded as needed:
-                    await asyncio.to_thread(needed.look_up)
-            else:
-                raise SerializationError(f"{record.topic}: its schemas are missing, again and again")
-            result = NO_ROOM if self._queueing else self.add(sink, *record)
-            if result > BEGUN:
-                await self.follow_up(result, sink, *record)
-
-    def _serialized(self, record: ProducerRecord) -> ProducerRecord:
-        """Raises SerializationError, SchemaNeeded."""
-        key, value = record.key, record.value
-        try:
-            if self._key_serializer is not None:
-                key = self._key_serializer(record.topic, key)
-            if self._value_serializer is not None:
-                value = self._value_serializer(record.topic, value)
-        except ClientError:
-            raise
-        except Exception as problem:
-            raise SerializationError(f"{record.topic}: {type(problem).__name__}: {problem}") from problem
-        return record._replace(key=key, value=value)
-
-    def add(
-        self,
-        sink: Any,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Sequence[Header],
-    ) -> int:
-        """Give a record, whose key and value are bytes, to the accumulator; what that says has to be followed
-        up. Raises ClientError."""
-        engine = self._engine
-        if engine is None or self._stopping:
-            raise IllegalStateError("the producer is not started, or it is being stopped")
-        if self._transactional:
-            assert engine.transactions is not None
-            engine.transactions.check_sending()
-        if value.__class__ is not bytes and value is not None:
-            value = _bytes("value", value)
-        if key.__class__ is not bytes and key is not None:
-            key = _bytes("key", key)
-        if timestamp_ms is None:
-            timestamp_ms = int(time.time() * 1000)
-        result = engine.accumulator.append(
-            topic, key, value, headers, partition, timestamp_ms, sink, engine.loop.time()
-        )
-        if result:
-            engine.driver.wake()
-        return result
-
-    async def follow_up(
-        self,
-        result: int,
-        sink: Any,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Sequence[Header],
-    ) -> None:
-        """What the accumulator's answer asks of whoever sends."""
-        if result == BATCH_FULL:
-            await asyncio.sleep(0)  # it goes out while the next one fills
-        elif result == WAITS:
-            await self._hear_of(topic, self._running())
-        else:
-            assert result == NO_ROOM
-            await self._wait_for_room(
-                partial(self.add, sink, topic, value, key, partition, timestamp_ms, headers)
-            )
-
-    async def _hear_of(self, topic: str, engine: Engine) -> None:
-        """The record that was sent waits for news of its topic, and so does its sender."""
-        if engine.cluster.partitions(topic) is None:
-            with suppress(TimeoutError), engine.waiting("metadata-wait"):
-                await engine.driver.metadata(self._max_block_s)
-
-    async def _wait_for_room(self, add: Callable[[], int]) -> None:
-        """Append as soon as there is room, in the order in which senders came."""
-        loop = asyncio.get_running_loop()
-        self._queueing += 1
-        try:
-            async with asyncio.timeout(self._max_block_s), self._room_lock:
-                while add() == NO_ROOM:
-                    self._room = loop.create_future()
-                    await self._room
-        except TimeoutError:
-            raise BufferExhaustedError(
-                f"buffer.memory={self.config.buffer_memory}: in use for max.block.ms, {self._max_block_s:g} s"
-            ) from None
-        finally:
-            self._queueing -= 1
-
     # --- what came of it ---
 
     def _settle(self, outcome: Outcome) -> None:
@@ -355,10 +206,6 @@ class Producer(ProducerTransactions):
         self._tell_of_room()
         if self._flushes:
             self._check_flushes()
-
-    def _tell_of_room(self) -> None:
-        if self._room is not None:
-            resolve(self._room)
 
     def _check_flushes(self) -> None:
         assert self._engine is not None
@@ -419,11 +266,3 @@ class Producer(ProducerTransactions):
             return []
         now = engine.loop.time()
         return list(of_producer(engine, now))
-
-
-def _bytes(what: str, given: object) -> bytes:
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
-    raise SerializationError(
-        f"a {what} is {type(given).__name__}; without {what}.serializer it has to be bytes, or None"
-    )
