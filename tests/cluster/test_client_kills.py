@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,11 +57,10 @@ def ottla(directory: Path) -> Iterator[Scene]:
             time.sleep(1)
             broker.start_and_wait()
             for topic in (PLAIN, PAID):
-                cluster.wait_until(
-                    lambda topic=topic: cluster.fully_replicated(topic, PARTITIONS), "all in sync"
-                )  # type: ignore[misc]
+                in_sync = partial(cluster.fully_replicated, topic, PARTITIONS)
+                cluster.wait_until(in_sync, "all to be in sync")
 
-        yield Scene(cluster.bootstrap, [lambda n=n: kill(n) for n in range(3)])  # type: ignore[misc]
+        yield Scene(cluster.bootstrap, [partial(kill, broker_id) for broker_id in cluster.brokers])
 
 
 @contextmanager
