@@ -58,9 +58,9 @@ class ClientConfig(Settings):
     client_dns_lookup: str = setting(
         "use_all_dns_ips", one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")
     )
-    send_buffer_bytes: int = setting(128 * 1024, integer(-1))
-    receive_buffer_bytes: int = setting(64 * 1024, integer(-1))
-    """-1 leaves them to the operating system."""
+    send_buffer_bytes: int = setting(-1, integer(-1))
+    receive_buffer_bytes: int = setting(-1, integer(-1))
+    """-1 leaves them to the operating system, which does better than Kafka's defaults of 128 and 64 KiB."""
     connections_max_idle_ms: int = setting(540_000, integer(-1, INT64_MAX))
     metadata_max_age_ms: int = setting(300_000, _milliseconds)
     metadata_recovery_strategy: str = setting("none", one_of("none", "rebootstrap"))
@@ -124,7 +124,6 @@ class ProducerConfig(ClientConfig):
     linger_ms: int = setting(0, _milliseconds)
     batch_size: int = setting(16_384, integer())
     """Bytes, before compression."""
-    receive_buffer_bytes: int = setting(32 * 1024, integer(-1))
     buffer_memory: int = setting(32 * 1024 * 1024, integer(0, INT64_MAX))
     max_request_size: int = setting(1024 * 1024, integer())
     compression_type: str = setting("none", one_of("none", "gzip", "snappy", "lz4", "zstd"))
