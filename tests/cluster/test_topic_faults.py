@@ -15,6 +15,7 @@ from stubborn import send_to
 from verify import VerifiableProducer, check_all_kept, read_topic
 
 from ottla.client.admin_types import Reassignment, TopicPartition
+from ottla.client.errors import InvalidReplicaAssignmentError
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
 from ottla.protocol.errors import ErrorCode
@@ -159,17 +160,20 @@ class Move:
 
     def alter(self, replicas: tuple[int, ...] | None) -> bool:
         """Whether it was taken: nothing moves to a broker that is dead."""
-        refused: list[RequestError] = []
+        refused: list[Exception] = []
 
         def answered() -> bool:
             found = self.cluster.admin(
                 lambda client: client.alter_partition_reassignments({self.place: replicas})
             )
-            refused[:] = found.values()
+            for error in found.errors.values():
+                if isinstance(error, TimeoutError):
+                    raise error
+            refused[:] = found.errors.values()
             return True
 
         self.cluster.wait_until(answered, "the controller to answer")
-        assert {e.code for e in refused} <= {ErrorCode.INVALID_REPLICA_ASSIGNMENT}, refused
+        assert all(isinstance(e, InvalidReplicaAssignmentError) for e in refused), refused
         return not refused
 
     def under_way(self) -> Reassignment | None:

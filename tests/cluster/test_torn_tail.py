@@ -107,7 +107,7 @@ def test_torn_segments_are_cut_back_and_refilled(cluster: LocalCluster, tmp_path
     others = [broker for broker in cluster.brokers if broker != torn.broker_id]
     order = (torn.broker_id, *others)
     moves = dict.fromkeys(everything, order)
-    assert cluster.admin(lambda client: client.alter_partition_reassignments(moves)) == {}
+    cluster.admin(lambda client: client.alter_partition_reassignments(moves)).raise_first()
     cluster.wait_until(
         lambda: all(partition_of(cluster, *place).replicas == order for place in everything),
         "the replicas to be in the wanted order",

@@ -306,7 +306,7 @@ def test_groups_move_between_brokers_that_compact_what_the_other_wrote(mixed: Mi
 
     async def go_on(client: OurAdmin, first: int) -> None:
         for offset in range(first, first + rounds):
-            await client.alter_group_offsets(group, dict.fromkeys(keys, offset))
+            (await client.alter_group_offsets(group, dict.fromkeys(keys, offset))).raise_first()
 
     def committed() -> int | None:
         try:
@@ -326,7 +326,8 @@ def test_groups_move_between_brokers_that_compact_what_the_other_wrote(mixed: Mi
     try:
         last = None
         for station, broker in enumerate((JAVA, OURS, JAVA)):
-            run(lambda c, b=broker: c.alter_partition_reassignments({GroupOffset(internal, index): [b]}))  # type: ignore[misc]
+            moved = {GroupOffset(internal, index): [broker]}
+            run(lambda c, to=moved: c.alter_partition_reassignments(to)).raise_first()  # type: ignore[misc]
             until(lambda b=broker: mixed.isr(internal, index) == (b,), f"broker {broker} has it")  # type: ignore[misc]
             until(lambda last=last: committed() == last, f"broker {broker} has loaded {last}")  # type: ignore[misc]
             until_done(lambda at=station * rounds: run(lambda c: go_on(c, at)), "commits go on")  # type: ignore[misc]

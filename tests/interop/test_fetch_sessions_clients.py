@@ -72,7 +72,7 @@ def test_a_consumer_reads_on_by_session_and_survives_its_loss(
 
     async def story(broker: Broker) -> None:
         bootstrap = f"127.0.0.1:{broker.endpoints[0].port}"
-        admin = AdminClient([("127.0.0.1", broker.endpoints[0].port)])
+        admin = AdminClient(bootstrap_servers=[("127.0.0.1", broker.endpoints[0].port)])
         await admin.create_topic("t", partitions=PARTITIONS, replication_factor=1)
         await admin.close()
         sent: list[str] = []

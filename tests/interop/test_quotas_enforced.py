@@ -55,7 +55,7 @@ def limit_clients(cluster: LocalCluster, **clients: dict[str, float | None]) -> 
     """Set the quotas of clients, and wait until every broker has heard of them."""
     probe = f"probe-{uuid4().hex}"  # of whom they have not heard before
     for name, rates in {**clients, probe: {"producer_byte_rate": 1.0}}.items():
-        cluster.admin(lambda admin, n=name, r=rates: admin.alter_client_quotas({"client-id": n}, r))
+        cluster.admin(lambda admin, n=name, r=rates: admin.alter_client_quota({"client-id": n}, r))
 
     async def held(host: str, port: int) -> bool:
         connection = await BrokerConnection.open(host, port, client_id=probe, timeout_s=60)

@@ -60,7 +60,8 @@ class Brokers:
         await self.running.pop(broker_id).stop()
 
     def admin(self) -> AdminClient:
-        return AdminClient([("127.0.0.1", broker.endpoints[0].port) for broker in self.running.values()])
+        at = [("127.0.0.1", broker.endpoints[0].port) for broker in self.running.values()]
+        return AdminClient(bootstrap_servers=at)
 
     def leader(self, topic: str, index: int) -> Partition | None:
         found = [broker.parts.replicas.find(topic, index) for broker in self.running.values()]
@@ -193,14 +194,14 @@ def test_leaders_and_replicas_may_move(tmp_path: Path) -> None:
         await until(lambda: brokers.replicated("t", 6, replicas=3, end=2), "the third is back in sync")
         admin = brokers.admin()
         moves = {TopicPartition("t", index): [1 + index % 3] for index in range(6)}
-        assert not await admin.alter_partition_reassignments(moves)
+        (await admin.alter_partition_reassignments(moves)).raise_first()
         await admin.close()
         await until(lambda: brokers.replicated("t", 6, replicas=1, end=2), "one replica of each is left")
         await until(brokers.in_step, "nobody follows")
         brokers.append("t", 6)
         admin = brokers.admin()
         moves = {TopicPartition("t", index): [1 + index % 3, 1 + (index + 1) % 3] for index in range(6)}
-        assert not await admin.alter_partition_reassignments(moves)
+        (await admin.alter_partition_reassignments(moves)).raise_first()
         await admin.close()
         await until(lambda: brokers.replicated("t", 6, replicas=2, end=3), "and a second one has come")
         await until(brokers.in_step, "sessions are what is followed")

@@ -110,7 +110,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 async def deeds(port: int) -> None:
     """What leaves nodes of every kind."""
-    admin = AdminClient([("127.0.0.1", port)])
+    admin = AdminClient(bootstrap_servers=[("127.0.0.1", port)])
     try:
         for topic in ("orders", "gone"):
             await admin.create_topic(
@@ -121,14 +121,14 @@ async def deeds(port: int) -> None:
         await admin.alter_broker_config(JAVA, set_values={"message.max.bytes": "2000000"})
         await admin.alter_broker_config(None, set_values={"message.max.bytes": "3000000"})
         for quota in ({"user": "anna"}, {"user": "anna", "client-id": "one"}, {"client-id": "one"}):
-            await admin.alter_client_quotas(quota, {"producer_byte_rate": 1e6})
-        await admin.alter_client_quotas({"ip": "10.0.0.1"}, {"connection_creation_rate": 10})
+            await admin.alter_client_quota(quota, {"producer_byte_rate": 1e6})
+        await admin.alter_client_quota({"ip": "10.0.0.1"}, {"connection_creation_rate": 10})
         entry = Entry("User:bert", "*", Operation.READ, Permission.ALLOW)
         patterns = [
             ResourcePattern(ResourceType.TOPIC, "orders", kind)
             for kind in (PatternType.LITERAL, PatternType.PREFIXED)
         ]
-        await admin.create_acls([AclBinding(pattern, entry) for pattern in patterns])
+        (await admin.create_acls([AclBinding(pattern, entry) for pattern in patterns])).raise_first()
     finally:
         await admin.close()
     connection = await BrokerConnection.open("127.0.0.1", port, timeout_s=60)

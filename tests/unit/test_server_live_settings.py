@@ -46,7 +46,7 @@ def run(path: Path, story: Story, tree: MemoryTree | None = None) -> None:
         config = BrokerConfig.from_properties({**SETTINGS, "log.dirs": str(path)})
         broker = Broker(config, store=MemoryStore(tree or MemoryTree()))
         await broker.start()
-        admin = AdminClient([("127.0.0.1", broker.endpoints[0].port)])
+        admin = AdminClient(bootstrap_servers=[("127.0.0.1", broker.endpoints[0].port)])
         try:
             await story(Running(broker, admin))
         finally:

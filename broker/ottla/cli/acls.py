@@ -9,6 +9,7 @@ import click
 
 from ottla.cli.output import as_json, done, show
 from ottla.cli.session import Session, talks_to_a_cluster
+from ottla.client.admin import AdminClient
 from ottla.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -102,7 +103,7 @@ def list_(
         PatternFilter(pattern_type=PatternType.PREFIXED if prefixed else PatternType.ANY)
     ]
 
-    async def describe(admin: Any) -> list[AclBinding]:
+    async def describe(admin: AdminClient) -> list[AclBinding]:
         return [acl for pattern in filters for acl in await admin.describe_acls(AclFilter(pattern, entry))]
 
     found = session.admin(describe)
@@ -150,7 +151,11 @@ def add(
         for host in hosts or (WILDCARD,)
         for operation in map(_operation, operations or ("all",))
     ]
-    session.admin(lambda admin: admin.create_acls(bindings))
+
+    async def create(admin: AdminClient) -> None:
+        (await admin.create_acls(bindings)).raise_first()
+
+    session.admin(create)
     done(f"added {_many(len(bindings))}", session.output, added=list(map(_row, bindings)))
 
 
@@ -181,7 +186,12 @@ def remove(
         for host in hosts or (None,)
         for operation in (map(_operation, operations) if operations else (Operation.ANY,))
     ]
-    removed = session.admin(lambda admin: admin.delete_acls(filters))
+
+    async def delete(admin: AdminClient) -> list[AclBinding]:
+        by_filter = (await admin.delete_acls(filters)).raise_first()
+        return [acl for found in by_filter.values() for acl in found.raise_first()]
+
+    removed = session.admin(delete)
     if session.output == "json":
         as_json({"removed": list(map(_row, sorted(removed)))})
     else:

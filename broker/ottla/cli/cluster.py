@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
 from ottla.client.admin import AdminClient
-from ottla.client.admin_types import TopicPartition
+from ottla.client.admin_types import LogDirDescription, TopicPartition
+from ottla.client.results import Results
 
 _POLL_S = 0.5
 
@@ -111,7 +112,7 @@ def move(session: Session, topic: str, targets: tuple[str, ...], wait: bool) -> 
                 f"'{partition}={brokers}' must be PARTITION=BROKER,BROKER… or PARTITION=cancel"
             )
         wanted[TopicPartition(topic, int(partition))] = None if brokers == "cancel" else [int(b) for b in ids]
-    refused = session.admin(lambda admin: admin.alter_partition_reassignments(wanted))
+    refused = session.admin(lambda admin: admin.alter_partition_reassignments(wanted)).errors
     if refused:
         raise Refused(
             "; ".join(f"{tp.topic}-{tp.partition}: {error}" for tp, error in sorted(refused.items()))
@@ -136,7 +137,11 @@ async def _until_over(admin: AdminClient, moving: set[TopicPartition]) -> None:
 @talks_to_a_cluster
 def disks(session: Session) -> None:
     """The log directories of all brokers, and how full they are."""
-    found = session.admin(lambda admin: admin.describe_log_dirs())
+
+    async def look(admin: AdminClient) -> Results[int, tuple[LogDirDescription, ...]]:
+        return (await admin.describe_log_dirs()).raise_first()
+
+    found = session.admin(look)
     show(
         (
             {

@@ -24,9 +24,14 @@ def groups() -> None:
 @talks_to_a_cluster
 def list_(session: Session) -> None:
     """All groups and their states."""
-    found = session.admin(lambda admin: admin.list_groups())
+
+    async def look(admin: AdminClient) -> list[tuple[str, str]]:
+        listed = (await admin.list_groups()).raise_first()
+        return [(group.group_id, group.state) for groups in listed.values() for group in groups]
+
+    found = session.admin(look)
     show(
-        ({"group": group, "state": state} for group, state in sorted(found.items())),
+        ({"group": group, "state": state} for group, state in sorted(found)),
         session.output,
         nothing="no groups",
     )
@@ -139,7 +144,7 @@ def reset(
         before = await admin.group_offsets(group)
         after = await _offsets(admin, partitions, wanted)
         if not dry_run:
-            await admin.alter_group_offsets(group, after)
+            (await admin.alter_group_offsets(group, after)).raise_first()
         return [
             {"topic": tp.topic, "partition": tp.partition, "from": before.get(tp), "to": offset}
             for tp, offset in sorted(after.items())
@@ -185,8 +190,7 @@ def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
         click.confirm(f"Delete the offsets of {', '.join(names)}?", abort=True, err=True)
 
     async def work(admin: AdminClient) -> None:
-        for name in names:
-            await admin.delete_group(name)
+        (await admin.delete_groups(names)).raise_first()
 
     session.admin(work)
     done(f"deleted {', '.join(names)}", session.output, deleted=list(names))

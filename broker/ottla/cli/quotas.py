@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -53,7 +53,7 @@ def list_(session: Session) -> None:
                 "quota": key,
                 "value": value,
             }
-            for entity, values in found
+            for entity, values in found.items()
             for key, value in sorted(values.items())
         ),
         session.output,
@@ -61,7 +61,7 @@ def list_(session: Session) -> None:
     )
 
 
-def _name(entity: dict[str, str | None], kind: str) -> str | None:
+def _name(entity: Mapping[str, str | None], kind: str) -> str | None:
     return (entity[kind] or f"<{_DEFAULT}>") if kind in entity else None
 
 
@@ -96,7 +96,7 @@ def unset(
 def _alter(
     session: Session, entity: dict[str, str | None], values: dict[str, float | None], what: str
 ) -> None:
-    session.admin(lambda admin: admin.alter_client_quotas(entity, values))
+    session.admin(lambda admin: admin.alter_client_quota(entity, values))
     whose: dict[str, Any] = {kind: name or f"<{_DEFAULT}>" for kind, name in entity.items()}
     message = f"{what} of {', '.join(f'{kind} {name}' for kind, name in whose.items())}"
     done(message, session.output, entity=whose, quotas=values)

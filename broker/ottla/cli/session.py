@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from ottla.client.admin import AdminClient
-from ottla.client.connection import ConnectionLost, UnsupportedApi
-from ottla.client.errors import ClientError, RequestTimedOutError
+from ottla.client.errors import ClientError, NetworkError, RequestTimedOutError, UnsupportedVersionError
 from ottla.client.routing import ClusterUnreachable
 from ottla.metadata.config_def import ConfigError
 from ottla.metadata.properties import read_properties
@@ -58,13 +57,9 @@ class Session:
         """Run one coroutine with an admin client."""
 
         async def work() -> T:
-            client = AdminClient(
-                self.bootstrap, client_id="ottla-cli", timeout_s=self.timeout_s, security=self.security
-            )
-            try:
+            limit_ms = int(self.timeout_s * 1000)
+            async with AdminClient(self.client(), default_api_timeout_ms=limit_ms) as client:
                 return await use(client)
-            finally:
-                await client.close()
 
         return self.run(work())
 
@@ -89,17 +84,17 @@ class Session:
             yield
         except RequestTimedOutError as error:
             raise Unreachable(f"no answer within {self.timeout_s:g} s: {error.message}") from None
-        except KafkaError as error:
+        except UnsupportedVersionError as error:
+            raise Refused(f"not supported by this cluster: {error.message}") from None
+        except (ClusterUnreachable, NetworkError) as error:
+            raise Unreachable(f"cannot reach the cluster: {error}") from None
+        except (ClientError, KafkaError) as error:
             raise Refused(str(error)) from None
-        except ClientError as error:
-            raise Refused(str(error)) from None
-        except UnsupportedApi as error:
-            raise Refused(f"not supported by this cluster: {error}") from None
         except TimeoutError:
             raise Unreachable(f"no answer within {self.timeout_s:g} s") from None
         except BrokenPipeError:
             raise  # of our own output: `| head`
-        except (ClusterUnreachable, ConnectionLost, OSError) as error:
+        except OSError as error:
             raise Unreachable(f"cannot reach the cluster: {error}") from None
 
 

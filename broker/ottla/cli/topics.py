@@ -10,6 +10,7 @@ from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ConfigEntry, TopicDescription, TopicPartition
+from ottla.client.results import Results
 
 _SET_ON_TOPIC = 1
 
@@ -125,7 +126,11 @@ def grow(session: Session, name: str, partitions: int) -> None:
 
     Keys change their partition: what was written stays where it is, what comes goes by the new number.
     """
-    session.admin(lambda admin: admin.create_partitions(name, partitions))
+
+    async def work(admin: AdminClient) -> None:
+        (await admin.create_partitions({name: partitions})).raise_first()
+
+    session.admin(work)
     done(f"{name} has {partitions} partitions", session.output, topic=name, partitions=partitions)
 
 
@@ -139,8 +144,7 @@ def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
         click.confirm(f"Delete {', '.join(names)} for good?", abort=True, err=True)
 
     async def work(admin: AdminClient) -> None:
-        for name in names:
-            await admin.delete_topic(name)
+        (await admin.delete_topics(names)).raise_first()
 
     session.admin(work)
     done(f"deleted {', '.join(names)}", session.output, deleted=list(names))
@@ -160,7 +164,11 @@ def truncate(session: Session, name: str, before: tuple[str, ...], yes: bool) ->
         offsets[TopicPartition(name, int(partition))] = -1 if offset == "end" else int(offset)
     if not yes:
         click.confirm(f"Delete records of {name} for good?", abort=True, err=True)
-    starts = session.admin(lambda admin: admin.delete_records(offsets))
+
+    async def work(admin: AdminClient) -> Results[TopicPartition, int]:
+        return (await admin.delete_records(offsets)).raise_first()
+
+    starts = session.admin(work)
     show(
         ({"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())),
         session.output,

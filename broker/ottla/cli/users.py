@@ -25,7 +25,7 @@ def users() -> None:
 @talks_to_a_cluster
 def list_(session: Session) -> None:
     """All users that have credentials."""
-    found = session.admin(lambda admin: admin.describe_scram_credentials())
+    found = session.admin(lambda admin: admin.describe_user_scram_credentials())
     show(
         (
             {"user": user, "mechanism": mechanism, "iterations": iterations}
@@ -76,7 +76,7 @@ def delete(session: Session, user: str, mechanism: str | None) -> None:
     """Take a user's credentials back: all of them, or those for one mechanism."""
 
     async def take_back(admin: AdminClient) -> list[str]:
-        there = (await admin.describe_scram_credentials()).get(user, {})
+        there = (await admin.describe_user_scram_credentials()).get(user, {})
         chosen = sorted(there) if mechanism is None else [mechanism]
         if not chosen:
             raise Refused(f"user '{user}' has no credentials")

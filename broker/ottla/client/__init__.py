@@ -1,7 +1,7 @@
 """The client of Ottla and of Apache Kafka: `from ottla.client import Producer, Consumer, AdminClient`.
 
-asyncio first; `ottla.client.blocking` has Producer and Consumer for code without an event loop. Names are
-loaded when they are asked for, because brokers import modules of this package that need none of them.
+asyncio first; `ottla.client.blocking` has the same three for code without an event loop. Names are loaded
+when they are asked for, because brokers import modules of this package that need none of them.
 """
 
 from __future__ import annotations

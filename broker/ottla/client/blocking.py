@@ -6,11 +6,14 @@ with Consumer(bootstrap_servers="127.0.0.1:9092", group_id="billing") as consume
     consumer.subscribe(["orders"])
     for record in consumer:
         print(record.value)
+with AdminClient(bootstrap_servers="127.0.0.1:9092") as admin:
+    print(admin.list_topics())
 """
 
 from __future__ import annotations
 
+from ottla.client.blocking_admin import AdminClient
 from ottla.client.blocking_consumer import Consumer
 from ottla.client.blocking_producer import Producer
 
-__all__ = ["Consumer", "Producer"]
+__all__ = ["AdminClient", "Consumer", "Producer"]

@@ -64,7 +64,9 @@ class Consumer(ConsumerOffsets):
         await self._until(lambda: self._offsets.idle, until - self._now())
         if self._member.active and self.config.leave_group_on_close:
             await self._give_up_everything("the consumer is being closed")
-            await self._until(lambda: not self._member.leaving, _LEAVE_TIMEOUT_S)
+            await self._until(
+                lambda: not self._member.leaving and not self._ephemeral.vanishing, _LEAVE_TIMEOUT_S
+            )
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -122,6 +124,8 @@ class Consumer(ConsumerOffsets):
         await self._listener.taken(owned if lost else [], [] if lost else owned)
         self._assigned.assign(())
         self._member.leave(reason)
+        if self.config.group_ephemeral:
+            self._ephemeral.vanish()
         self._wake()
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:

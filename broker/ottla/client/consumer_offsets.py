@@ -75,6 +75,8 @@ class ConsumerOffsets(ConsumerParts):
     def _check_group(self) -> None:
         if self.config.group_id is None:
             raise errors.IllegalStateError("offsets are stored by groups: this consumer has no group.id")
+        if self.config.group_ephemeral:
+            raise errors.IllegalStateError(f"group {self.config.group_id} is ephemeral: it stores no offsets")
 
     def _consumed(self, *, finished: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
         """`finished`: the record that `async for` has given last counts."""
@@ -289,7 +291,7 @@ class ConsumerOffsets(ConsumerParts):
         waiting = self._assigned.in_phase(Phase.COMMITTED)
         if not waiting:
             return
-        if self.config.group_id is None:
+        if self.config.group_id is None or self.config.group_ephemeral:
             self._positions.reset(waiting)
             self._wake()
             return

@@ -18,6 +18,7 @@ from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.consumer_stats import FetchStats, PollStats
 from ottla.client.core.coordinator import Coordinator
+from ottla.client.core.ephemeral import EphemeralGroup
 from ottla.client.core.fetch_buffer import FetchBuffer
 from ottla.client.core.fetcher import Fetcher
 from ottla.client.core.membership import GroupMember
@@ -96,6 +97,9 @@ class ConsumerParts:
         self._rebalancing = Rebalancing(config, self._cluster, self._assigned)
         self._member = GroupMember(config, self._coordinator, self._rebalancing.decide, self._uniform)
         self._offsets = OffsetManager(config, self._coordinator, self._member, self._uniform)
+        self._ephemeral = EphemeralGroup(
+            config, self._coordinator, lambda: self._member.leaving, self._uniform
+        )
         if config.group_id is not None:
             self._rebalancing.member = self._member
         self._interceptors: ConsumerInterceptors[Records] = ConsumerInterceptors(config.interceptors)
@@ -120,8 +124,8 @@ class ConsumerParts:
         self._bell = Bell()
         timeout_s = self.config.request_timeout_ms / 1000
         self._driver = Driver(self._cluster, self._network, request_timeout_s=timeout_s)
-        cores = (self._coordinator, self._member, self._offsets, self._positions, self._fetcher, self._bell)
-        self._driver.start(cores)
+        group = (self._coordinator, self._member, self._offsets, self._ephemeral)
+        self._driver.start((*group, self._positions, self._fetcher, self._bell))
         self._reporting.start()
 
     async def _shut(self) -> None:

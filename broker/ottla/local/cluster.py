@@ -197,7 +197,7 @@ def run_admin(bootstrap: list[tuple[str, int]], use: Callable[[AdminClient], Cor
     """Run one coroutine with an admin client of its own, on an event loop of its own."""
 
     async def run() -> T:
-        client = AdminClient(bootstrap)
+        client = AdminClient(bootstrap_servers=bootstrap, default_api_timeout_ms=30_000)
         try:
             return await use(client)
         finally:

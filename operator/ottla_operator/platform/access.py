@@ -22,7 +22,7 @@ AccessStep = SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcl
 
 async def observe_access(admin: AdminClient) -> AccessState:
     """Raises KafkaError, UnsupportedApi and what an unreachable cluster raises."""
-    scram = await admin.describe_scram_credentials()
+    scram = dict(await admin.describe_user_scram_credentials())
     try:
         bindings = await admin.describe_acls()
     except KafkaError as error:
@@ -46,9 +46,11 @@ async def take_access_step(admin: AdminClient, step: AccessStep) -> None:
                 if error.code != ErrorCode.RESOURCE_NOT_FOUND:
                     raise
         case CreateAcls():
-            await admin.create_acls(step.bindings)
+            (await admin.create_acls(step.bindings)).raise_first()
         case DeleteAcls():
-            await admin.delete_acls([_exactly(binding) for binding in step.bindings])
+            removed = await admin.delete_acls([_exactly(binding) for binding in step.bindings])
+            for found in removed.raise_first().values():
+                found.raise_first()
 
 
 def _exactly(binding: AclBinding) -> AclFilter:

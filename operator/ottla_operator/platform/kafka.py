@@ -14,8 +14,16 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.client.admin import AdminClient
-from ottla.client.admin_types import ConfigEntry, Node, Reassignment, TopicDescription, TopicPartition
+from ottla.client.admin_types import (
+    ConfigEntry,
+    NewPartitions,
+    Node,
+    Reassignment,
+    TopicDescription,
+    TopicPartition,
+)
 from ottla.client.connection import ConnectionLost, UnsupportedApi
+from ottla.client.errors import NetworkError, UnsupportedVersionError
 from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.clients import ClientSecurity
@@ -50,7 +58,7 @@ from ottla_operator.platform.port import Address, KafkaStep, StepFailed
 
 log = logging.getLogger(__name__)
 
-_UNREACHABLE = (ClusterUnreachable, ConnectionLost, OSError, TimeoutError)
+_UNREACHABLE = (ClusterUnreachable, NetworkError, ConnectionLost, OSError, TimeoutError)
 _TOPIC_SOURCE = 1
 _QUOTA_TYPES = ("user", "client-id")
 _DEFAULT = "<default>"
@@ -95,7 +103,10 @@ class KafkaAdmin:
 
     def _connected_to(self, brokers: Sequence[Address]) -> AdminClient:
         return AdminClient(
-            list(brokers), client_id="ottla-operator", timeout_s=_TIMEOUT_S, security=self._security
+            bootstrap_servers=list(brokers),
+            client_id="ottla-operator",
+            default_api_timeout_ms=int(_TIMEOUT_S * 1000),
+            security=self._security,
         )
 
     async def observe(
@@ -162,7 +173,7 @@ class KafkaAdmin:
     async def _quotas(self, admin: AdminClient) -> dict[QuotaEntity, dict[str, float]] | None:
         try:
             async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
-                described = await admin.describe_client_quotas()
+                described = (await admin.describe_client_quotas()).items()
         except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
             log.debug("the quotas could not be read: %s", _reason(error))
             return None
@@ -237,12 +248,12 @@ class KafkaAdmin:
             raise StepFailed("Unreachable", "no broker is running")
         try:
             await _take(admin, step)
-        except KafkaError as error:
-            raise StepFailed("KafkaError", f"{step}: {error}") from None
-        except UnsupportedApi as error:
+        except (UnsupportedVersionError, UnsupportedApi) as error:
             raise StepFailed("NotSupported", f"{step}: {error}") from None
         except _UNREACHABLE as error:
             raise StepFailed("Unreachable", f"{step}: {_reason(error)}") from None
+        except KafkaError as error:
+            raise StepFailed("KafkaError", f"{step}: {error}") from None
 
 
 def _reason(error: BaseException) -> str:
@@ -295,7 +306,7 @@ async def _take(admin: AdminClient, step: KafkaStep) -> None:
             await admin.alter_broker_config(None, set_values=step.set_, delete=step.delete)
         case ResetOffsets():
             offsets = {TopicPartition(*key): offset for key, offset in step.offsets.items()}
-            await admin.alter_group_offsets(step.group, offsets)
+            (await admin.alter_group_offsets(step.group, offsets)).raise_first()
         case AlterQuota():
             await _alter_quota(admin, step)
         case CreatePartitions():
@@ -327,22 +338,23 @@ async def _create_topic(admin: AdminClient, step: CreateTopic) -> None:
 async def _alter_quota(admin: AdminClient, step: AlterQuota) -> None:
     named = zip(_QUOTA_TYPES, step.entity, strict=True)
     entity = {type_: None if name == _DEFAULT else name for type_, name in named if name is not None}
-    await admin.alter_client_quotas(entity, {**step.set_, **dict.fromkeys(step.delete)})
+    await admin.alter_client_quota(entity, {**step.set_, **dict.fromkeys(step.delete)})
 
 
 async def _create_partitions(admin: AdminClient, step: CreatePartitions) -> None:
-    await admin.create_partitions(step.topic, step.total, assignments=step.assignment)
+    grown = NewPartitions(step.total, step.assignment)
+    (await admin.create_partitions({step.topic: grown})).raise_first()
 
 
 async def _reassign(admin: AdminClient, step: Reassign) -> None:
     targets = {TopicPartition(*key): replicas for key, replicas in step.assignment.items()}
-    refused = await admin.alter_partition_reassignments(targets)
+    refused = (await admin.alter_partition_reassignments(targets)).errors
     if refused:
         partition, error = next(iter(refused.items()))
         raise StepFailed("KafkaError", f"{step}: {partition.topic}-{partition.partition}: {error}")
 
 
-async def _ignoring(code: ErrorCode, call: Coroutine[Any, Any, None]) -> None:
+async def _ignoring(code: ErrorCode, call: Coroutine[Any, Any, object]) -> None:
     """Await the call; an error that says that its work is done already is none."""
     try:
         await call

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from ottla.client.admin.base import Family
-from ottla.client.routing import raise_first
+from ottla.client.admin.base import Family, outcome, refuse
+from ottla.client.errors import ClientError
+from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.security.acls import (
     AclBinding,
@@ -25,7 +26,7 @@ class Acls(Family):
     async def describe_acls(self, wanted: AclFilter = _EVERYTHING) -> list[AclBinding]:
         """The ACLs that the filter matches. Raises KafkaError: SECURITY_DISABLED without an authorizer."""
         pattern, entry = wanted
-        response = await self._brokers.any(
+        response = await self._any(
             m.DescribeAclsRequest(
                 resource_type_filter=pattern.resource_type,
                 resource_name_filter=pattern.name,
@@ -36,7 +37,7 @@ class Acls(Family):
                 permission_type=entry.permission,
             )
         )
-        raise_first([(response.error_code, response.error_message)])
+        refuse(response.error_code, response.error_message)
         return [
             AclBinding(
                 ResourcePattern(
@@ -50,10 +51,13 @@ class Acls(Family):
             for acl in resource.acls
         ]
 
-    async def create_acls(self, bindings: Sequence[AclBinding]) -> None:
-        """Add ACLs; those that are there already stay. Raises the first KafkaError."""
+    async def create_acls(self, bindings: Iterable[AclBinding]) -> Results[AclBinding, None]:
+        """Add ACLs; those that are there already stay."""
+        wanted = list(dict.fromkeys(bindings))
+        if not wanted:
+            return Results({})
         creation = m.CreateAclsRequest.AclCreation
-        response = await self._brokers.any(
+        response = await self._any(
             m.CreateAclsRequest(
                 creations=[
                     creation(
@@ -65,16 +69,23 @@ class Acls(Family):
                         operation=entry.operation,
                         permission_type=entry.permission,
                     )
-                    for pattern, entry in bindings
+                    for pattern, entry in wanted
                 ]
             )
         )
-        raise_first((result.error_code, result.error_message) for result in response.results)
+        rows = zip(wanted, response.results, strict=True)
+        return Results({each: outcome(row.error_code, row.error_message, each) for each, row in rows})
 
-    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[AclBinding]:
-        """Remove all ACLs that match any of the filters; what was removed. Raises the first KafkaError."""
+    async def delete_acls(
+        self, filters: Iterable[AclFilter]
+    ) -> Results[AclFilter, Results[AclBinding, None]]:
+        """Remove all ACLs that match any of the filters; by filter what was removed, and what could
+        not be."""
+        wanted = list(dict.fromkeys(filters))
+        if not wanted:
+            return Results({})
         one = m.DeleteAclsRequest.DeleteAclsFilter
-        response = await self._brokers.any(
+        response = await self._any(
             m.DeleteAclsRequest(
                 filters=[
                     one(
@@ -86,22 +97,25 @@ class Acls(Family):
                         operation=entry.operation,
                         permission_type=entry.permission,
                     )
-                    for pattern, entry in filters
+                    for pattern, entry in wanted
                 ]
             )
         )
-        raise_first((result.error_code, result.error_message) for result in response.filter_results)
-        matching = [acl for result in response.filter_results for acl in result.matching_acls]
-        raise_first((acl.error_code, acl.error_message) for acl in matching)
-        return [
-            AclBinding(
-                ResourcePattern(
-                    ResourceType.of(acl.resource_type), acl.resource_name, PatternType.of(acl.pattern_type)
-                ),
-                _entry(acl),
-            )
-            for acl in matching
-        ]
+        rows = zip(wanted, response.filter_results, strict=True)
+        return Results(
+            {each: outcome(row.error_code, row.error_message, each) or _removed(row) for each, row in rows}
+        )
+
+
+def _removed(row: m.DeleteAclsResponse.DeleteAclsFilterResult) -> Results[AclBinding, None]:
+    found: dict[AclBinding, ClientError | None] = {}
+    for acl in row.matching_acls:
+        pattern = ResourcePattern(
+            ResourceType.of(acl.resource_type), acl.resource_name, PatternType.of(acl.pattern_type)
+        )
+        binding = AclBinding(pattern, _entry(acl))
+        found[binding] = outcome(acl.error_code, acl.error_message, binding)
+    return Results(found)
 
 
 def _entry(

@@ -1,57 +1,142 @@
-"""Settings of topics and brokers (KIP-133, KIP-226, KIP-339)."""
+"""Settings of topics, brokers and brokers' loggers (KIP-133, KIP-226, KIP-339, KIP-412, KIP-524, KIP-569)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+import random
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
 
-from ottla.client.admin.base import Family
-from ottla.client.admin_types import ConfigEntry, Node
-from ottla.client.routing import raise_first
+from ottla.client import errors
+from ottla.client.admin.base import Family, outcome
+from ottla.client.admin.fan_out import BROKER
+from ottla.client.admin_types import (
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSynonym,
+    ConfigType,
+    Node,
+)
+from ottla.client.errors import ClientError
+from ottla.client.results import Results
 from ottla.protocol import messages as m
 
-_TOPIC: Final = 2
-_BROKER: Final = 4
-_SET, _DELETE = 0, 1
 _ALL_BROKERS: Final = ""
 
 
 class Configs(Family):
-    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        names: Collection[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+    ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
+        """The settings of resources, those that are not their own included; all, or those of these names."""
+        request = m.DescribeConfigsRequest
+        keys = None if names is None else list(names)
+
+        async def ask(
+            node: Node, share: list[ConfigResource]
+        ) -> dict[ConfigResource, dict[str, ConfigEntry] | ClientError]:
+            rows = [
+                request.DescribeConfigsResource(
+                    resource_type=each.type, resource_name=each.name, configuration_keys=keys
+                )
+                for each in share
+            ]
+            response = await self._brokers.to(
+                node,
+                request(resources=rows, include_synonyms=synonyms, include_documentation=documentation),
+            )
+            return {
+                resource: outcome(row.error_code, row.error_message, resource)
+                or {c.name: _entry(c) for c in row.configs}
+                for row in response.results
+                for resource in [ConfigResource(ConfigType(row.resource_type), row.resource_name)]
+            }
+
+        return await self._items(resources, self._where, ask, BROKER)
+
+    async def incremental_alter_configs(
+        self, changes: Mapping[ConfigResource, Iterable[ConfigChange]], *, validate_only: bool = False
+    ) -> Results[ConfigResource, None]:
+        """Change single settings; the others stay."""
+        request = m.IncrementalAlterConfigsRequest
+
+        async def ask(node: Node, share: list[ConfigResource]) -> dict[ConfigResource, ClientError | None]:
+            rows = [
+                request.AlterConfigsResource(
+                    resource_type=each.type,
+                    resource_name=each.name,
+                    configs=[
+                        request.AlterableConfig(name=name, value=value, config_operation=operation)
+                        for name, value, operation in changes[each]
+                    ],
+                )
+                for each in share
+            ]
+            return _altered(
+                await self._brokers.to(node, request(resources=rows, validate_only=validate_only))
+            )
+
+        return await self._items(changes, self._where, ask, BROKER)
+
+    async def alter_configs(
+        self, configs: Mapping[ConfigResource, Mapping[str, str]], *, validate_only: bool = False
+    ) -> Results[ConfigResource, None]:
+        """Set these, and take all others of the resource's own back: the way before KIP-339, for old
+        brokers."""
+        request = m.AlterConfigsRequest
+
+        async def ask(node: Node, share: list[ConfigResource]) -> dict[ConfigResource, ClientError | None]:
+            rows = [
+                request.AlterConfigsResource(
+                    resource_type=each.type,
+                    resource_name=each.name,
+                    configs=[request.AlterableConfig(name=k, value=v) for k, v in configs[each].items()],
+                )
+                for each in share
+            ]
+            return _altered(
+                await self._brokers.to(node, request(resources=rows, validate_only=validate_only))
+            )
+
+        return await self._items(configs, self._where, ask, BROKER)
+
+    async def _where(self, keys: Collection[ConfigResource]) -> Mapping[ConfigResource, Node | ClientError]:
+        """A broker's own settings are its own affair; the rest goes to any broker."""
+        nodes = (await self._cluster()).brokers
+        by_id = {str(node.id): node for node in nodes}
+        anyone = random.choice(nodes) if nodes else errors.NetworkError("no broker is known")
+        found: dict[ConfigResource, Node | ClientError] = {}
+        for key in keys:
+            if key.type is ConfigType.TOPIC or key == ConfigResource(ConfigType.BROKER, _ALL_BROKERS):
+                found[key] = anyone
+            else:
+                missing = errors.BrokerNotAvailableError(f"broker {key.name} is not in the cluster")
+                found[key] = by_id.get(key.name, missing)
+        return found
+
+    # --- one or two kinds at a time ---
+
+    async def describe_topic_configs(self, topics: Iterable[str]) -> Results[str, dict[str, ConfigEntry]]:
         """The settings of topics, those that are not the topic's own included (see `ConfigEntry.source`)."""
-        return await self._describe_configs(_TOPIC, topics)
+        found = await self.describe_configs([ConfigResource(ConfigType.TOPIC, name) for name in topics])
+        return Results({key.name: value for key, value in found.outcomes().items()})
 
     async def describe_broker_configs(self, broker_id: int | None) -> dict[str, ConfigEntry]:
-        """A broker's settings; None: what is set for all brokers together."""
-        if broker_id is None:
-            return (await self._describe_configs(_BROKER, [_ALL_BROKERS]))[_ALL_BROKERS]
-        node = await self._brokers.node(broker_id)
-        return (await self._describe_configs(_BROKER, [str(broker_id)], node))[str(broker_id)]
-
-    async def _describe_configs(
-        self, kind: int, names: Iterable[str], node: Node | None = None
-    ) -> dict[str, dict[str, ConfigEntry]]:
-        resources = [
-            m.DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=kind, resource_name=name, configuration_keys=None
-            )
-            for name in names
-        ]
-        if not resources:
-            return {}
-        request = m.DescribeConfigsRequest(resources=resources)
-        response = await (self._brokers.to(node, request) if node else self._brokers.any(request))
-        raise_first((r.error_code, r.error_message) for r in response.results)
-        return {
-            r.resource_name: {c.name: ConfigEntry(c.value, c.config_source, c.read_only) for c in r.configs}
-            for r in response.results
-        }
+        """A broker's settings; None: what is set for all brokers together. Raises KafkaError."""
+        resource = _broker(broker_id)
+        return (await self.describe_configs([resource]))[resource]
 
     async def alter_topic_config(
         self, topic: str, *, set_values: Mapping[str, str] | None = None, delete: Iterable[str] = ()
     ) -> None:
-        """Change single settings of a topic; those in `delete` go back to the default (KIP-339)."""
-        await self._alter(_TOPIC, topic, set_values or {}, delete)
+        """Change single settings of a topic; those in `delete` go back to the default. Raises KafkaError."""
+        await self._alter(ConfigResource(ConfigType.TOPIC, topic), set_values or {}, delete)
 
     async def alter_broker_config(
         self,
@@ -60,27 +145,37 @@ class Configs(Family):
         set_values: Mapping[str, str] | None = None,
         delete: Iterable[str] = (),
     ) -> None:
-        """Change dynamic settings of a broker, or with None of all that have no value of their own."""
-        if broker_id is None:
-            await self._alter(_BROKER, _ALL_BROKERS, set_values or {}, delete)
-        else:
-            node = await self._brokers.node(broker_id)
-            await self._alter(_BROKER, str(broker_id), set_values or {}, delete, node)
+        """Change dynamic settings of a broker, or with None of all that have no value of their own. Raises
+        KafkaError."""
+        await self._alter(_broker(broker_id), set_values or {}, delete)
 
     async def _alter(
-        self,
-        kind: int,
-        name: str,
-        set_values: Mapping[str, str],
-        delete: Iterable[str],
-        node: Node | None = None,
+        self, resource: ConfigResource, set_values: Mapping[str, str], delete: Iterable[str]
     ) -> None:
-        alterable = m.IncrementalAlterConfigsRequest.AlterableConfig
-        changes = [alterable(name=k, config_operation=_SET, value=v) for k, v in set_values.items()]
-        changes += [alterable(name=k, config_operation=_DELETE, value=None) for k in delete]
-        resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=kind, resource_name=name, configs=changes
-        )
-        request = m.IncrementalAlterConfigsRequest(resources=[resource])
-        response = await (self._brokers.to(node, request) if node else self._brokers.any(request))
-        raise_first((r.error_code, r.error_message) for r in response.responses)
+        changes = [ConfigChange(name, value) for name, value in set_values.items()]
+        changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in delete]
+        (await self.incremental_alter_configs({resource: changes})).raise_first()
+
+
+def _broker(broker_id: int | None) -> ConfigResource:
+    return ConfigResource(ConfigType.BROKER, _ALL_BROKERS if broker_id is None else str(broker_id))
+
+
+def _entry(row: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        row.value,
+        row.config_source,
+        row.read_only,
+        row.is_sensitive,
+        tuple(ConfigSynonym(s.name, s.value, s.source) for s in row.synonyms),
+        row.config_type,
+        row.documentation,
+    )
+
+
+def _altered(response: Any) -> dict[ConfigResource, ClientError | None]:
+    return {
+        resource: outcome(row.error_code, row.error_message, resource)
+        for row in response.responses
+        for resource in [ConfigResource(ConfigType(row.resource_type), row.resource_name)]
+    }

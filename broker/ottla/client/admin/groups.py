@@ -1,81 +1,144 @@
-"""Consumer groups and what they have committed."""
+"""Groups: who is in them (KIP-222, KIP-518, KIP-571). What they have committed: `group_offsets`."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable
 
-from ottla.client.admin.base import Family
-from ottla.client.admin_types import GroupDescription, GroupMember, TopicPartition
-from ottla.client.routing import raise_first
+from ottla.client import errors
+from ottla.client.admin.base import GROUP, Family, operations, outcome, refuse
+from ottla.client.admin.fan_out import COORDINATOR
+from ottla.client.admin_types import (
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    MemberToRemove,
+    Node,
+    TopicPartition,
+)
+from ottla.client.errors import ClientError
+from ottla.client.results import Results
 from ottla.protocol import codec
 from ottla.protocol import messages as m
 from ottla.protocol.errors import MalformedMessage
 from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 
+_REASON = "removed by an administrator"
+
 
 class Groups(Family):
-    async def list_groups(self) -> dict[str, str]:
-        """Group ids and their states, over all brokers."""
-        groups: dict[str, str] = {}
-        for node in (await self._brokers.describe()).brokers:
-            response = await self._brokers.to(node, m.ListGroupsRequest())
-            raise_first([(response.error_code, None)])
-            groups.update({g.group_id: g.group_state for g in response.groups})
-        return groups
+    async def list_groups(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> Results[int, tuple[GroupListing, ...]]:
+        """The groups that each broker coordinates, all together all there are; of these states and types
+        where some are named. A broker that cannot be asked is among the errors."""
+        request = m.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+
+        async def ask(node: Node) -> tuple[GroupListing, ...]:
+            response = await self._brokers.to(node, request)
+            refuse(response.error_code)
+            return tuple(
+                GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type)
+                for g in response.groups
+            )
+
+        return await self._at_brokers(None, ask)
+
+    async def describe_groups(
+        self, group_ids: Iterable[str], *, authorized_operations: bool = False
+    ) -> Results[str, GroupDescription]:
+        """Groups and their members; a group that never was is Dead, as Kafka has it."""
+
+        async def ask(node: Node, share: list[str]) -> dict[str, GroupDescription | ClientError]:
+            response = await self._brokers.to(
+                node,
+                m.DescribeGroupsRequest(groups=share, include_authorized_operations=authorized_operations),
+            )
+            return {
+                group.group_id: outcome(group.error_code, None, group.group_id) or _described(group, node)
+                for group in response.groups
+            }
+
+        return await self._items(group_ids, self._coordinators(GROUP), ask, COORDINATOR)
 
     async def describe_group(self, group_id: str) -> GroupDescription:
-        """A group and its members; a group that never was is Dead, as Kafka has it."""
-        request = m.DescribeGroupsRequest(groups=[group_id])
-        node, response = await self._brokers.coordinator(group_id, request)
-        group = response.groups[0]
-        members = tuple(
-            GroupMember(
-                member.member_id,
-                member.group_instance_id,
-                member.client_id,
-                member.client_host.removeprefix("/"),
-                _assigned(member.member_assignment),
-            )
-            for member in group.members
-        )
-        return GroupDescription(group.group_id, group.group_state, members, node, group.protocol_data)
+        """One group; raises KafkaError."""
+        return (await self.describe_groups([group_id]))[group_id]
 
-    async def group_offsets(self, group_id: str) -> dict[TopicPartition, int]:
-        """What a group has committed."""
-        wanted = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=None)
-        _, response = await self._brokers.coordinator(group_id, m.OffsetFetchRequest(groups=[wanted]))
-        return {
-            TopicPartition(t.name, p.partition_index): p.committed_offset
-            for t in response.groups[0].topics
-            for p in t.partitions
-            if p.committed_offset >= 0
-        }
+    async def delete_groups(self, group_ids: Iterable[str]) -> Results[str, None]:
+        """Groups without members, and what they have committed."""
+
+        async def ask(node: Node, share: list[str]) -> dict[str, ClientError | None]:
+            response = await self._brokers.to(node, m.DeleteGroupsRequest(groups_names=share))
+            return {row.group_id: outcome(row.error_code, None, row.group_id) for row in response.results}
+
+        return await self._items(group_ids, self._coordinators(GROUP), ask, COORDINATOR)
 
     async def delete_group(self, group_id: str) -> None:
-        """The group and its offsets. Raises KafkaError, NON_EMPTY_GROUP while it has members."""
-        await self._brokers.coordinator(group_id, m.DeleteGroupsRequest(groups_names=[group_id]))
+        """One group; raises KafkaError."""
+        (await self.delete_groups([group_id])).raise_first()
 
-    async def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit for a group without members; raises KafkaError (UNKNOWN_MEMBER_ID when it has some)."""
-        by_topic: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = defaultdict(list)
-        for (topic, partition), offset in offsets.items():
-            by_topic[topic].append(
-                m.OffsetCommitRequest.OffsetCommitRequestPartition(
-                    partition_index=partition, committed_offset=offset, committed_metadata=""
-                )
-            )
-        request = m.OffsetCommitRequest(
+    async def remove_group_members(
+        self, group_id: str, members: Iterable[MemberToRemove] | None = None, *, reason: str = _REASON
+    ) -> Results[MemberToRemove, None]:
+        """Throw members out, all of them when none are named: static ones stay away until they start anew,
+        others may join again at once (KIP-345, KIP-800). Raises KafkaError for the group as a whole."""
+        if members is None:
+            group = await self.describe_group(group_id)
+            members = [
+                MemberToRemove(each.group_instance_id, "" if each.group_instance_id else each.member_id)
+                for each in group.members
+            ]
+        wanted = list(dict.fromkeys(members))
+        if not wanted:
+            return Results({})
+        request = m.LeaveGroupRequest(
             group_id=group_id,
-            topics=[
-                m.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=partitions)
-                for topic, partitions in by_topic.items()
+            members=[
+                m.LeaveGroupRequest.MemberIdentity(
+                    member_id=each.member_id, group_instance_id=each.group_instance_id, reason=reason
+                )
+                for each in wanted
             ],
         )
-        _, response = await self._brokers.coordinator(group_id, request)
-        raise_first(
-            (p.error_code, f"{t.name}-{p.partition_index}") for t in response.topics for p in t.partitions
+
+        async def ask(
+            node: Node, share: list[str]
+        ) -> dict[str, dict[MemberToRemove, ClientError | None] | ClientError]:
+            response = await self._brokers.to(node, request)
+            refuse(response.error_code)
+            told: dict[MemberToRemove, ClientError | None] = {}
+            for row in response.members:
+                named = MemberToRemove(row.group_instance_id, row.member_id)
+                # The answer may have the member's id besides the name that it was asked for with.
+                member = named if named in wanted else MemberToRemove(row.group_instance_id)
+                told[member] = outcome(row.error_code, None, member)
+            return {group_id: told}
+
+        found = await self._items([group_id], self._coordinators(GROUP), ask, COORDINATOR)
+        left_out = errors.UnknownServerError("left out of the answer")
+        return Results({member: found[group_id].get(member, left_out) for member in wanted})
+
+
+def _described(group: m.DescribeGroupsResponse.DescribedGroup, node: Node) -> GroupDescription:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host.removeprefix("/"),
+            _assigned(member.member_assignment),
         )
+        for member in group.members
+    )
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        members,
+        node,
+        group.protocol_data,
+        group.protocol_type,
+        operations(group.authorized_operations),
+    )
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:

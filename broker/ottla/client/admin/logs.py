@@ -1,134 +1,116 @@
-"""What lies in the logs: offsets by time, the start that can be moved, the folders."""
+"""What lies in the logs: offsets (KIP-79, KIP-734), the start that can be moved (KIP-107)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
 
-from ottla.client.admin.base import Family
-from ottla.client.admin_types import LogDirDescription, Node, ReplicaInfo, TopicPartition
-from ottla.client.routing import error_of, raise_first
+from ottla.client import errors
+from ottla.client.admin.base import Family, outcome
+from ottla.client.admin.fan_out import LEADER
+from ottla.client.admin_types import ListedOffset, Node, OffsetSpec, TopicPartition
+from ottla.client.core.consumer_config import ISOLATION_LEVELS
+from ottla.client.errors import ClientError
+from ottla.client.results import Results
 from ottla.protocol import messages as m
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import ErrorCode
 
-_LATEST, _EARLIEST = -1, -2
+_VERSION_OF: Final = {
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
+}
+"""The first version of ListOffsets with it."""
+_OFFSETS_AGAIN: Final = LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH}
+_DELETE_AGAIN: Final = LEADER | {ErrorCode.REQUEST_TIMED_OUT}
 
 
 class Logs(Family):
+    async def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec | int],
+        *,
+        isolation_level: str = "read_uncommitted",
+    ) -> Results[TopicPartition, ListedOffset]:
+        """The offset of each partition that its `OffsetSpec`, or a time in ms, stands for; with
+        read_committed the latest is before the first open transaction."""
+        return await self._offsets(specs, ISOLATION_LEVELS[isolation_level], _OFFSETS_AGAIN)
+
+    async def _offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec | int], isolation: int, again: Collection[ErrorCode]
+    ) -> Results[TopicPartition, ListedOffset]:
+        request = m.ListOffsetsRequest
+
+        async def ask(
+            node: Node, share: list[TopicPartition]
+        ) -> dict[TopicPartition, ListedOffset | ClientError]:
+            rows: defaultdict[str, list[Any]] = defaultdict(list)
+            for tp in share:
+                row = request.ListOffsetsPartition(partition_index=tp.partition, timestamp=int(specs[tp]))
+                rows[tp.topic].append(row)
+            needed = max(_VERSION_OF.get(OffsetSpec(specs[tp]), 0) if specs[tp] < 0 else 0 for tp in share)
+            if needed:
+                await self._needs(node, request.api_key, needed)
+            topics = [request.ListOffsetsTopic(name=t, partitions=p) for t, p in rows.items()]
+            response = await self._brokers.to(
+                node, request(replica_id=-1, isolation_level=isolation, topics=topics)
+            )
+            return {
+                tp: outcome(p.error_code, None, tp) or ListedOffset(p.offset, p.timestamp, p.leader_epoch)
+                for t in response.topics
+                for p in t.partitions
+                for tp in [TopicPartition(t.name, p.partition_index)]
+            }
+
+        return await self._items(specs, self._leaders, ask, again)
+
+    async def _needs(self, node: Node, api_key: int, version: int) -> None:
+        served = await self._brokers.version_of(node, api_key)
+        if served < version:
+            raise errors.UnsupportedVersionError(f"broker {node.id} cannot tell this offset")
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> Results[TopicPartition, int]:
+        """Delete what is before an offset (-1: all there is); the offsets at which logs begin now."""
+        request = m.DeleteRecordsRequest
+
+        async def ask(node: Node, share: list[TopicPartition]) -> dict[TopicPartition, int | ClientError]:
+            rows: defaultdict[str, list[Any]] = defaultdict(list)
+            for tp in share:
+                row = request.DeleteRecordsPartition(partition_index=tp.partition, offset=before[tp])
+                rows[tp.topic].append(row)
+            topics = [request.DeleteRecordsTopic(name=t, partitions=p) for t, p in rows.items()]
+            response = await self._brokers.to(
+                node, request(timeout_ms=self._brokers.timeout_ms, topics=topics)
+            )
+            return {
+                tp: p.low_watermark if error is None else error
+                for t in response.topics
+                for p in t.partitions
+                for tp in [TopicPartition(t.name, p.partition_index)]
+                for error in [outcome(p.error_code, None, tp)]
+            }
+
+        return await self._items(before, self._leaders, ask, _DELETE_AGAIN)
+
+    # --- offsets of one kind, at once: what has no leader now is left out ---
+
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks; a partition without a leader is left out."""
-        return {tp: found.offset for tp, found in (await self._offsets(partitions, _LATEST)).items()}
+        return await self._at_once(partitions, OffsetSpec.LATEST)
 
     async def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The earliest offset of each."""
-        return {tp: found.offset for tp, found in (await self._offsets(partitions, _EARLIEST)).items()}
+        """Where logs begin; a partition without a leader is left out."""
+        return await self._at_once(partitions, OffsetSpec.EARLIEST)
 
     async def offsets_for_time(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """The first offset with that timestamp or a later one; a partition without one is left out."""
-        found = await self._offsets(partitions, timestamp_ms)
-        return {tp: answer.offset for tp, answer in found.items() if answer.offset >= 0}
+        return await self._at_once(partitions, timestamp_ms)
 
-    async def _offsets(
-        self, partitions: Iterable[TopicPartition], timestamp: int
-    ) -> dict[TopicPartition, m.ListOffsetsResponse.ListOffsetsPartitionResponse]:
-        asked = m.ListOffsetsRequest
-
-        def request(of_leader: Mapping[str, list[int]]) -> m.ListOffsetsRequest:
-            return asked(
-                replica_id=-1,
-                topics=[
-                    asked.ListOffsetsTopic(
-                        name=topic,
-                        partitions=[
-                            asked.ListOffsetsPartition(partition_index=p, timestamp=timestamp)
-                            for p in indexes
-                        ],
-                    )
-                    for topic, indexes in of_leader.items()
-                ],
-            )
-
-        return {
-            TopicPartition(topic.name, answer.partition_index): answer
-            for response in await self._ask_leaders(partitions, request)
-            for topic in response.topics
-            for answer in topic.partitions
-            if not answer.error_code
-        }
-
-    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete what is before an offset (-1: all there is); returns the offsets that are left (KIP-107)."""
-        wanted = m.DeleteRecordsRequest
-
-        def request(of_leader: Mapping[str, list[int]]) -> m.DeleteRecordsRequest:
-            return wanted(
-                timeout_ms=self._brokers.timeout_ms,
-                topics=[
-                    wanted.DeleteRecordsTopic(
-                        name=topic,
-                        partitions=[
-                            wanted.DeleteRecordsPartition(
-                                partition_index=p, offset=before[TopicPartition(topic, p)]
-                            )
-                            for p in indexes
-                        ],
-                    )
-                    for topic, indexes in of_leader.items()
-                ],
-            )
-
-        responses = await self._ask_leaders(before, request)
-        results = [(t.name, p) for response in responses for t in response.topics for p in t.partitions]
-        raise_first((p.error_code, f"{topic}-{p.partition_index}") for topic, p in results)
-        starts = {TopicPartition(topic, p.partition_index): p.low_watermark for topic, p in results}
-        if missing := sorted(set(before) - set(starts)):
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{missing[0].topic}-{missing[0].partition}")
-        return starts
-
-    async def _ask_leaders(
-        self, partitions: Iterable[TopicPartition], request: Callable[[Mapping[str, list[int]]], Any]
-    ) -> list[Any]:
-        """What each leader answers about its share; what does not exist or has no leader is left out."""
-        wanted = list(partitions)
-        by_leader: dict[Node, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        leaders: dict[str, dict[int, Node | None]] = {}
-        for topic in {topic for topic, _ in wanted}:
-            self._brokers.forget_leaders(topic)
-            try:
-                leaders[topic] = await self._brokers.leaders(topic)
-            except KafkaError as error:
-                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise
-                leaders[topic] = {}
-        for topic, partition in wanted:
-            if (leader := leaders[topic].get(partition)) is not None:
-                by_leader[leader][topic].append(partition)
-        return [await self._brokers.to(leader, request(share)) for leader, share in by_leader.items()]
-
-    async def describe_log_dirs(self) -> dict[int, tuple[LogDirDescription, ...]]:
-        """The log directories of every live broker (KIP-113)."""
-        nodes = (await self._brokers.describe()).brokers
-        return {node.id: await self._log_dirs(node) for node in nodes}
-
-    async def _log_dirs(self, node: Node) -> tuple[LogDirDescription, ...]:
-        response = await self._brokers.to(node, m.DescribeLogDirsRequest(topics=None))
-        raise_first([(response.error_code, None)])
-        return tuple(
-            LogDirDescription(
-                directory.log_dir,
-                error_of(directory.error_code, directory.log_dir) if directory.error_code else None,
-                directory.total_bytes,
-                directory.usable_bytes,
-                {
-                    TopicPartition(topic.name, p.partition_index): ReplicaInfo(
-                        p.partition_size, p.offset_lag, p.is_future_key
-                    )
-                    for topic in directory.topics
-                    for p in topic.partitions
-                },
-            )
-            for directory in response.results
-        )
+    async def _at_once(
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec | int
+    ) -> dict[TopicPartition, int]:
+        found = await self._offsets(dict.fromkeys(partitions, spec), isolation=0, again=())
+        return {tp: listed.offset for tp, listed in found.items() if listed.offset >= 0}

@@ -1,76 +1,103 @@
-"""Where replicas are and who leads: reassignments (KIP-455) and preferred leaders (KIP-460)."""
+"""Where replicas are and who leads: reassignments (KIP-455), elections (KIP-183, KIP-460)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from ottla.client.admin.base import Family
-from ottla.client.admin_types import Reassignment, TopicPartition
-from ottla.client.routing import error_of, raise_first
+from ottla.client import errors
+from ottla.client.admin.base import Family, by_topic, outcome, refuse
+from ottla.client.admin_types import ElectionType, Node, Reassignment, TopicPartition
+from ottla.client.errors import ClientError
+from ottla.client.results import Results
 from ottla.protocol import messages as m
-from ottla.protocol.errors import ErrorCode, KafkaError
+
+_NO_NEED: Final = (errors.ElectionNotNeededError, errors.PreferredLeaderNotAvailableError)
 
 
 class Replicas(Family):
     async def alter_partition_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
-    ) -> dict[TopicPartition, KafkaError]:
-        """Start (or, with None, cancel) moves; what was refused comes back with its error."""
-        by_topic: dict[str, list[Any]] = defaultdict(list)
-        for (topic, partition), replicas in targets.items():
-            by_topic[topic].append(
-                m.AlterPartitionReassignmentsRequest.ReassignablePartition(
-                    partition_index=partition, replicas=None if replicas is None else list(replicas)
-                )
-            )
-        request = m.AlterPartitionReassignmentsRequest(
-            timeout_ms=self._brokers.timeout_ms,
-            topics=[
-                m.AlterPartitionReassignmentsRequest.ReassignableTopic(name=t, partitions=p)
-                for t, p in by_topic.items()
-            ],
-        )
-        response = await self._brokers.controller(request)
-        return {
-            TopicPartition(t.name, p.partition_index): error_of(p.error_code, p.error_message)
-            for t in response.responses
-            for p in t.partitions
-            if p.error_code
-        }
+    ) -> Results[TopicPartition, None]:
+        """Start moves to these replicas, preferred leader first; or, with None, cancel those under way."""
+        request = m.AlterPartitionReassignmentsRequest
 
-    async def list_partition_reassignments(self) -> dict[TopicPartition, Reassignment]:
-        """The moves under way."""
-        response = await self._brokers.controller(
-            m.ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._brokers.timeout_ms)
-        )
-        return {
-            TopicPartition(t.name, p.partition_index): Reassignment(
-                tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
+        async def ask(node: Node, share: list[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
+            rows: defaultdict[str, list[Any]] = defaultdict(list)
+            for tp in share:
+                wanted = targets[tp]
+                replicas = None if wanted is None else list(wanted)
+                row = request.ReassignablePartition(partition_index=tp.partition, replicas=replicas)
+                rows[tp.topic].append(row)
+            response = await self._brokers.to(
+                node,
+                request(
+                    timeout_ms=self._brokers.timeout_ms,
+                    topics=[request.ReassignableTopic(name=t, partitions=p) for t, p in rows.items()],
+                ),
             )
-            for t in response.topics
-            for p in t.partitions
-        }
+            refuse(response.error_code, response.error_message)
+            return {
+                tp: outcome(p.error_code, p.error_message, tp)
+                for t in response.responses
+                for p in t.partitions
+                for tp in [TopicPartition(t.name, p.partition_index)]
+            }
 
-    async def elect_preferred_leaders(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Give leadership to the first replica of each partition where it is in sync; all when None."""
+        return await self._at_controller(targets, ask)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way, of these partitions or of all. Raises KafkaError."""
+        request = m.ListPartitionReassignmentsRequest
+        row = request.ListPartitionReassignmentsTopics
         wanted = None
         if partitions is not None:
-            by_topic: dict[str, list[int]] = defaultdict(list)
-            for topic, partition in partitions:
-                by_topic[topic].append(partition)
-            wanted = [
-                m.ElectLeadersRequest.TopicPartitions(topic=t, partitions=p) for t, p in by_topic.items()
-            ]
-        request = m.ElectLeadersRequest(
-            election_type=0, topic_partitions=wanted, timeout_ms=self._brokers.timeout_ms
+            wanted = [row(name=t, partition_indexes=p) for t, p in by_topic(partitions).items()]
+
+        def read(response: Any) -> dict[TopicPartition, Reassignment]:
+            refuse(response.error_code, response.error_message)
+            return {
+                TopicPartition(t.name, p.partition_index): Reassignment(
+                    tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
+                )
+                for t in response.topics
+                for p in t.partitions
+            }
+
+        asked = request(topics=wanted, timeout_ms=self._brokers.timeout_ms)
+        return await self._asked_controller(asked, read)
+
+    async def elect_leaders(
+        self, election_type: ElectionType, partitions: Iterable[TopicPartition] | None = None
+    ) -> Results[TopicPartition, None]:
+        """Have leaders elected, of these partitions or of all that need one; ELECTION_NOT_NEEDED is an error
+        of those that were named."""
+        request = m.ElectLeadersRequest
+        wanted = None
+        if partitions is not None:
+            rows = by_topic(partitions).items()
+            wanted = [request.TopicPartitions(topic=t, partitions=p) for t, p in rows]
+
+        def read(response: Any) -> dict[TopicPartition, ClientError | None]:
+            refuse(response.error_code)
+            return {
+                tp: outcome(p.error_code, p.error_message, tp)
+                for t in response.replica_election_results
+                for p in t.partition_result
+                for tp in [TopicPartition(t.topic, p.partition_id)]
+            }
+
+        asked = request(
+            election_type=election_type, topic_partitions=wanted, timeout_ms=self._brokers.timeout_ms
         )
-        response = await self._brokers.controller(request)
-        fine = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
-        raise_first(
-            (p.error_code, p.error_message)
-            for t in response.replica_election_results
-            for p in t.partition_result
-            if p.error_code not in fine
-        )
+        return Results(await self._asked_controller(asked, read))
+
+    async def elect_preferred_leaders(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Give leadership to the first replica of each partition where it is in sync; all when None. Raises
+        KafkaError for what failed otherwise."""
+        for error in (await self.elect_leaders(ElectionType.PREFERRED, partitions)).errors.values():
+            if not isinstance(error, _NO_NEED):
+                raise error

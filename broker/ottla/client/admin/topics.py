@@ -1,40 +1,89 @@
-"""Topics: describe, create, grow, delete."""
+"""Topics: list, describe, create, grow, delete."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from uuid import UUID
 
-from ottla.client.admin.base import Family
-from ottla.client.admin_types import PartitionDescription, TopicDescription
-from ottla.client.routing import raise_first
+from ottla.client.admin.base import Family, operations, outcome
+from ottla.client.admin.fan_out import CONTROLLER
+from ottla.client.admin_types import (
+    ConfigEntry,
+    CreatedTopic,
+    NewPartitions,
+    NewTopic,
+    Node,
+    PartitionDescription,
+    TopicDescription,
+    TopicListing,
+)
+from ottla.client.errors import ClientError
+from ottla.client.results import Results
 from ottla.protocol import messages as m
+from ottla.protocol.errors import ErrorCode
+
+_QUOTA: Final = CONTROLLER | {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+"""Changes of partitions have a quota of their own (KIP-599)."""
+
+Name = TypeVar("Name", str, UUID)
 
 
 class Topics(Family):
-    async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
-        """Topics by name, all of them when no names are given; a name that does not exist is left out."""
-        wanted = None if names is None else [m.MetadataRequest.MetadataRequestTopic(name=n) for n in names]
-        response = await self._brokers.any(m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+    async def list_topics(self, *, internal: bool = False) -> dict[str, TopicListing]:
+        """All topics that the caller may see; Kafka's own only where asked for."""
+        response = await self._any(m.MetadataRequest(topics=None, allow_auto_topic_creation=False))
         return {
-            t.name: TopicDescription(
-                t.name,
-                t.topic_id,
-                t.is_internal,
-                tuple(
-                    PartitionDescription(
-                        p.partition_index,
-                        p.leader_id,
-                        p.leader_epoch,
-                        tuple(p.replica_nodes),
-                        tuple(p.isr_nodes),
-                        tuple(p.offline_replicas),
-                    )
-                    for p in sorted(t.partitions, key=lambda p: p.partition_index)
-                ),
-            )
+            t.name: TopicListing(t.name, t.topic_id, t.is_internal)
             for t in response.topics
-            if not t.error_code
+            if internal or not t.is_internal
         }
+
+    async def describe_topics(
+        self, names: Iterable[Name] | None = None, *, authorized_operations: bool = False
+    ) -> Results[Name, TopicDescription]:
+        """Topics by name, or by id (KIP-516); all of them, Kafka's own too, when None are given."""
+        row = m.MetadataRequest.MetadataRequestTopic
+        wanted: list[Any] | None = None
+        if names is not None:
+            wanted = list(dict.fromkeys(names))
+            if not wanted:
+                return Results({})
+        by_id = bool(wanted) and isinstance(wanted[0], UUID) if wanted is not None else False
+        response = await self._any(
+            m.MetadataRequest(
+                topics=None
+                if wanted is None
+                else [row(name=None, topic_id=each) if by_id else row(name=each) for each in wanted],
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=authorized_operations,
+            )
+        )
+        found = {}
+        for topic in response.topics:
+            key = topic.topic_id if by_id else topic.name
+            found[key] = outcome(topic.error_code, None, key) or _described(topic)
+        return Results(found)
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> Results[str, CreatedTopic]:
+        """`validate_only`: look at whether they could be, and what they would be like."""
+        wanted = {topic.name: topic for topic in topics}
+
+        async def ask(node: Node, names: list[str]) -> dict[str, CreatedTopic | ClientError]:
+            request = m.CreateTopicsRequest(
+                topics=[_creatable(wanted[name]) for name in names],
+                timeout_ms=self._brokers.timeout_ms,
+                validate_only=validate_only,
+            )
+            response = await self._brokers.to(node, request)
+            return {
+                row.name: outcome(row.error_code, row.error_message, row.name) or _created(row)
+                for row in response.topics
+            }
+
+        return await self._at_controller(wanted, ask, _QUOTA)
 
     async def create_topic(
         self,
@@ -44,48 +93,96 @@ class Topics(Family):
         replication_factor: int = -1,
         config: Mapping[str, str] | None = None,
         assignment: Mapping[int, Sequence[int]] | None = None,
-    ) -> None:
-        """Create a topic; -1 leaves the number to the broker's defaults (KIP-464).
+    ) -> CreatedTopic:
+        """One topic; see `NewTopic`. Raises KafkaError."""
+        topic = NewTopic(name, partitions, replication_factor, config or {}, assignment)
+        return (await self.create_topics([topic]))[name]
 
-        With `assignment`, the brokers of each partition, preferred leader first, and both numbers left out.
-        """
-        configs = [
-            m.CreateTopicsRequest.CreatableTopicConfig(name=k, value=v) for k, v in (config or {}).items()
-        ]
-        topic = m.CreateTopicsRequest.CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            configs=configs,
-            assignments=[
-                m.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=p, broker_ids=list(brokers))
-                for p, brokers in (assignment or {}).items()
-            ],
-        )
-        response = await self._brokers.controller(
-            m.CreateTopicsRequest(topics=[topic], timeout_ms=self._brokers.timeout_ms)
-        )
-        raise_first((t.error_code, t.error_message) for t in response.topics)
+    async def delete_topics(self, names: Iterable[Name]) -> Results[Name, None]:
+        """Topics by name, or by id."""
+        request, state = m.DeleteTopicsRequest, m.DeleteTopicsRequest.DeleteTopicState
+
+        async def ask(node: Node, keys: list[Name]) -> dict[Name, ClientError | None]:
+            by_id = isinstance(keys[0], UUID)
+            states = [state(topic_id=key) if isinstance(key, UUID) else state(name=key) for key in keys]
+            # Versions before the one with ids have a list of names instead.
+            old: list[str] = [] if by_id else list(map(str, keys))
+            response = await self._brokers.to(
+                node, request(topics=states, topic_names=old, timeout_ms=self._brokers.timeout_ms)
+            )
+            rows = [(row.topic_id if by_id else row.name, row) for row in response.responses]
+            return {key: outcome(row.error_code, row.error_message, key) for key, row in rows}
+
+        return await self._at_controller(names, ask, _QUOTA)
 
     async def delete_topic(self, name: str) -> None:
-        """The topic and its records. Raises KafkaError."""
-        request = m.DeleteTopicsRequest(
-            topics=[m.DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=self._brokers.timeout_ms
-        )
-        response = await self._brokers.controller(request)
-        raise_first((t.error_code, t.error_message) for t in response.responses)
+        """Raises KafkaError."""
+        (await self.delete_topics([name])).raise_first()
 
     async def create_partitions(
-        self, topic: str, count: int, *, assignments: Sequence[Sequence[int]] | None = None
-    ) -> None:
-        """Grow a topic to `count` partitions; `assignments` has the brokers of each new one."""
+        self, counts: Mapping[str, int | NewPartitions], *, validate_only: bool = False
+    ) -> Results[str, None]:
+        """Grow topics to so many partitions in all."""
         grown = m.CreatePartitionsRequest
-        placed = None
-        if assignments is not None:
-            placed = [grown.CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignments]
-        request = grown(
-            topics=[grown.CreatePartitionsTopic(name=topic, count=count, assignments=placed)],
-            timeout_ms=self._brokers.timeout_ms,
-        )
-        response = await self._brokers.controller(request)
-        raise_first((t.error_code, t.error_message) for t in response.results)
+
+        def row(name: str) -> m.CreatePartitionsRequest.CreatePartitionsTopic:
+            given = counts[name]
+            new = NewPartitions(given) if isinstance(given, int) else given
+            placed = None
+            if new.assignments is not None:
+                placed = [grown.CreatePartitionsAssignment(broker_ids=list(each)) for each in new.assignments]
+            return grown.CreatePartitionsTopic(name=name, count=new.count, assignments=placed)
+
+        async def ask(node: Node, names: list[str]) -> dict[str, ClientError | None]:
+            request = grown(
+                topics=[row(name) for name in names],
+                timeout_ms=self._brokers.timeout_ms,
+                validate_only=validate_only,
+            )
+            response = await self._brokers.to(node, request)
+            return {r.name: outcome(r.error_code, r.error_message, r.name) for r in response.results}
+
+        return await self._at_controller(counts, ask, _QUOTA)
+
+
+def _creatable(topic: NewTopic) -> m.CreateTopicsRequest.CreatableTopic:
+    request = m.CreateTopicsRequest
+    return request.CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[request.CreatableTopicConfig(name=k, value=v) for k, v in topic.config.items()],
+        assignments=[
+            request.CreatableReplicaAssignment(partition_index=p, broker_ids=list(brokers))
+            for p, brokers in (topic.assignment or {}).items()
+        ],
+    )
+
+
+def _created(row: m.CreateTopicsResponse.CreatableTopicResult) -> CreatedTopic:
+    config = None
+    if row.configs is not None and not row.topic_config_error_code:
+        config = {
+            c.name: ConfigEntry(c.value, c.config_source, c.read_only, c.is_sensitive) for c in row.configs
+        }
+    return CreatedTopic(row.topic_id, row.num_partitions, row.replication_factor, config)
+
+
+def _described(topic: Any) -> TopicDescription:
+    return TopicDescription(
+        topic.name,
+        topic.topic_id,
+        topic.is_internal,
+        tuple(
+            PartitionDescription(
+                p.partition_index,
+                p.leader_id,
+                p.leader_epoch,
+                tuple(p.replica_nodes),
+                tuple(p.isr_nodes),
+                tuple(p.offline_replicas),
+            )
+            for p in sorted(topic.partitions, key=lambda p: p.partition_index)
+        ),
+        operations(topic.topic_authorized_operations),
+    )

@@ -95,6 +95,15 @@ class ClientConfig(Settings):
             raise ConfigError("security.protocol", self.security_protocol, str(problem)) from None
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """What an admin client has besides."""
+
+    client_id: str = setting("adminclient-ottla", text)
+    retries: int = setting(2**31 - 1, integer())
+    """How often an item is tried again, within default.api.timeout.ms."""
+
+
 def _gzip_level(value: object) -> int:
     level: int = integer(-1, 9)(value)
     if level == 0:

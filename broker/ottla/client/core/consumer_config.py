@@ -53,6 +53,9 @@ class ConsumerConfig(ClientConfig):
 
     group_id: str | None = setting(None, optional_text)
     group_instance_id: str | None = setting(None, optional_text)
+    group_ephemeral: bool = setting(False, boolean)
+    """Ours, not Kafka's: the group shares partitions out, stores no offsets, and goes with its last member.
+    Whatever a member is given is read from where auto.offset.reset says."""
     group_protocol: str = setting("classic", one_of("classic"))
     session_timeout_ms: int = setting(45_000, _positive)
     heartbeat_interval_ms: int = setting(3_000, _positive)
@@ -88,12 +91,26 @@ class ConsumerConfig(ClientConfig):
             object.__setattr__(self, "enable_auto_commit", False)
             if self.group_instance_id is not None:
                 raise ConfigError("group.instance.id", self.group_instance_id, "needs a group.id")
+        if self.group_ephemeral:
+            self._check_ephemeral()
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             allowed = f"must be lower than session.timeout.ms, which is {self.session_timeout_ms}"
             raise ConfigError("heartbeat.interval.ms", self.heartbeat_interval_ms, allowed)
         if self.fetch_max_wait_ms >= self.request_timeout_ms:
             allowed = f"must be lower than request.timeout.ms, which is {self.request_timeout_ms}"
             raise ConfigError("fetch.max.wait.ms", self.fetch_max_wait_ms, allowed)
+
+    def _check_ephemeral(self) -> None:
+        if self.group_id is None:
+            raise ConfigError("group.ephemeral", True, "needs a group.id")
+        if self.group_instance_id is not None:
+            allowed = "cannot be set with group.ephemeral: a static member never leaves"
+            raise ConfigError("group.instance.id", self.group_instance_id, allowed)
+        if self.has("enable.auto.commit") and self.enable_auto_commit:
+            raise ConfigError("enable.auto.commit", True, "cannot be true with group.ephemeral")
+        object.__setattr__(self, "enable_auto_commit", False)
+        if self.auto_offset_reset == "none":
+            raise ConfigError("auto.offset.reset", "none", "must be latest or earliest with group.ephemeral")
 
     @property
     def isolation(self) -> int:

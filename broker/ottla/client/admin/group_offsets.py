@@ -1,0 +1,147 @@
+"""What groups have committed: list, set, forget (KIP-396, KIP-496, KIP-709)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from ottla.client import errors
+from ottla.client.admin.base import GROUP, Family, by_topic, outcome, refuse
+from ottla.client.admin.fan_out import COORDINATOR
+from ottla.client.admin_types import Node, OffsetToCommit, TopicPartition
+from ottla.client.errors import ClientError
+from ottla.client.results import Results
+from ottla.protocol import messages as m
+from ottla.protocol.errors import ErrorCode
+
+_COMMIT_AGAIN: Final = COORDINATOR | {ErrorCode.REBALANCE_IN_PROGRESS}
+
+
+class GroupOffsets(Family):
+    async def list_group_offsets(
+        self, groups: Mapping[str, Iterable[TopicPartition] | None], *, require_stable: bool = False
+    ) -> Results[str, dict[TopicPartition, OffsetToCommit | None]]:
+        """What groups have committed in these partitions (None where they have not), or, where None are
+        named, in all in which they have. `require_stable`: a partition with an offset in an open transaction
+        is left out; as is, in Kafka's client too, any that the broker does not tell."""
+        request = m.OffsetFetchRequest
+        row = request.OffsetFetchRequestTopics
+
+        def wanted(group: str) -> list[Any] | None:
+            partitions = groups[group]
+            if partitions is None:
+                return None
+            return [row(name=t, partition_indexes=p) for t, p in by_topic(partitions).items()]
+
+        async def ask(
+            node: Node, share: list[str]
+        ) -> dict[str, dict[TopicPartition, OffsetToCommit | None] | ClientError]:
+            rows = [request.OffsetFetchRequestGroup(group_id=group, topics=wanted(group)) for group in share]
+            response = await self._brokers.to(node, request(groups=rows, require_stable=require_stable))
+            return {
+                group.group_id: outcome(group.error_code, None, group.group_id) or _committed(group)
+                for group in response.groups
+            }
+
+        return await self._items(groups, self._coordinators(GROUP), ask, COORDINATOR)
+
+    async def group_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """What one group has committed. Raises KafkaError."""
+        found = (await self.list_group_offsets({group_id: None}))[group_id]
+        return {tp: committed.offset for tp, committed in found.items() if committed is not None}
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetToCommit]
+    ) -> Results[TopicPartition, None]:
+        """Commit for a group without members (UNKNOWN_MEMBER_ID when it has some). A group that is not there
+        is made by it."""
+        request = m.OffsetCommitRequest
+        rows: defaultdict[str, list[Any]] = defaultdict(list)
+        for tp, given in offsets.items():
+            offset, metadata, epoch = OffsetToCommit(given) if isinstance(given, int) else given
+            rows[tp.topic].append(
+                request.OffsetCommitRequestPartition(
+                    partition_index=tp.partition,
+                    committed_offset=offset,
+                    committed_metadata=metadata,
+                    committed_leader_epoch=epoch,
+                )
+            )
+        topics = [request.OffsetCommitRequestTopic(name=t, partitions=p) for t, p in rows.items()]
+        asked = request(group_id=group_id, topics=topics)
+
+        def read(response: m.OffsetCommitResponse) -> dict[TopicPartition, ClientError | None]:
+            return _each(response, _COMMIT_AGAIN)
+
+        return await self._of_group(group_id, offsets, asked, read, _COMMIT_AGAIN)
+
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> Results[TopicPartition, None]:
+        """Forget what a group has committed in partitions of topics that none of its members subscribes to
+        (GROUP_SUBSCRIBED_TO_TOPIC otherwise)."""
+        wanted = list(dict.fromkeys(partitions))
+        request = m.OffsetDeleteRequest
+        row = request.OffsetDeleteRequestPartition
+        topics = [
+            request.OffsetDeleteRequestTopic(name=t, partitions=[row(partition_index=p) for p in numbers])
+            for t, numbers in by_topic(wanted).items()
+        ]
+
+        def read(response: m.OffsetDeleteResponse) -> dict[TopicPartition, ClientError | None]:
+            refuse(response.error_code)
+            return _each(response)
+
+        asked = request(group_id=group_id, topics=topics)
+        return await self._of_group(group_id, wanted, asked, read, COORDINATOR)
+
+    async def _of_group(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition],
+        request: Any,
+        read: Callable[[Any], dict[TopicPartition, ClientError | None]],
+        again: Iterable[ErrorCode],
+    ) -> Results[TopicPartition, None]:
+        """One request about one group; an error of the group is that of all its partitions."""
+        wanted = list(partitions)
+        if not wanted:
+            return Results({})
+
+        async def ask(
+            node: Node, share: list[str]
+        ) -> dict[str, dict[TopicPartition, ClientError | None] | ClientError]:
+            return {group_id: read(await self._brokers.to(node, request))}
+
+        found = await self._items([group_id], self._coordinators(GROUP), ask, frozenset(again))
+        problem = found.errors.get(group_id)
+        if problem is not None:
+            return Results(dict.fromkeys(wanted, problem))
+        left_out = errors.UnknownServerError("left out of the answer")
+        return Results({tp: found[group_id].get(tp, left_out) for tp in wanted})
+
+
+def _committed(group: Any) -> dict[TopicPartition, OffsetToCommit | None]:
+    return {
+        TopicPartition(t.name, p.partition_index): None
+        if p.committed_offset < 0
+        else OffsetToCommit(p.committed_offset, p.metadata or "", p.committed_leader_epoch)
+        for t in group.topics
+        for p in t.partitions
+        if not p.error_code
+    }
+
+
+def _each(response: Any, of_group: Iterable[ErrorCode] = ()) -> dict[TopicPartition, ClientError | None]:
+    """Raises what concerns the group, where an answer has no other place for it than its partitions."""
+    found = {
+        tp: outcome(p.error_code, None, tp)
+        for t in response.topics
+        for p in t.partitions
+        for tp in [TopicPartition(t.name, p.partition_index)]
+    }
+    for error in found.values():
+        if isinstance(error, errors.BrokerError) and error.code in of_group:
+            raise error
+    return found
