@@ -10,6 +10,7 @@ from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ConfigEntry, TopicDescription, TopicPartition
+from ottla.client.errors import TopicAlreadyExistsError
 from ottla.client.results import Results
 
 _SET_ON_TOPIC = 1
@@ -105,11 +106,14 @@ def create(
     settings = key_values(configs, "--config")
 
     async def work(admin: AdminClient) -> bool:
-        if if_not_exists and await admin.describe_topics([name]):
-            return False
-        await admin.create_topic(
-            name, partitions=partitions or -1, replication_factor=replicas or -1, config=settings
-        )
+        try:
+            await admin.create_topic(
+                name, partitions=partitions or -1, replication_factor=replicas or -1, config=settings
+            )
+        except TopicAlreadyExistsError:
+            if if_not_exists:
+                return False
+            raise
         return True
 
     created = session.admin(work)

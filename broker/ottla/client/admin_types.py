@@ -351,7 +351,7 @@ class QuotaEntity(Mapping[str, str | None]):
     __slots__ = ("_parts",)
 
     def __init__(self, parts: Mapping[str, str | None]) -> None:
-        self._parts = dict(parts)
+        self._parts = dict(sorted(parts.items()))
 
     def __getitem__(self, key: str) -> str | None:
         return self._parts[key]

@@ -24,13 +24,17 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 def alter(state: ClusterState, effects: Effects, tp: TopicPartition, target: Sequence[int] | None) -> None:
     """Begin to move the partition to `target`; None cancels the move under way. Raises KafkaError."""
+    if target is not None:
+        _validate(state, target)
     assignment = state.assignment(tp)
     if assignment is None or state.is_deleting(tp.topic):
+        # Nothing of it is under way, whether it exists or not: Kafka answers so.
+        if target is None:
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp} is not being reassigned.")
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     if target is None:
         _cancel(state, effects, tp, assignment)
         return
-    _validate(state, target)
     moved = assignment.moved_to(target)
     if moved == assignment:
         return

@@ -74,7 +74,7 @@ class Acls(Family):
             )
         )
         rows = zip(wanted, response.results, strict=True)
-        return Results({each: outcome(row.error_code, row.error_message, each) for each, row in rows})
+        return Results({each: outcome(row.error_code, row.error_message, _named(each)) for each, row in rows})
 
     async def delete_acls(
         self, filters: Iterable[AclFilter]
@@ -103,7 +103,7 @@ class Acls(Family):
         )
         rows = zip(wanted, response.filter_results, strict=True)
         return Results(
-            {each: outcome(row.error_code, row.error_message, each) or _removed(row) for each, row in rows}
+            {each: outcome(row.error_code, row.error_message, "") or _removed(row) for each, row in rows}
         )
 
 
@@ -114,8 +114,13 @@ def _removed(row: m.DeleteAclsResponse.DeleteAclsFilterResult) -> Results[AclBin
             ResourceType.of(acl.resource_type), acl.resource_name, PatternType.of(acl.pattern_type)
         )
         binding = AclBinding(pattern, _entry(acl))
-        found[binding] = outcome(acl.error_code, acl.error_message, binding)
+        found[binding] = outcome(acl.error_code, acl.error_message, _named(binding))
     return Results(found)
+
+
+def _named(binding: AclBinding) -> str:
+    pattern, entry = binding
+    return f"{entry.principal} on {pattern.resource_type.label} {pattern.name}"
 
 
 def _entry(

@@ -1,0 +1,118 @@
+"""A group that stores no offsets: which settings it goes with, and how it goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ottla.client.core.cluster import GROUP, Cluster
+from ottla.client.core.consumer_config import ConsumerConfig
+from ottla.client.core.coordinator import Coordinator
+from ottla.client.core.ephemeral import EphemeralGroup
+from ottla.client.core.types import Node
+from ottla.client.errors import ConfigError
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import DeleteGroupsResponse, OffsetFetchResponse
+
+
+def middle(least: float, most: float) -> float:
+    return (least + most) / 2
+
+
+class World:
+    def __init__(self) -> None:
+        self.config = ConsumerConfig.of(
+            bootstrap_servers="h:1", group_id="g", group_ephemeral=True, auto_offset_reset="earliest"
+        )
+        self.cluster = Cluster(
+            uniform=middle,
+            metadata_max_age_ms=1000,
+            retry_backoff_ms=100,
+            retry_backoff_max_ms=1000,
+            allow_auto_topic_creation=False,
+        )
+        self.cluster.nodes = {1: Node(1, "h", 1)}
+        self.cluster.take_coordinator(GROUP, "g", Node(1, "h", 1))
+        self.leaving = True
+        coordinator = Coordinator(self.config, self.cluster, middle)
+        self.group = EphemeralGroup(self.config, coordinator, lambda: self.leaving, middle)
+        self.now = 0.0
+
+    def asks(self) -> list[str]:
+        return [type(each.message).__name__ for each in self.group.poll(self.now)]
+
+    def hears(self, response: Any) -> None:
+        self.group.answered("", response, self.now)
+
+
+def looked(offset: int | None = None, error: int = 0) -> OffsetFetchResponse:
+    message = OffsetFetchResponse
+    rows = [] if offset is None else [message.OffsetFetchResponsePartition(committed_offset=offset)]
+    topics = [message.OffsetFetchResponseTopic(name="t", partitions=rows)] if rows else []
+    return message(error_code=error, topics=topics)
+
+
+def deleted(error: int = 0) -> DeleteGroupsResponse:
+    row = DeleteGroupsResponse.DeletableGroupResult(group_id="g", error_code=error)
+    return DeleteGroupsResponse(results=[row])
+
+
+@pytest.mark.parametrize("error", [0, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND])
+def test_whoever_has_left_has_it_deleted_if_that_can_be(error: int) -> None:
+    world = World()
+    assert (world.asks(), world.group.vanishing) == ([], False)
+    world.group.vanish()
+    assert world.asks() == []
+    world.leaving = False
+    assert world.asks() == ["OffsetFetchRequest"]
+    assert world.asks() == []
+    world.hears(looked())
+    assert world.asks() == ["DeleteGroupsRequest"]
+    world.hears(deleted(error))
+    assert (world.asks(), world.group.vanishing) == ([], False)
+
+
+def test_a_group_with_offsets_stays() -> None:
+    world = World()
+    world.leaving = False
+    world.group.vanish()
+    assert world.asks() == ["OffsetFetchRequest"]
+    world.hears(looked(offset=3))
+    assert (world.asks(), world.group.vanishing) == ([], False)
+
+
+def test_it_is_tried_again_where_the_coordinator_has_moved_to() -> None:
+    world = World()
+    world.leaving = False
+    world.group.vanish()
+    world.asks()
+    world.hears(looked(error=ErrorCode.NOT_COORDINATOR))
+    assert world.group.next_time(0) > 0
+    world.now = 1
+    assert world.asks() == []
+    world.cluster.take_coordinator(GROUP, "g", Node(1, "h", 1))
+    assert world.asks() == ["OffsetFetchRequest"]
+    world.hears(looked())
+    assert world.asks() == ["DeleteGroupsRequest"]
+    world.hears(TimeoutError())
+    assert world.group.vanishing
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "group.ephemeral=True: needs a group.id"),
+        ({"group_id": "g", "group_instance_id": "i"}, "a static member never leaves"),
+        ({"group_id": "g", "enable_auto_commit": True}, "cannot be true with group.ephemeral"),
+        ({"group_id": "g", "auto_offset_reset": "none"}, "must be latest or earliest"),
+    ],
+)
+def test_settings_that_contradict_it(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ConsumerConfig.of(bootstrap_servers="h:1", group_ephemeral=True, **settings)
+
+
+def test_it_commits_nothing_by_itself() -> None:
+    config = ConsumerConfig.of(bootstrap_servers="h:1", group_id="g", group_ephemeral="true")
+    assert not config.enable_auto_commit
