@@ -49,9 +49,8 @@ class Session:
     output: str
     """`table` or `json`."""
     timeout_s: float
-    security: ClientSecurity | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
-    """What `security` was made of: security.protocol, sasl.* and ssl.*."""
+    """How to connect: security.protocol, sasl.* and ssl.*."""
 
     def admin(self, use: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
         """Run one coroutine with an admin client."""
@@ -121,7 +120,6 @@ class Config(NamedTuple):
     """What is used of the properties of a client of Kafka's."""
 
     bootstrap: list[tuple[str, int]]
-    security: ClientSecurity | None = None
     properties: Mapping[str, str] = {}
 
 
@@ -131,9 +129,9 @@ def _config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -
     try:
         properties = read_properties(path)
         servers = properties.get("bootstrap.servers")
+        ClientSecurity.of_properties(properties)  # what is wrong with it is said before anything is done
         return Config(
             parse_addresses(servers) if servers else _LOCAL,
-            ClientSecurity.of_properties(properties),
             {key: value for key, value in properties.items() if key.startswith(_SECURITY)},
         )
     except (ConfigError, ValueError) as problem:
@@ -191,7 +189,6 @@ def talks_to_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
             bootstrap or command_config.bootstrap,
             output,
             timeout_s,
-            command_config.security,
             command_config.properties,
         )
         command(session, *args, **kwargs)
