@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 import ottla.client
 from ottla.client import blocking
+from tests import api_reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "client-names.md"
 
@@ -54,6 +58,26 @@ def public(offered: type) -> dict[str, Any]:
         for name, member in inspect.getmembers(offered)
         if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, property))
     }
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    written = api_reference.PAGE.read_text()
+    assert written == api_reference.page(), "run python -m tests.api_reference --write"
+
+
+def test_the_client_needs_nothing_but_the_codecs() -> None:
+    program = (
+        "import sys;"
+        "from ottla.client import Producer, Consumer, AdminClient, blocking, errors, serialization;"
+        "print(*{name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names)"
+    )
+    # -S: site-packages' .pth files import what they like
+    path = os.pathsep.join(filter(None, sys.path))
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert set(run.stdout.split()) <= {"__main__", "ottla", "cramjam", "crc32c"}
 
 
 OFFERED = [
