@@ -1,12 +1,23 @@
-"""What test files here ask for: a replicated cluster, a Spark that is made for short lives."""
+"""What test files here ask for: brokers, a registry, Apache Kafka, a Spark that is made for short lives.
+
+Files that need others have fixtures of the same names. Imports wait for the first use: Spark's are slow.
+"""
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ottla.local.cluster import LocalCluster
+
+if TYPE_CHECKING:
+    from one_broker import OneBroker
+    from pyspark.sql import SparkSession
+    from registries import Registry
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +30,69 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     }
     with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
+    """One broker of ours, in a process, without ZooKeeper."""
+    from tests.interop.one_broker import one_broker
+
+    with one_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """That broker's address, or OTTLA_PIPELINE_BOOTSTRAP's, of another cluster (Apache Kafka's, say)."""
+    elsewhere = os.environ.get("OTTLA_PIPELINE_BOOTSTRAP")
+    return elsewhere or request.getfixturevalue("broker").bootstrap
+
+
+@pytest.fixture(scope="module")
+def registry(broker: OneBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    from tests.interop.registries import Registry
+
+    with Registry(broker.bootstrap, tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The bootstrap of one broker of Apache Kafka's."""
+    from judges import needs_kafka_jars
+
+    from bench.apache_kafka import KafkaBroker
+    from ottla.local.zookeeper import EmbeddedZooKeeper
+    from tests.interop.single_broker import SETTINGS
+
+    needs_kafka_jars()
+    directory = tmp_path_factory.mktemp("apache")
+    names = [name for name in SETTINGS if name.startswith(("transaction.", "offsets."))]
+    settings = {"num.partitions": "3", **{name: SETTINGS[name] for name in names}}
+    zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+    zookeeper.start()
+    broker = KafkaBroker(directory / "kafka", zookeeper.connect, settings=settings)
+    try:
+        broker.start()
+        yield broker.bootstrap
+    finally:
+        broker.stop()
+        zookeeper.stop()
+
+
+@pytest.fixture
+def group() -> str:
+    """A consumer group of the test's own."""
+    return f"g-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="module")
+def spark(quick_spark: None, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """A session with the file's settings, `SPARK`: later ones before earlier."""
+    from tests.interop.sparks import session_of
+
+    with session_of(*request.module.SPARK) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

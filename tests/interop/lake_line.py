@@ -25,6 +25,8 @@ from ottla_pipeline.lake.config import LakeConfig
 from ottla_pipeline.lake.manifest import committed_files
 from ottla_pipeline.running import Context
 
+# Settings for the small tables of tests.
+SMALL = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
 FIELDS = "id STRING, event_time TIMESTAMP, n INT, tags ARRAY<STRING>"
 
 

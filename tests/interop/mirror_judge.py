@@ -14,15 +14,13 @@ from confluent_kafka.cimpl import NewTopic
 from ottla.local.ports import wait_until
 from tests.interop.one_broker import one_broker
 
-SETTINGS = {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
-
 
 @contextmanager
 def two_clusters(folder: Path) -> Iterator[tuple[str, str]]:
     """The bootstraps of east and west. One broker each, and no ZooKeeper: what counts is the way between."""
     for name in ("east", "west"):
         (folder / name).mkdir()
-    with one_broker(folder / "east", SETTINGS) as east, one_broker(folder / "west", SETTINGS) as west:
+    with one_broker(folder / "east") as east, one_broker(folder / "west") as west:
         yield east.bootstrap, west.bootstrap
 
 

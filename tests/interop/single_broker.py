@@ -21,6 +21,9 @@ SETTINGS = {
     "num.partitions": "2",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
     "log.retention.check.interval.ms": "86400000",  # some tests write records of long ago
 }

@@ -1,4 +1,4 @@
-"""Spark for test files: `session_of(lake.SESSION, SMALL)`, in a fixture that takes `quick_spark`.
+"""Spark for test files: what the fixtures `spark` and `quick_spark` of conftest.py are made of.
 
 PySpark keeps its JVM when a session is stopped: the files of a process share one, warm after the first.
 """

@@ -30,13 +30,7 @@ WAIT_S = 60
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
-    settings = {
-        "num.partitions": "3",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "2",
-        "message.max.bytes": "100000",
-    }
+    settings = {"num.partitions": "3", "message.max.bytes": "100000"}
     with one_broker(tmp_path_factory.mktemp("broker"), settings) as running:
         yield running
 

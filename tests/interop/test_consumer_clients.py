@@ -6,7 +6,7 @@ import asyncio
 import threading
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -16,7 +16,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from one_broker import OneBroker, one_broker
+from one_broker import OneBroker
 
 from ottla.client.blocking import Consumer as BlockingConsumer
 from ottla.client.consumer import Consumer
@@ -27,29 +27,12 @@ PARTITIONS = 6
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
-    given = {
-        "group.initial.rebalance.delay.ms": "0",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "4",
-    }
-    with one_broker(tmp_path_factory.mktemp("consumer"), given) as running:
-        yield running
-
-
 @pytest.fixture
 def topic(broker: OneBroker) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(60)
     return name
-
-
-@pytest.fixture
-def group() -> str:
-    return f"g-{uuid.uuid4().hex[:8]}"
 
 
 def produce(broker: OneBroker, topic: str, count: int, *, first: int = 0, **settings: object) -> None:

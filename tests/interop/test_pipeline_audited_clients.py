@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -21,7 +20,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from one_broker import OneBroker, one_broker
+from one_broker import OneBroker
 
 from ottla.client.errors import MessageTooLargeError, SerializationError
 from ottla.local.cluster import LocalCluster
@@ -32,15 +31,6 @@ from ottla_pipeline.auditing.reporting import AuditOptions
 
 NUMBERS = count()
 Name = tuple[str, str, int]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
-    with one_broker(
-        tmp_path_factory.mktemp("broker"),
-        {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"},
-    ) as running:
-        yield running
 
 
 def read_all(bootstrap: str, topic: str) -> list[Any]:

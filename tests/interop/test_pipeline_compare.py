@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -22,22 +21,10 @@ from pyspark.sql import SparkSession
 from ottla_pipeline import held
 from ottla_pipeline.jobs import compare
 from ottla_pipeline.tally import Report
-from tests.interop.one_broker import OneBroker, one_broker
-from tests.interop.sparks import session_of
+from tests.interop.one_broker import OneBroker
 
 NUMBERS = count()
-
-
-@pytest.fixture(scope="module")
-def spark(quick_spark: None) -> Iterator[SparkSession]:
-    with session_of(compare.SESSION) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
-    with one_broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
+SPARK = (compare.SESSION,)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from ottla.client.registry import NotRegistered, Schema, Version
 from ottla_pipeline.decoding import AvroFormat, JsonFormat, JsonSchemaFormat, decode, plan, writer_ids
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
-from tests.interop.sparks import session_of
 
+SPARK = ({"spark.sql.shuffle.partitions": "2"},)
 AT = datetime(2024, 5, 1, 12, 30, 0, 123000, tzinfo=UTC)
 V1 = {
     "type": "record",
@@ -115,12 +115,6 @@ class Shelf:
 
     def referenced(self, schema: Schema) -> dict[str, Schema]:
         return {}
-
-
-@pytest.fixture(scope="module")
-def spark(quick_spark: None) -> Iterator[SparkSession]:
-    with session_of({"spark.sql.shuffle.partitions": "2"}) as session:
-        yield session
 
 
 def encoded(schema: Any, value: Any, number: int | None = None) -> bytes:

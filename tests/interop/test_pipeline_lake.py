@@ -6,8 +6,6 @@ OTTLA_PIPELINE_BOOTSTRAP names another cluster to run them on (Apache Kafka's, s
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from datetime import date
 from itertools import count
 from pathlib import Path
@@ -22,29 +20,12 @@ from ottla_pipeline.jobs import lake
 from ottla_pipeline.lake.commits import CommitLog
 from ottla_pipeline.lake.delta_sink import DeltaLake
 from ottla_pipeline.running import Context
-from tests.interop.lake_line import Line, create_topics
-from tests.interop.one_broker import one_broker
-from tests.interop.sparks import session_of
+from tests.interop.lake_line import SMALL, Line, create_topics
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
-SMALL = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
+SPARK = (lake.SESSION, SMALL, {"spark.sql.shuffle.partitions": "2"})
 SINKS = ("parquet", "delta", "delta-one")
-
-
-@pytest.fixture(scope="module")
-def spark(quick_spark: None) -> Iterator[SparkSession]:
-    with session_of(lake.SESSION, SMALL) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if "OTTLA_PIPELINE_BOOTSTRAP" in os.environ:
-        yield os.environ["OTTLA_PIPELINE_BOOTSTRAP"]
-        return
-    with one_broker(tmp_path_factory.mktemp("broker")) as broker:
-        yield broker.bootstrap
 
 
 def new_line(bootstrap: str, folder: Path, sink: str) -> Line:

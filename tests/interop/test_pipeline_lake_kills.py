@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,7 @@ from pyspark.sql import SparkSession
 from ottla.local.ports import wait_until
 from ottla_pipeline.jobs import lake, lake_compact
 from ottla_pipeline.running import Context
-from tests.interop.lake_line import Line, create_topics
-from tests.interop.one_broker import one_broker
-from tests.interop.sparks import session_of
+from tests.interop.lake_line import SMALL, Line, create_topics
 
 pytestmark = pytest.mark.timeout(900)
 KILLS = int(os.environ.get("OTTLA_KILLS", "2"))
@@ -30,19 +27,7 @@ SEED = int(os.environ.get("OTTLA_SEED", "1"))
 EVENTS = 6_000
 BAD = 40
 WAIT_S = 240.0
-SMALL = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
-
-
-@pytest.fixture(scope="module")
-def spark(quick_spark: None) -> Iterator[SparkSession]:
-    with session_of(lake.SESSION, SMALL) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with one_broker(tmp_path_factory.mktemp("broker")) as broker:
-        yield broker.bootstrap
+SPARK = (lake.SESSION, SMALL)
 
 
 class Job:

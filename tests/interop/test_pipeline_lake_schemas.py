@@ -6,7 +6,6 @@ Read back by pyarrow and deltalake, and compared with what was produced, field b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +18,13 @@ from pyspark.sql import SparkSession
 
 from ottla_pipeline.jobs import lake
 from tests.interop import orders
-from tests.interop.lake_line import Line, create_topics
-from tests.interop.one_broker import OneBroker, one_broker
+from tests.interop.lake_line import SMALL, Line, create_topics
+from tests.interop.one_broker import OneBroker
 from tests.interop.registries import Registry
-from tests.interop.sparks import session_of
 
 pytestmark = pytest.mark.timeout(600)
-SMALL = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
-ALONE = {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
+SPARK = (lake.SESSION, SMALL)
 COLUMNS = ("id", "at", "lines", "address", "marks")
-
-
-@pytest.fixture(scope="module")
-def spark(quick_spark: None) -> Iterator[SparkSession]:
-    with session_of(lake.SESSION, SMALL) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
-    with one_broker(tmp_path_factory.mktemp("broker"), ALONE) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def registry(broker: OneBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    with Registry(broker.bootstrap, tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 @pytest.fixture(params=["delta", "parquet"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -21,27 +21,13 @@ from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.opening import open_lake
 from ottla_pipeline.lake.parquet_sink import ParquetLake
 from ottla_pipeline.running import Context
-from tests.interop.lake_line import Line, create_topics
-from tests.interop.one_broker import one_broker
-from tests.interop.sparks import session_of
+from tests.interop.lake_line import SMALL, Line, create_topics
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
 LOOSE = {"type": "json", "fields": "id STRING, event_time TIMESTAMP, n STRING, tags ARRAY<STRING>"}
 COMPACT = {"minFiles": 2}
-SMALL = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
-
-
-@pytest.fixture(scope="module")
-def spark(quick_spark: None) -> Iterator[SparkSession]:
-    with session_of(lake.SESSION, SMALL) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with one_broker(tmp_path_factory.mktemp("broker")) as broker:
-        yield broker.bootstrap
+SPARK = (lake.SESSION, SMALL)
 
 
 @pytest.fixture(params=["parquet", "delta-one"])

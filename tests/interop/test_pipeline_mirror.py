@@ -17,15 +17,12 @@ from confluent_kafka.cimpl import NewPartitions
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bench.apache_kafka import JarsUnavailable, KafkaBroker, kafka_classpath
-from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.errors import short
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.mirroring.topics import described
 from ottla_pipeline.running import Context
 from tests.interop.mirror_judge import (
-    SETTINGS,
     create,
     delete,
     read,
@@ -34,16 +31,10 @@ from tests.interop.mirror_judge import (
     two_clusters,
     values,
 )
-from tests.interop.sparks import session_of
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
-
-
-@pytest.fixture(scope="module")
-def spark(quick_spark: None) -> Iterator[SparkSession]:
-    with session_of(mirror.SESSION) as session:
-        yield session
+SPARK = (mirror.SESSION,)
 
 
 @pytest.fixture(scope="module")
@@ -296,23 +287,6 @@ def test_a_group_that_is_further_on_the_target_stays_there(line: Line) -> None:
     assert sorted(before + take(line.west, line.there, group, 2)) == sorted(
         [f"r{n}" for n in range(40)] + ["late"] * 2
     )
-
-
-@pytest.fixture
-def apache_kafka(tmp_path: Path) -> Iterator[str]:
-    try:
-        kafka_classpath()
-    except JarsUnavailable as missing:
-        pytest.skip(str(missing))
-    zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper")
-    zookeeper.start()
-    broker = KafkaBroker(tmp_path / "kafka", zookeeper.connect, settings=SETTINGS)
-    try:
-        broker.start()
-        yield broker.bootstrap
-    finally:
-        broker.stop()
-        zookeeper.stop()
 
 
 def test_apache_kafka_is_a_target_like_any_other(line: Line, apache_kafka: str) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from ottla_pipeline.mirroring.target import Limits, Target, TopicFacts
 from ottla_pipeline.mirroring.tasks import mirror_partition, transactions
 from ottla_pipeline.mirroring.translation import Lineage
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
-from tests.interop.mirror_judge import SETTINGS, create, read
-from tests.interop.one_broker import OneBroker, one_broker
+from tests.interop.mirror_judge import create, read
+from tests.interop.one_broker import OneBroker
 
 pa = pytest.importorskip("pyarrow")
 NUMBERS = count()
@@ -32,12 +31,6 @@ SEED = 20261122
 BEGAN_MS = 1_700_000_000_000
 SMALL = Limits(25)
 Place = tuple[Target, TopicFacts]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
-    with one_broker(tmp_path_factory.mktemp("broker"), SETTINGS) as running:
-        yield running
 
 
 def rows(offsets: range, size: int = 10) -> list[pa.RecordBatch]:

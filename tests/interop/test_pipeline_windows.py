@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -42,34 +42,15 @@ from ottla_pipeline.jobs import windows
 from ottla_pipeline.running import Context, follow
 from ottla_pipeline.sinks.transactional import TransactionalTopics
 from ottla_pipeline.windowing.config import WindowsConfig
-from tests.interop.one_broker import one_broker
 from tests.interop.registries import Registry
-from tests.interop.sparks import session_of
 from tests.windows_model import Late, Moment, Results, Sessions, Total, Windows, total, windows_of
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
+SPARK = (windows.SESSION, {"spark.sql.shuffle.partitions": "2"})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BASE = 1_356_998_400_000  # 2013-01-01
 FIELDS = "id STRING, time TIMESTAMP, key STRING, n INT"
-
-
-@pytest.fixture(scope="module")
-def spark(quick_spark: None) -> Iterator[SparkSession]:
-    with session_of(windows.SESSION, {"spark.sql.shuffle.partitions": "2"}) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    elsewhere = os.environ.get("OTTLA_PIPELINE_BOOTSTRAP")
-    if elsewhere:
-        yield elsewhere
-        return
-    alone = {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
-    alone["transaction.state.log.num.partitions"] = "4"
-    with one_broker(tmp_path_factory.mktemp("broker"), alone) as broker:
-        yield broker.bootstrap
 
 
 def instant(ms: int) -> str:

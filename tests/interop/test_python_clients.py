@@ -51,11 +51,6 @@ def topic(cluster: LocalCluster) -> str:
     return name
 
 
-@pytest.fixture
-def group() -> str:
-    return f"g-{uuid.uuid4().hex[:8]}"
-
-
 def assert_each_once(values: list[bytes]) -> None:
     counts = Counter(values)
     assert sorted(counts) == sorted(VALUES)

@@ -82,12 +82,7 @@ class Broker:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("broker")
-    settings = {
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "3",
-    }
-    with one_broker(directory, settings) as running:
+    with one_broker(directory) as running:
         yield Broker(running.bootstrap, directory / "data")
 
 
