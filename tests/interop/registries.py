@@ -20,11 +20,11 @@ _RUN: Final = "from ottla_pipeline.registry.command import main; main()"
 
 
 class Registry:
-    def __init__(self, bootstrap: str, directory: Path, topic: str = "_schemas") -> None:
+    def __init__(self, bootstrap: str, directory: Path, topic: str = "_schemas", *options: str) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         self.log = directory / f"registry-{self.url.rpartition(':')[2]}.log"
         self._command = [sys.executable, "-c", _RUN, "--bootstrap", bootstrap, "--topic", topic]
-        self._command += ["--port", self.url.rpartition(":")[2]]
+        self._command += ["--port", self.url.rpartition(":")[2], *options]
         self._process = ChildProcess("registry", self._command, log=self.log)
 
     def __enter__(self) -> Registry:
@@ -38,8 +38,12 @@ class Registry:
         finally:
             self.kill()
 
-    def start(self) -> None:
+    def launch(self) -> None:
+        """Without waiting for it."""
         self._process.start()
+
+    def start(self) -> None:
+        self.launch()
         assert wait_until(lambda: self._healthy() or not self._process.running, timeout_s=START_S)
         assert self._process.running, self.log.read_text()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -28,22 +27,10 @@ from ottla.client import avro
 from ottla.client.registry import NotRegistered, RegistryClient
 from ottla.client.registry import Schema as OwnSchema
 from ottla.client.serialization import call_blocking
+from ottla_pipeline.registry import log
 from ottla_pipeline.registry.command import main as command
 
 NAMES = (f"s{number}" for number in count())
-SETTINGS = {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
-    with one_broker(tmp_path_factory.mktemp("broker"), SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def registry(broker: OneBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    with Registry(broker.bootstrap, tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 def record(*fields: str, name: str = "Flight") -> str:
@@ -313,6 +300,17 @@ def test_a_topic_that_would_lose_schemas_is_refused(
     with pytest.raises(AssertionError, match=reason):
         refused.start()
     assert "Traceback" not in refused.log.read_text()
+
+
+def test_who_cannot_write_for_want_of_brokers_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factor = "transaction.state.log.replication.factor"
+    monkeypatch.setattr(log, "CLAIM_S", 2.0)
+    with one_broker(tmp_path, {factor: "3"}) as alone:
+        topic_log = log.TopicLog(alone.bootstrap, "_schemas", {})
+        with pytest.raises(log.LogFailed, match=f"3 replicas, and 1 broker is there.*set {factor}"):
+            topic_log.claim()
 
 
 def test_the_command_says_what_is_wrong_with_its_options() -> None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from ottla_pipeline.coordinator import hint
 from ottla_pipeline.mirroring.naming import pass_on
 from ottla_pipeline.mirroring.positions import Position, position_for
 from ottla_pipeline.mirroring.syncs import SyncReader
@@ -109,7 +110,7 @@ class PartitionWriter:
     def _told(self, error: KafkaError) -> str:
         return (
             f"{self.name} to {self._facts.target} on {self._target.naming.target}: {error.str()} "
-            f"({error.name()}), {ATTEMPTS} times"
+            f"({error.name()}), {ATTEMPTS} times{hint(dict(self._target.settings), error)}"
         )
 
     # ------------------------------------------------------------------ opening

@@ -31,6 +31,8 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from ottla_pipeline.coordinator import hint
+
 log = logging.getLogger(__name__)
 REQUEST_S: Final = 10.0
 KEPT_S: Final = 3.0
@@ -224,7 +226,8 @@ class TopicLog:
         try:
             producer.init_transactions(CLAIM_S)
         except KafkaException as error:
-            raise LogFailed(f"topic {self.topic}: could not become its writer: {_said(error)}") from error
+            why = _said(error) + hint(self._client, error.args[0])
+            raise LogFailed(f"topic {self.topic}: could not become its writer: {why}") from error
         log.info("writes topic %s from now on (%.0f ms)", self.topic, (time.monotonic() - began) * 1000)
         self._producer = producer
 

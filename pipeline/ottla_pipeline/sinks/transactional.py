@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from ottla_pipeline.coordinator import hint
 from ottla_pipeline.errors import CannotBegin
 
 REQUEST_S: Final = 30.0
@@ -57,8 +58,8 @@ class TransactionalTopics:
 
     def open(self, owner: str) -> int:
         """The number of the first batch that is not there yet (0 before the first). Ends what an earlier run
-        left open. CannotBegin when the batches there are another's; KafkaException when brokers do not
-        answer."""
+        left open. CannotBegin when the batches there are another's, or the brokers too few for transactions;
+        KafkaException when they do not answer."""
         self._owner = owner
         self._producer = Producer(
             {
@@ -69,7 +70,12 @@ class TransactionalTopics:
                 "transactional.id": self._transactional_id,
             }
         )
-        self._producer.init_transactions(COMMIT_S)
+        try:
+            self._producer.init_transactions(COMMIT_S)
+        except KafkaException as error:
+            if why := hint(self._settings, error.args[0]):
+                raise CannotBegin(f"topic {self._marker} cannot be written to{why}") from error
+            raise
         consumer = Consumer({**self._settings, "group.id": self._group, "isolation.level": "read_committed"})
         try:
             (found,) = consumer.committed([TopicPartition(self._marker, 0)], REQUEST_S)
