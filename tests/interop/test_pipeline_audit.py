@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -32,33 +35,17 @@ from ottla_pipeline.completeness.columns import produced_columns
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.jobs import audit, audit_report, lake
+from ottla_pipeline.lake.manifest import committed_files
 from ottla_pipeline.running import Context
 from ottla_pipeline.spark import JavaMissing, check_java
-from tests.interop.one_broker import OneBroker, one_broker
-from tests.interop.sparks import session_of
+from tests.interop.lake_line import SMALL
+from tests.interop.one_broker import OneBroker
 
 RECORDS = int(os.environ.get("OTTLA_AUDIT_RECORDS", "100000"))
-SETTINGS = {
-    **lake.SESSION,
-    **audit.SESSION,
-    "spark.sql.shuffle.partitions": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
+SPARK = (lake.SESSION, audit.SESSION, SMALL)
 NUMBERS = count()
 pytestmark = pytest.mark.timeout(600)
 WINDOW_S = 2.0
-
-
-@pytest.fixture(scope="module")
-def spark(quick_spark: None) -> Iterator[SparkSession]:
-    with session_of(SETTINGS) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBroker]:
-    with one_broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
 
 
 class Line:
@@ -234,42 +221,88 @@ def test_a_mirrors_loss_and_copy_that_cancel_out_and_a_lakes_are_found(
     assert report["tiers"]["copy"]["missing"] == 1
 
 
+def records_by_kcat(line: Line, topic: str) -> int:
+    """How many records of audited producers kcat gets."""
+    command = ["kcat", "-b", line.bootstrap, "-C", "-t", topic, "-e", "-q", "-f", "%h\\n"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return sum("ottla-produced=" in headers for headers in ran.stdout.splitlines())
+
+
+def test_what_is_counted_is_what_kcat_counts(line: Line, spark: SparkSession) -> None:
+    if shutil.which("kcat") is None:
+        pytest.skip("needs kcat (Debian package kcat)")
+    line.send(700)
+    plain = Producer({"bootstrap.servers": line.bootstrap})
+    plain.produce(line.topic, b"not audited")
+    assert plain.flush(30) == 0
+    copy(line, (0, 3), (1, 5))
+    line.wait_for_the_windows_end()
+    _, report = line.audit(spark, {"name": "brokers"}, {"name": "copy", "topicPrefix": "eu."})
+    counted = {tier: one["counted"] + one["duplicated"] for tier, one in report["tiers"].items()}
+    assert counted == {
+        "brokers": records_by_kcat(line, line.topic),
+        "copy": records_by_kcat(line, line.copy),
+    }
+
+
+def forget_one(path: Path, sink: str) -> None:
+    """One row goes from the lake: that of partition 1's second record."""
+    if sink == "delta":
+        deleted = DeltaTable(path).delete("kafka_partition = 1 AND kafka_offset = 1")
+        assert deleted["num_deleted_rows"] == 1
+        return
+    gone = 0
+    for file in map(Path, committed_files(path)):
+        rows = pq.ParquetFile(file).read()
+        there = [row for row in rows.to_pylist() if (row["kafka_partition"], row["kafka_offset"]) != (1, 1)]
+        gone += rows.num_rows - len(there)
+        pq.write_table(pa.Table.from_pylist(there, rows.schema), file)
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's own checksum
+    assert gone == 1
+
+
+@pytest.mark.parametrize("sink", ["delta", "parquet"])
 def test_what_the_lake_job_landed_is_complete_and_what_went_from_it_since_is_named(
-    line: Line, spark: SparkSession
+    line: Line, spark: SparkSession, sink: str
 ) -> None:
     with line.producer() as producer:
         for number in range(500):
             value = json.dumps({"id": f"e{number}"}) if number % 100 else "no event"
             producer.produce(line.topic, value.encode(), b"%d" % number)
-    path = line.folder / "lake" / line.topic
+    root, dead = line.folder / "lake", str(line.folder / "dead")
     config = {
         "name": "landed",
         "kafka": {"bootstrap": line.bootstrap},
         "source": {"topics": [line.topic]},
         "format": {"type": "json", "fields": "id STRING"},
         "event": {"id": "id"},
-        "sink": {"type": "delta", "path": str(path.parent), "deadLetters": str(line.folder / "dead")},
+        "sink": {"type": sink, "path": str(root), "deadLetters": dead},
         "checkpoint": str(line.folder / "lake-checkpoint"),
         "trigger": {"availableNow": True},
     }
     for query in lake.start(Context(spark, lambda _: None), validate(config, lake.CONFIG, "lake")):
         query.awaitTermination()
     line.wait_for_the_windows_end()
-    tier = {"name": "lake", "delta": [str(path)], "deadLetters": [config["sink"]["deadLetters"]]}
+    path = root / line.topic if sink == "delta" else root
+    tier = {"name": "lake", sink: [str(path)] if sink == "delta" else str(path), "deadLetters": [dead]}
     code, report = line.audit(spark, tier)
     assert (code, report["verdict"], report["problems"]) == (0, "complete", [])
     assert (report["tiers"]["lake"]["acknowledged"], report["tiers"]["lake"]["counted"]) == (500, 500)
     lost = line.read(line.topic, 1, 2)[1]
-    deleted = DeltaTable(path).delete("kafka_partition = 1 AND kafka_offset = 1")
-    assert deleted["num_deleted_rows"] == 1
+    forget_one(path, sink)
     code, report = line.audit(spark, tier, checkpoint=str(line.folder / "anew"))
     assert (code, report["verdict"]) == (1, "missing")
     (window,) = [window for window in report["windows"] if window["missing"]]
     assert (window["missing"], window["samples"]) == (1, [name_of(lost)])
-    with pytest.raises(CannotBegin, match=f"the tables below it are {line.topic}"):
-        line.audit(
-            spark, {"name": "lake", "delta": [str(path.parent)]}, checkpoint=str(line.folder / "unused")
-        )
+    if sink == "delta":
+        wrong = {"name": "lake", "delta": [str(root)]}
+        with pytest.raises(CannotBegin, match=f"the tables below it are {line.topic}"):
+            line.audit(spark, wrong, checkpoint=str(line.folder / "unused"))
+    else:
+        with pytest.raises(CannotBegin, match="has counted lake before"):
+            line.audit(spark, tier, checkpoint=str(line.folder / "anew"))
+        with pytest.raises(CannotBegin, match="audit-report counts it"):
+            audit.start(Context(spark, lambda _: None), validate(line.raw(tier), audit.CONFIG, "test"))
 
 
 class Job:

@@ -53,23 +53,26 @@ def interval_ms(text: str) -> int:
 
 
 class TierConfig(Model):
-    """Where the same records are held: topics of a cluster (the job's own, if no `kafka` is given), or the
-    tables of a lake. `topicPrefix` is what a mirror puts before a topic's name. A verdict on what lacks waits
-    until the tier has been read up to `grace` after a window's end."""
+    """Where the same records are held: topics of a cluster (the job's own, if no `kafka` is given), the Delta
+    tables of a lake, or a Parquet lake (for audit-report). `topicPrefix` is what a mirror puts before a
+    topic's name. A verdict on what lacks waits until the tier has been read up to `grace` after a window's
+    end."""
 
     name: Annotated[str, Field(pattern=NAME, max_length=50)]
     kafka: KafkaConfig | None = None
     topic_prefix: str = ""
     delta: Annotated[list[Folder], Field(min_length=1)] | None = None
+    parquet: Folder | None = None
     dead_letters: list[Folder] | None = None
     grace: Interval = "1 minute"
 
     @model_validator(mode="after")
     def _one_kind(self) -> TierConfig:
-        if self.delta is not None and (self.kafka is not None or self.topic_prefix):
-            raise ValueError("give kafka and topicPrefix, or delta: a tier is topics or a lake")
-        if self.dead_letters is not None and self.delta is None:
-            raise ValueError("deadLetters are a lake's: give delta, too")
+        topics = self.kafka is not None or bool(self.topic_prefix)
+        if [topics, self.delta is not None, self.parquet is not None].count(True) > 1:
+            raise ValueError("give kafka and topicPrefix, or delta, or parquet: a tier is topics or a lake")
+        if self.dead_letters is not None and self.delta is None and self.parquet is None:
+            raise ValueError("deadLetters are a lake's: give delta or parquet, too")
         if self.name == EVENTS or self.name.endswith(dead_letters_of("")):
             raise ValueError(f"name: {self.name!r} is taken")
         return self

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from ottla_pipeline.auditing.events import AuditEvent, EventError
@@ -76,10 +76,14 @@ def tables(spark: SparkSession, config: AuditConfig, paths: list[str]) -> DataFr
         )
         found = rows if found is None else found.unionByName(rows)
     assert found is not None
-    named = config.topics
+    return found.where(wanted(config.topics))
+
+
+def wanted(named: TopicsConfig) -> Column:
+    """Whether a lake's row is of a topic that is looked after."""
     if named.topics is not None:
-        return found.where(sf.col("topic").isin(named.topics))
-    return found.where(sf.col("topic").rlike(f"^(?:{named.topic_pattern})$"))
+        return sf.col("topic").isin(named.topics)
+    return sf.col("topic").rlike(f"^(?:{named.topic_pattern})$")
 
 
 def _is_table(files: Files, path: str) -> bool:
@@ -88,8 +92,8 @@ def _is_table(files: Files, path: str) -> bool:
 
 def events(spark: SparkSession, config: AuditConfig) -> DataFrame:
     """The audit topic's records."""
-    wanted = TopicsConfig(topics=[config.audit_topic])
-    options = config.source_options(wanted) | {"startingOffsets": "earliest"}
+    subscribed = TopicsConfig(topics=[config.audit_topic])
+    options = config.source_options(subscribed) | {"startingOffsets": "earliest"}
     return spark.readStream.format("kafka").options(**options).load().select("value")
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline.completeness import pages, tiers
 from ottla_pipeline.completeness.config import AuditConfig, interval_ms
-from ottla_pipeline.completeness.ledger import EVENTS, Ledger, dead_letters_of
+from ottla_pipeline.completeness.ledger import EVENTS, Counted, Ledger, dead_letters_of
 from ottla_pipeline.completeness.pages import Found
 from ottla_pipeline.completeness.store import Store
 from ottla_pipeline.completeness.verdicts import judge, problems, silent, verdict
@@ -87,6 +87,19 @@ class Watch:
             )
 
         return batch
+
+    def add_whole(self, tier: str, rows: list[Counted], *, dead_letters: bool = False) -> None:
+        """All that a tier holds that has no stream. CannotBegin if the ledger has it already."""
+        stream = dead_letters_of(tier) if dead_letters else tier
+        with self._lock:
+            if not self._ledger.is_new(stream, 0):
+                raise CannotBegin(
+                    f"{self._config.checkpoint} has counted {stream} before, and what was there then would "
+                    "count twice: a Parquet lake's audit begins with an empty checkpoint"
+                )
+            self._ledger.add_counts(tier, rows, dead_letters=dead_letters)
+            self._ledger.reached(stream, self._began_ms)
+            self._store.save(self._ledger.to_json())
 
     def events_batch(self, records: DataFrame, batch_id: int) -> None:
         events, unreadable = tiers.read_events(records)

@@ -22,6 +22,7 @@ from ottla_pipeline.completeness.ledger import EVENTS, dead_letters_of
 from ottla_pipeline.completeness.pages import AuditMetrics
 from ottla_pipeline.completeness.store import Store
 from ottla_pipeline.completeness.watching import Watch
+from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.lake.files import Files
 from ottla_pipeline.running import Context
 
@@ -33,7 +34,8 @@ SESSION: Final[Mapping[str, str]] = {
 
 
 def begin(context: Context, config: AuditConfig) -> tuple[Watch, Sequence[StreamingQuery]]:
-    """The streams, started, and what is made of them; whoever calls closes the watch when they have ended."""
+    """The streams, started, and what is made of them; whoever calls closes the watch when they have ended.
+    Parquet lakes are not among them: `audit-report` counts these."""
     spark = context.spark
     watch = Watch(config, Store(Files(spark), config.checkpoint), context.say, context.details)
     context.metrics.register(AuditMetrics(lambda: watch.found))
@@ -41,6 +43,8 @@ def begin(context: Context, config: AuditConfig) -> tuple[Watch, Sequence[Stream
         (EVENTS, tiers.events(spark, config), watch.events_batch)
     ]
     for tier in config.tiers:
+        if tier.parquet is not None:
+            continue
         if tier.delta is None:
             found = tiers.topics(spark, config, tier)
         else:
@@ -65,6 +69,11 @@ def begin(context: Context, config: AuditConfig) -> tuple[Watch, Sequence[Stream
 
 
 def start(context: Context, config: AuditConfig) -> Sequence[StreamingQuery]:
+    if whole := [tier.name for tier in config.tiers if tier.parquet is not None]:
+        raise CannotBegin(
+            f"tiers: {whole[0]} is a Parquet lake, whose rows a compaction moves from file to file: "
+            "audit-report counts it, from an empty checkpoint"
+        )
     watch, queries = begin(context, config)
     context.at_end.callback(watch.close)
     return queries

@@ -10,6 +10,7 @@ Exit status: 0 complete, 3 pending (some window is not yet over, or within its g
 
 from __future__ import annotations
 
+from ottla_pipeline.completeness import landed
 from ottla_pipeline.completeness.config import AuditConfig
 from ottla_pipeline.completeness.verdicts import COMPLETE, PENDING
 from ottla_pipeline.jobs import audit
@@ -23,6 +24,12 @@ def run(context: Context, config: AuditConfig) -> int:
     once = config.trigger.model_copy(update={"available_now": True})
     watch, queries = audit.begin(context, config.model_copy(update={"trigger": once}))
     try:
+        for tier in config.tiers:
+            if tier.parquet is not None:
+                watch.add_whole(tier.name, landed.count(context.spark, config, tier))
+            if tier.parquet is not None and tier.dead_letters is not None:
+                dead = landed.count_dead_letters(context.spark, config, tier.dead_letters)
+                watch.add_whole(tier.name, dead, dead_letters=True)
         for query in queries:
             query.awaitTermination()  # raises what it failed with
     finally:

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.lake import drift, rows
-from ottla_pipeline.lake.commits import REPLAYED, Commit, CommitLog
+from ottla_pipeline.lake.commits import COMMITS, REPLAYED, Commit, CommitLog
 from ottla_pipeline.lake.config import LakeConfig
 from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.manifest import Manifest, gather
@@ -125,7 +125,7 @@ class ParquetLake:
         return reduce(drift.merged_struct, found) if found else None
 
     def manifest(self) -> Manifest:
-        return manifest_of(self.log)
+        return manifest_of(self.files, self.log.lake)
 
     def origins(self) -> DataFrame | None:
         """Topic, partition and offset of each event in the lake; None if it is empty."""
@@ -163,13 +163,13 @@ def partition_and_offset() -> tuple[Column, Column]:
     return sf.col(rows.ORIGIN[0]).alias("partition"), sf.col(rows.ORIGIN[1]).alias("offset")
 
 
-def manifest_of(log: CommitLog) -> Manifest:
-    """The log as any reader would read it, through Hadoop's file system."""
-    folder = f"{log.lake}/_commits"
+def manifest_of(files: Files, lake: str) -> Manifest:
+    """A lake's log as any reader would read it, through Hadoop's file system."""
+    folder = f"{lake}/{COMMITS}"
 
     def text(name: str) -> str:
-        if not log.files.exists(f"{folder}/{name}"):
+        if not files.exists(f"{folder}/{name}"):
             raise FileNotFoundError(name)
-        return log.files.read(f"{folder}/{name}")
+        return files.read(f"{folder}/{name}")
 
-    return gather(lambda: log.files.names(folder), text)
+    return gather(lambda: files.names(folder), text)
