@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -31,6 +31,7 @@ from ottla_pipeline.windowing.ledger import Ledger, Made
 from ottla_pipeline.windowing.source import REASON
 
 Say = Callable[[str], None]
+COLLECTED_MAX = 1_000
 
 
 class SchemasChanged(Exception):
@@ -116,7 +117,7 @@ class Batches:
             self._find_strays(made, strays)
             if self._lake is not None and count:
                 self._lake.write(results.table(found), batch_id)
-            self._write_topics(found, batch_id, strays, made)
+            self._write_topics(found, count, batch_id, strays, made)
             self._tell(batch_id, count, strays)
         except SchemasChanged as changed:
             self.changed = changed
@@ -179,24 +180,25 @@ class Batches:
             raise SchemasChanged({name: there})
 
     def _write_topics(
-        self, found: DataFrame, batch_id: int, strays: Mapping[str, Strays], made: Made
+        self, found: DataFrame, count: int, batch_id: int, strays: Mapping[str, Strays], made: Made
     ) -> None:
         if self._topics is None:
             return
         streams: list[Callable[[], Iterator[Outgoing]]] = []
-        if self._config.results.topic is not None:
+        if self._config.results.topic is not None and count:
             out = results.messages(found, self._config.keys, self._avro(found))
             topic = self._config.results.topic.topic
-            streams.append(lambda: results.outgoing(out.toLocalIterator(), topic))
-        dead, policy = self._config.dead_letters, (self._config.late, self._config.invalid)
+            streams.append(lambda: results.outgoing(rows_of(out, count), topic))
+        dead = self._config.dead_letters
         for stray in strays.values():
-            wanted = sf.lit(False)
-            if policy[0] == "deadLetter":
-                wanted = wanted | sf.col(REASON).isNull()
-            if policy[1] == "deadLetter":
-                wanted = wanted | sf.col(REASON).isNotNull()
-            if dead is not None:
-                streams.append(partial(_dead_letters, stray.records.where(wanted), dead, made.late_by_us))
+            wanted, number = sf.lit(False), 0
+            if self._config.late == "deadLetter":
+                wanted, number = wanted | sf.col(REASON).isNull(), number + stray.late
+            if self._config.invalid == "deadLetter":
+                wanted, number = wanted | sf.col(REASON).isNotNull(), number + stray.invalid
+            if dead is not None and number:
+                letters = stray.records.where(wanted)
+                streams.append(partial(_dead_letters, letters, number, dead, made.late_by_us))
         self._topics.write(batch_id, lambda: itertools.chain.from_iterable(stream() for stream in streams))
 
     def _avro(self, found: DataFrame) -> results.Registered | None:
@@ -228,8 +230,14 @@ class Batches:
             self._say(f"batch {batch_id}: {', '.join([f'{count:,} results', *notes])}")
 
 
-def _dead_letters(records: DataFrame, topic: str, late_by_us: int) -> Iterator[Outgoing]:
-    for row in records.toLocalIterator():
+def rows_of(found: DataFrame, count: int) -> Iterator[Row]:
+    """The rows, of which there are so many: few of them in one job, more by a job for each partition, since
+    the driver then holds no more than one of these at a time."""
+    return iter(found.collect()) if count <= COLLECTED_MAX else found.toLocalIterator()
+
+
+def _dead_letters(records: DataFrame, count: int, topic: str, late_by_us: int) -> Iterator[Outgoing]:
+    for row in rows_of(records, count):
         yield results.dead_letter(row, topic, late_by_us)
 
 
