@@ -94,8 +94,8 @@ def compact_parquet(lake: ParquetLake, wanted: Compaction) -> Compacted:
     commit = Commit(owner, None, 0, 0, (), kind=KIND, sequence=log.next_sequence())
     staged, _ = log.stage(commit.name)
     read = lake.spark.read.schema(columns(schema)).option("basePath", log.lake).parquet(*chosen)
-    by_folder = read.repartition(rows.EVENT_DATE, rows.TOPIC)
-    by_folder.write.partitionBy(rows.EVENT_DATE, rows.TOPIC).parquet(staged)
+    folder = rows.EVENT_DATE, rows.TOPIC
+    rows.by_folder(read, folder, 1).write.partitionBy(*folder).parquet(staged)
     moves = log.moves(commit.name)
     written = lake.spark.read.schema(columns(schema)).parquet(*(move.source for move in moves)).count()
     held = read.count()

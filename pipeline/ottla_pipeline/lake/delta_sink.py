@@ -44,6 +44,7 @@ class DeltaLake:
         self._root = self.files.absolute(config.sink.path)
         self._dead = self.files.absolute(config.sink.dead_letters_path)
         self._per_topic = config.sink.tables == "perTopic"
+        self._has_dead = False
 
     # -- Tables --
 
@@ -156,8 +157,7 @@ class DeltaLake:
             dead += landed.dead_letters
         if not tables or replayed or (again and self._has(self._dead, options)):
             return Landed(events, dead) if written or not tables else None
-        has_dead = self.is_table(self._dead)
-        if dead or again or not has_dead:
+        if dead or again or not self._dead_is_table():
             found = [
                 rows.dead_letters(rows.judged(batch, p, target, self._config)) for _, target, p in tables
             ]
@@ -168,6 +168,11 @@ class DeltaLake:
             else:  # who reads them need not wait for the first
                 self._make_dead(letters.schema)
         return Landed(events, dead)
+
+    def _dead_is_table(self) -> bool:
+        """Asked for once: every batch would have to look for it, to find it there."""
+        self._has_dead = self._has_dead or self.is_table(self._dead)
+        return self._has_dead
 
     def _has(self, path: str, options: Mapping[str, str]) -> bool:
         if not self.is_table(path):

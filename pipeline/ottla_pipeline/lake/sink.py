@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
@@ -20,6 +21,7 @@ from ottla_pipeline.lake.config import DeltaSink, LakeConfig
 from ottla_pipeline.lake.files import Files
 
 OBSERVED_S = 10.0
+EVENTS_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +45,28 @@ class Counts:
 
     def landed(self) -> Landed:
         """Once `counted` has been written. Spark loses what was observed where a plan gave no rows, and its
-        own `get` waits for that without end: so it is counted anew if it does not come."""
+        own `get` waits for that without end: so it is counted anew if it has not come with Spark's events."""
         until = time.monotonic() + OBSERVED_S
         java: Any = self._observation._jo
         while not java.future().isCompleted() and time.monotonic() < until:
-            time.sleep(0.01)
+            if self._no_event_is_left():
+                break
         if java.future().isCompleted():
             found = self._observation.get
             return Landed(found["events"], found["bad"])
         row = self._judged.agg(*self._columns).first()
         assert row is not None, "an aggregate without keys has one row"
         return Landed(row["events"], row["bad"])
+
+    def _no_event_is_left(self) -> bool:
+        """Whether Spark's listeners have had all its events, after a moment's wait: that of the writing's end
+        was among them."""
+        bus: Any = self._judged.sparkSession.sparkContext._jsc.sc().listenerBus()
+        try:
+            bus.waitUntilEmpty(EVENTS_MS)
+        except Py4JError:  # a TimeoutException
+            return False
+        return True
 
 
 class Lake(Protocol):
