@@ -17,13 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import fastavro
+import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -39,6 +40,8 @@ from ottla.local.ports import wait_until
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.jobs import windows
+from ottla_pipeline.lake.files import Files
+from ottla_pipeline.lake.manifest import committed_files
 from ottla_pipeline.running import Context, follow
 from ottla_pipeline.sinks.transactional import TransactionalTopics
 from ottla_pipeline.windowing.config import WindowsConfig
@@ -186,9 +189,17 @@ class Line:
         """What the table holds, as another reader than Spark sees it."""
         return DeltaTable(str(self.folder / "table")).to_pyarrow_table().to_pylist()
 
-    def table(self) -> Results:
+    def files(self) -> list[dict[str, Any]]:
+        """What the Parquet lake holds, by its commit log."""
+        found = ds.dataset(committed_files(self.folder / "table"), format="parquet", partitioning="hive")
+        return [
+            row | {"event_date": date.fromisoformat(row["event_date"])}
+            for row in found.to_table().to_pylist()
+        ]
+
+    def table(self, rows: list[dict[str, Any]] | None = None) -> Results:
         found: Results = {}
-        for row in self.rows():
+        for row in self.rows() if rows is None else rows:
             start, end = (
                 round((row[name] - EPOCH) / timedelta(milliseconds=1))
                 for name in ("window_start", "window_end")
@@ -359,6 +370,33 @@ def test_a_batch_that_died_half_way_is_written_once(lines: Lines, monkeypatch: p
     assert line.results() == model.results
     assert line.table() == model.results
     assert line.late() == model.late
+
+
+def test_parquet_files_hold_each_batch_once(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, model, chance = lines(), Windows(5_000, 5_000, 10_000), random.Random(14)
+    to = {"lake": {"path": str(line.folder / "table"), "type": "parquet"}}
+    job = line.windowed({"tumbling": "5 seconds"}, results=to)
+    rename = Files.rename
+
+    def die_once_committed(files: Files, source: str, target: str) -> None:
+        if "/_staging/" in source:
+            raise Died("committed, and not yet moved into sight")
+        rename(files, source, target)
+
+    for span in (60_000, 120_000):
+        moments = shuffled(chance, 60, since=0, span=span, prefix=f"{span}-")
+        line.send(moments)
+        model.run(moments)
+        with monkeypatch.context() as patch:
+            patch.setattr(Files, "rename", die_once_committed)
+            with pytest.raises(StreamingQueryException, match="Died"):
+                line.run(job)
+        assert line.table(line.files()) == model.results, "committed is committed"
+        line.run(job)
+        assert line.table(line.files()) == model.results
+    assert len(list((line.folder / "table").rglob("event_date=*/*.parquet"))) == 2, "and moved to its place"
+    with pytest.raises(StreamingQueryException, match="batches of another checkpoint"):
+        line.run(job | {"checkpoint": str(line.folder / "other")})
 
 
 def test_joins_pair_what_belongs_together_and_state_is_given_back(lines: Lines) -> None:

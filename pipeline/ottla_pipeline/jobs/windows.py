@@ -21,7 +21,8 @@ from ottla_pipeline.running import Context
 from ottla_pipeline.sinks.transactional import TransactionalTopics
 from ottla_pipeline.windowing.batch import Batches, Counts
 from ottla_pipeline.windowing.config import WindowsConfig
-from ottla_pipeline.windowing.lake import Lake
+from ottla_pipeline.windowing.lake import DeltaLakeTable, Lake
+from ottla_pipeline.windowing.parquet import ParquetTable
 from ottla_pipeline.windowing.plan import plans, streaming
 from ottla_pipeline.windowing.resuming import ResumingQuery
 
@@ -91,7 +92,9 @@ def _lake(context: Context, config: WindowsConfig) -> Lake | None:
     to = config.results.lake
     if to is None:
         return None
-    return Lake(context.spark, to, config.keys if config.output_mode == "updates" else None)
+    if to.type == "parquet":
+        return ParquetTable(context.spark, to)
+    return DeltaLakeTable(context.spark, to, config.keys if config.output_mode == "updates" else None)
 
 
 class WindowsMetrics(Collector):

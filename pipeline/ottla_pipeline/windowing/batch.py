@@ -116,7 +116,7 @@ class Batches:
             made = self._ledger.made(batch_id)
             self._find_strays(made, strays)
             if self._lake is not None and count:
-                self._lake.write(results.table(found), batch_id)
+                self._lake.write(results.table(found), count, batch_id)
             self._write_topics(found, count, batch_id, strays, made)
             self._tell(batch_id, count, strays)
         except SchemasChanged as changed:

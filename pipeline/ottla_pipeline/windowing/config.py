@@ -237,9 +237,11 @@ class TopicResults(Model):
 
 
 class LakeResults(Model):
-    """Results as a Delta table, partitioned by the date on which the window (or the joined event) began."""
+    """Results as a Delta table, or as Parquet files with a commit log; partitioned by the date on which the
+    window (or the joined event) began."""
 
     path: Annotated[str, Field(min_length=1)]
+    type: Literal["delta", "parquet"] = "delta"
 
 
 class ResultsConfig(Model):
@@ -302,6 +304,15 @@ class WindowsConfig(JobConfig):
                 raise ValueError(f"{name}: results have a column of that name; give another")
             if [other.lower() for other in names].count(name.lower()) > 1:
                 raise ValueError(f"{name}: is among keys and aggregates more than once")
+
+    @model_validator(mode="after")
+    def _files_are_final(self) -> WindowsConfig:
+        lake = self.results.lake
+        if lake is not None and lake.type == "parquet" and self.output_mode != "final":
+            raise ValueError(
+                "results.lake: what is in Parquet files is not replaced: outputMode must be final"
+            )
+        return self
 
     @model_validator(mode="after")
     def _somewhere_to_go(self) -> WindowsConfig:

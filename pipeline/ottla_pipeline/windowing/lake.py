@@ -1,4 +1,4 @@
-"""Results in the lake, as a Delta table, each batch once.
+"""Results in the lake, as a Delta table, each batch once (`parquet` has those in plain files).
 
 Called by `batch`, on the driver. Delta keeps the number of the last batch of each writer in its own log (a
 transaction's `txn` action), and leaves out a batch that it has. `updates` replace the row of their window and
@@ -8,7 +8,7 @@ keys; to write those twice changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +17,14 @@ from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.windowing.config import EVENT_DATE, WINDOW_END, WINDOW_START, LakeResults
 
 
-class Lake:
+class Lake(Protocol):
+    """Where results go, besides a topic. CannotBegin from `open` if another checkpoint's are there."""
+
+    def open(self, query_id: str) -> None: ...
+    def write(self, rows: DataFrame, count: int, batch_id: int) -> None: ...
+
+
+class DeltaLakeTable:
     """A Delta table; `keys` is given where a later row replaces an earlier one."""
 
     def __init__(self, spark: SparkSession, to: LakeResults, keys: Sequence[str] | None) -> None:
@@ -48,8 +55,8 @@ class Lake:
             writers.add(str(found.next()))
         return writers
 
-    def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Adds the batch, unless it is there."""
+    def write(self, rows: DataFrame, count: int, batch_id: int) -> None:
+        """Adds the batch's rows, of which there are so many, unless it is there."""
         if self._keys is not None and DeltaTable.isDeltaTable(self._spark, self._path):
             self._merge(rows, self._keys)
             return

@@ -1,0 +1,64 @@
+"""Results in the lake, as plain Parquet files with a commit log, each batch once.
+
+Called by `batch`, on the driver. The log is that of the lake job's Parquet sink: a batch's files are staged,
+one rename commits them, then they are moved into sight; a batch that is committed is only moved to the end.
+Readers go by `lake.manifest`, or by the folders.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.lake.commits import Commit, CommitLog
+from ottla_pipeline.lake.files import Files
+from ottla_pipeline.windowing.config import EVENT_DATE, LakeResults
+
+# Nothing else folds this log, and who reads it reads all of it.
+FOLDED_EVERY = 100
+
+
+class ParquetTable:
+    """Files by the date on which their windows began."""
+
+    def __init__(self, spark: SparkSession, to: LakeResults) -> None:
+        self._log = CommitLog(Files(spark), to.path, f"{to.path}-dead-letters")
+        self._query_id = ""
+
+    def open(self, query_id: str) -> None:
+        """Whose batches are numbered. CannotBegin if the lake holds those of another."""
+        self._query_id = query_id
+        owner = self._log.owner()
+        if owner not in (None, query_id):
+            raise CannotBegin(
+                f"{self._log.lake} holds batches of another checkpoint (query {owner}); this one is "
+                f"{query_id}. Results would be there twice. Use that checkpoint, or another folder."
+            )
+        self._log.recover()
+
+    def write(self, rows: DataFrame, count: int, batch_id: int) -> None:
+        """Adds the batch's rows, of which there are so many, unless it is there."""
+        log = self._log
+        known = log.find(batch_id)
+        if known is not None:
+            log.publish(known)
+            return
+        sequence = log.next_sequence()
+        name = Commit(self._query_id, batch_id, 0, 0, ()).name
+        staged, _ = log.stage(name)
+        rows.repartition(EVENT_DATE).write.partitionBy(EVENT_DATE).parquet(staged)
+        commit = Commit(
+            self._query_id,
+            batch_id,
+            count,
+            0,
+            log.moves(name),
+            schema=rows.schema.jsonValue(),
+            sequence=sequence,
+            lake=log.lake,
+            dead_letters_root=log.dead_letters,
+        )
+        log.commit(commit)
+        log.publish(commit)
+        if sequence % FOLDED_EVERY == 0:
+            log.fold()
