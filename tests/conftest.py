@@ -1,4 +1,5 @@
-"""What all tests share: judges that may be missing, the rule that CI misses none, ports, Hypothesis' profile.
+"""What all tests share: judges that may be missing, the rule that CI misses none, ports, Hypothesis' profile,
+a Spark that is made for short lives.
 
 With OTTLA_NO_SKIPS set, a skipped test fails the run, unless the reason starts with "Docker". Hypothesis
 draws the same examples each time, however slow the machine is; with OTTLA_EXPLORE set, it looks for others.
@@ -7,6 +8,7 @@ draws the same examples each time, however slow the machine is; with OTTLA_EXPLO
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -51,6 +53,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("skipped, where no skip is allowed", red=True)
         for line in _skipped:
             terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def quick_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every Spark from here on, also of processes that are started, has a JVM made for short lives."""
+    from tests.interop.sparks import write_defaults
+
+    folder = tmp_path_factory.mktemp("spark-conf")
+    write_defaults(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(folder))
+        yield
 
 
 def _is_worker(config: pytest.Config) -> bool:

@@ -31,7 +31,7 @@ CONFIG: dict[str, Any] = {
     "event": {"id": "id", "time": "event_time"},
     "trigger": {"interval": "500 milliseconds"},
     "sink": {"type": "parquet", "path": "lake"},
-    "spark": {"settings": {"spark.sql.shuffle.partitions": "2"}},
+    "spark": {"settings": {"spark.sql.shuffle.partitions": "1"}},
 }
 KEY = "Pipeline/orders"
 
@@ -85,7 +85,9 @@ def wait_landed(session: UpSession, ids: set[str]) -> None:
     assert sorted(landed(session)) == sorted(ids)
 
 
-def test_a_pipeline_is_run_refused_upgraded_suspended_and_survives_a_kill(tmp_path: Path) -> None:
+def test_a_pipeline_is_run_refused_upgraded_suspended_and_survives_a_kill(
+    tmp_path: Path, quick_spark: None
+) -> None:
     try:
         find_java()
     except JavaUnusable as error:

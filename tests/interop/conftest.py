@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers; groups form without delay and have few partitions, so that tests are quick."""
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[LocalCluster]:
+    """Three brokers; groups form without delay and have few partitions, so that tests are quick. A file may
+    have settings of its own, `CLUSTER`."""
     settings = {
         "group.initial.rebalance.delay.ms": "0",
         "offsets.topic.num.partitions": "4",
         "log.retention.check.interval.ms": "86400000",  # some tests write records of long ago
+        **getattr(request.module, "CLUSTER", {}),
     }
     with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         yield running
@@ -93,15 +97,3 @@ def spark(quick_spark: None, request: pytest.FixtureRequest) -> Iterator[SparkSe
 
     with session_of(*request.module.SPARK) as session:
         yield session
-
-
-@pytest.fixture(scope="session")
-def quick_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every Spark from here on, also of processes that are started, has a JVM made for short lives."""
-    from tests.interop.sparks import write_defaults
-
-    folder = tmp_path_factory.mktemp("spark-conf")
-    write_defaults(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONF_DIR", str(folder))
-        yield

@@ -30,6 +30,7 @@ from ottla_pipeline.auditing.ottla_client import AuditedProducer as AuditedOttla
 from ottla_pipeline.auditing.reporting import AuditOptions
 
 NUMBERS = count()
+CLUSTER = {"zookeeper.session.timeout.ms": "6000"}  # so long does a killed broker lead
 Name = tuple[str, str, int]
 
 

@@ -10,6 +10,8 @@ from registries import Registry
 
 from ottla.local.cluster import LocalCluster
 
+CLUSTER = {"zookeeper.session.timeout.ms": "6000"}  # so long does a killed broker lead
+
 
 def schema(name: str) -> Schema:
     return Schema(json.dumps({"type": "record", "name": name, "fields": []}))
