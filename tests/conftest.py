@@ -56,14 +56,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def quick_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def quick_spark() -> Iterator[None]:
     """Every Spark from here on, also of processes that are started, has a JVM made for short lives."""
-    from tests.interop.sparks import write_defaults
+    from tests.interop.sparks import SUBMIT_ARGS
 
-    folder = tmp_path_factory.mktemp("spark-conf")
-    write_defaults(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONF_DIR", str(folder))
+        patch.setenv("PYSPARK_SUBMIT_ARGS", SUBMIT_ARGS)
         yield
 
 

@@ -4,7 +4,8 @@ Called by every job and by `ottla_pipeline.prefetch`. Under spark-submit the ses
 made it: nothing is set here but what the jobs need to be right (UTC, the Parquet calendar).
 
 The connector's jars are found once, by Ivy, from `PACKAGES`; `prefetch` writes down where they are, and later
-sessions take them from there: no look-up, no network, and two seconds less at every start.
+sessions take them from there: no look-up, no network, and two seconds less at every start. What Java makes of
+Spark's classes is kept there, too.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ SHIPPED = (
     "org.xerial.snappy:snappy-java",
 )
 JAVA_VERSIONS = (17, 21)
+QUIET_ARCHIVE = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 # Without these (but the last) a job would be wrong, not just slow: event dates are dates in UTC, and a
@@ -145,14 +147,30 @@ def local_file_settings(jars: list[Path]) -> dict[str, str]:
     }
 
 
-def local_settings(master: str, memory: str) -> dict[str, str]:
+def class_archive(java: str) -> Path:
+    """Where `prefetch` has this Java keep Spark's classes as it has loaded them once (see `training`)."""
+    release = Path(java).resolve().parents[1] / "release"
+    build = release.read_text() if release.is_file() else java
+    made_of = hashlib.sha256("\n".join((*PACKAGES, str(spark_jars()), build)).encode()).hexdigest()[:12]
+    return ivy_home() / f"ottla-{made_of}.jsa"
+
+
+def java_options(archive: Path | None) -> str:
+    """Of the driver's JVM. An archive that does not fit is passed over by Java, and says nothing of it."""
+    options = f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()} -XX:+UseSerialGC"
+    if archive is None or not archive.is_file():
+        return options
+    return f"{options} -XX:SharedArchiveFile={archive} {QUIET_ARCHIVE}"
+
+
+def local_settings(java: str, master: str, memory: str) -> dict[str, str]:
     """A small, quiet Spark in this process' own JVM that no other machine can reach."""
     return {
         "spark.master": master,
         "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()} -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": java_options(class_archive(java)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "4",
@@ -173,10 +191,10 @@ def build_session(
     """
     settings = dict(NEEDED_SETTINGS)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # set by spark-submit for the Python that it starts
-        check_java()
+        java = check_java()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        settings |= local_settings(master, memory) | package_settings()
+        settings |= local_settings(java, master, memory) | package_settings()
     settings |= extra or {}
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,9 +17,8 @@ from ottla_pipeline.spark import JavaMissing, build_session, check_java
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 
-def write_defaults(folder: Path) -> None:
-    """What holds for every JVM of Spark's that a test starts: the folder is for SPARK_CONF_DIR."""
-    (folder / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions {QUICK_JAVA}\n")
+SUBMIT_ARGS = f'--conf "spark.driver.defaultJavaOptions={QUICK_JAVA}" pyspark-shell'
+"""PYSPARK_SUBMIT_ARGS, and no SPARK_CONF_DIR: a folder on the class path would make Java's archive unfit."""
 
 
 @contextmanager

@@ -115,6 +115,7 @@ class TopicLog:
             resource = ConfigResource(ResourceType.TOPIC, self.topic)
             configs = admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
         except KafkaException as error:
+            admin.poll(0)  # the log gets what it met with: a refused password, say
             raise LogFailed(f"topic {self.topic}: {_said(error)}") from error
         policy = configs["cleanup.policy"].value
         if policy != "compact":
