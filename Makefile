@@ -16,6 +16,7 @@ $(READY): pyproject.toml requirements/dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	$(BIN)/python -m ottla_pipeline.prefetch
+	$(BIN)/python -m ottla.local.zookeeper
 	touch $(READY)
 
 run: setup

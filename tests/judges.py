@@ -9,12 +9,14 @@ import os
 import shutil
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from bench.apache_kafka import JarsUnavailable, kafka_classpath
+from bench.apache_kafka import JarsUnavailable, KafkaBroker, kafka_classpath
 from bench.maven import Artifact, fetch_jars, run_maven
 from ottla.local.java import JavaUnusable
+from ottla.local.zookeeper import EmbeddedZooKeeper
 
 KAFKA_VERSION = "3.9.1"
 SLF4J = "org.slf4j:slf4j-api:1.7.36"
@@ -76,6 +78,13 @@ def streams_and_connect() -> Path:
 def prefetch() -> None:
     """All of them, before tests that have a time to keep ask for them: `python -m tests.judges`."""
     needs_kafka_jars()
+    with TemporaryDirectory() as folder:
+        zookeeper = EmbeddedZooKeeper(Path(folder) / "zookeeper")
+        zookeeper.start()
+        try:
+            KafkaBroker.write_class_archive(Path(folder) / "kafka", zookeeper.connect)
+        finally:
+            zookeeper.stop()
     kafka_clients_jar()
     maven_jar(SLF4J)
     kafka_082()
