@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clients_082 import needs_jars_082
@@ -31,6 +32,7 @@ from ottla.client.legacy import (
     Blacklist,
     ConsumerConnector,
     ConsumerTimeoutError,
+    DefaultPartitioner,
     FailedToSendMessageError,
     FetchRequestBuilder,
     KafkaStream,
@@ -43,6 +45,8 @@ from ottla.client.legacy import (
 )
 from ottla.client.legacy.zookeeper_coordination import ZooKeeperCoordination
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records import BATCH_HEADER
+from ottla.protocol.records import codec_of as codec_of_attributes
 
 pytestmark = pytest.mark.timeout(300)
 IN_ZOOKEEPER = {
@@ -194,22 +198,35 @@ def read_by_confluent(
     return found
 
 
+def codec_of(consumer: SimpleConsumer, topic: str, partition: int) -> str:
+    """Of the first batch."""
+    request = FetchRequestBuilder().add_fetch(topic, partition, 0, 1 << 20).build()
+    header = BATCH_HEADER.unpack_from(consumer.fetch(request).message_set(topic, partition)._data)
+    return codec_of_attributes(header[5]).name.lower()
+
+
 @pytest.mark.parametrize(("kind", "codec"), [("sync", "gzip"), ("async", "snappy"), ("async", "lz4")])
 def test_clients_of_today_read_what_the_producer_sends(world: World, kind: str, codec: str) -> None:
     topic = f"sent-{kind}-{codec}"
     world.make_topic(topic, partitions=4, everywhere=True)
+    if kind == "sync":
+        world.make_topic("plain", partitions=1, everywhere=True)
     for side in world.sides.values():
         with Producer(
             {
                 "metadata.broker.list": f"127.0.0.1:{side.port}", "producer.type": kind,
                 "request.required.acks": "-1", "compression.codec": codec, "queue.buffering.max.ms": "100",
-                "serializer.class": "kafka.serializer.StringEncoder",
+                "serializer.class": "kafka.serializer.StringEncoder", "compressed.topics": topic,
             }
         ) as producer:  # fmt: skip
             for first in range(0, 600, 100):
                 producer.send(
                     *(KeyedMessage(topic, str(n), key=f"key-{n % 7}") for n in range(first, first + 100))
                 )
+            producer.send(KeyedMessage("plain", "1", key="k"))
+        with SimpleConsumer("127.0.0.1", side.port) as consumer:
+            assert {codec_of(consumer, topic, partition) for partition in range(4)} == {codec}
+            assert codec_of(consumer, "plain", 0) == "none"
         found = read_by_confluent(side.port, topic, 600, 4)
         assert sorted(int(value) for *_, value in found) == list(range(600))
         by_key = {key: [int(v) for _, k, v in found if k == key] for key in {key for _, key, _ in found}}
@@ -224,6 +241,21 @@ def test_clients_of_today_read_what_the_producer_sends(world: World, kind: str, 
     read = [next(reader) for _ in range(600)]
     reader.close()
     assert sorted(int(record.value) for record in read) == list(range(600))
+
+
+def test_keys_go_where_a_producer_in_java_puts_them(world: World) -> None:
+    keys = ["a", "customer-7", "polygenelubricants", "Grüße", "z" * 40]
+    kinds: list[tuple[str, list[Any]]] = [
+        ("text", keys), ("bytes", keys), ("int", [0, 17, -17, -(2**31)]), ("long", [2**31, -(2**40), 2**62 + 5])
+    ]  # fmt: skip
+    partitioner = DefaultPartitioner()
+    for kind, given in kinds:
+        for key in given:
+            told = world.clients.do("partition", kind, key, 13)
+            assert partitioner.partition(key.encode() if kind == "bytes" else key, 13) == int(told), (
+                kind,
+                key,
+            )
 
 
 def test_messages_that_cannot_be_delivered_are_named(world: World) -> None:
@@ -297,6 +329,20 @@ def test_kafkas_consumers_and_ours_are_one_group(world: World) -> None:
     assert world.tree.get_children(f"/consumers/{group}/ids") == []
     assert world.tree.get_children(owner) == []
     assert [world.node(f"/consumers/{group}/offsets/{topic}/{p}") for p in range(5)] == ["50"] * 5
+
+
+def test_by_hashes_too_they_decide_as_kafkas_do(world: World) -> None:
+    group, roundrobin = "hashed", "partition.assignment.strategy=roundrobin"
+    for number in range(3):
+        world.make_topic(f"hashed-{number}", partitions=4)
+    world.clients.start(
+        "h", group, "filter:hashed-.*", world.ours.zookeeper, roundrobin, "rebalance.backoff.ms=300"
+    )
+    with connected(world.ours, group, consumer_id="o", partition_assignment_strategy="roundrobin") as ours:
+        ours.create_message_streams_by_filter(Whitelist("hashed-.*"), 1)
+        owned = lambda: Counter(o for n in range(3) for o in world.owners(group, f"hashed-{n}", 4))  # noqa: E731
+        wait_for(lambda: owned() == {f"{group}_h": 6, f"{group}_o": 6}, "half to each", owned)
+    world.clients.do("stop", "h")
 
 
 def test_messages_flow_on_while_consumers_come_and_go(world: World) -> None:
@@ -424,7 +470,7 @@ def test_the_documents_examples_run(world: World, capfd: pytest.CaptureFixture[s
     page = (Path(__file__).parents[2] / "docs" / "client-older.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     world.make_topic("orders", partitions=3)
-    addresses = {"127.0.0.1:2181": world.ours.zookeeper, "9092": str(world.ours.port)}
+    addresses = {"127.0.0.1:2181": world.ours.zookeeper, "9092": str(world.ours.port), '"5000"': '"2000"'}
     for example in examples:
         for named, here in addresses.items():
             example = example.replace(named, here)

@@ -141,6 +141,11 @@ def test_a_filters_pattern_is_cleaned_as_kafka_does_it() -> None:
     assert Whitelist(" 'a.*, b' ").regex == "a.*|b"
     assert Whitelist("a,b").matches("b")
     assert not Whitelist("a").matches("ab")
+    topics = ["a", "b", "ab", "c"]
+    for wanted in (Whitelist("a|c"), Blacklist("a|c")):
+        assert [t for t in topics if re.fullmatch(wanted.as_pattern(), t)] == [
+            t for t in topics if wanted.allows(t)
+        ]
     with pytest.raises(ValueError, match="regular expression"):
         Blacklist("(")
 

@@ -28,6 +28,8 @@ import kafka.javaapi.consumer.SimpleConsumer;
 import kafka.javaapi.producer.Producer;
 import kafka.message.MessageAndMetadata;
 import kafka.message.MessageAndOffset;
+import kafka.producer.ByteArrayPartitioner;
+import kafka.producer.DefaultPartitioner;
 import kafka.producer.KeyedMessage;
 import kafka.producer.ProducerConfig;
 
@@ -128,6 +130,8 @@ public class Clients082 {
                 return "";
             case "produce":
                 return produce(words);
+            case "partition": // kind of key, key, how many partitions
+                return partition(words);
             case "before": // port, topic, partition, time, how many
                 return before(words);
             case "fetch": // port, topic, partition, offset
@@ -160,6 +164,20 @@ public class Clients082 {
         producer.send(messages);
         producer.close();
         return "";
+    }
+
+    String partition(String[] words) {
+        int count = Integer.parseInt(words[3]);
+        switch (words[1]) {
+            case "text":
+                return "" + new DefaultPartitioner(null).partition(words[2], count);
+            case "int":
+                return "" + new DefaultPartitioner(null).partition(Integer.valueOf(words[2]), count);
+            case "long":
+                return "" + new DefaultPartitioner(null).partition(Long.valueOf(words[2]), count);
+            default:
+                return "" + new ByteArrayPartitioner(null).partition(words[2].getBytes(), count);
+        }
     }
 
     static SimpleConsumer simple(String port) {

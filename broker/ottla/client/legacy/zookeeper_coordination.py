@@ -154,21 +154,25 @@ class ZooKeeperCoordination:
     def _rebalance(self) -> None:
         """Raises ConsumerRebalanceFailedError."""
         tries = self._config.rebalance_max_retries
+        why: Exception | None = None
         with self._lock:
             for _ in range(tries):
                 if self._closing.is_set():
                     return
+                why = None
                 try:
                     if self._try_to_rebalance():
                         return
                 except registry.PROBLEMS as problem:
                     # While one looks around in ZooKeeper, others change it.
                     log.info("%s: a rebalance failed: %s", self._consumer, problem)
+                    why = problem
                 self._stop_reading(commit=self._config.auto_commit_enable)
                 self._closing.wait(self._backoff_s)
         raise ConsumerRebalanceFailedError(
-            f"{self._consumer}: no rebalance in rebalance.max.retries={tries} tries"
-        )
+            f"{self._consumer}: no rebalance in rebalance.max.retries={tries} tries: "
+            f"{why or 'former owners have not released their partitions'}"
+        ) from why
 
     def _try_to_rebalance(self) -> bool:
         feed = self._reach_brokers()
