@@ -15,6 +15,7 @@ from typing import Any, Final
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import ClientError
@@ -26,6 +27,8 @@ from ottla.client.legacy.sharing import Share, ThreadId, share
 log = logging.getLogger(__name__)
 
 _SETTLE_S: Final = 0.1
+_RECONNECT_DELAY_S_MAX: Final = 1.0
+"""kazoo's own would grow to a minute, in which a consumer reads what it does not own any more."""
 PROBLEMS: Final = (KazooException, KazooTimeoutError, ClientError, ValueError)
 """What its methods raise when ZooKeeper is away, or holds what cannot be: try again later."""
 
@@ -44,7 +47,9 @@ class Registry:
         self.expired = False
         """The session has ended, and all that is ephemeral with it; set back by `register`."""
         self._client = KazooClient(
-            hosts=config.zookeeper_connect, timeout=config.zookeeper_session_timeout_ms / 1000
+            hosts=config.zookeeper_connect,
+            timeout=config.zookeeper_session_timeout_ms / 1000,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_DELAY_S_MAX),
         )
         self._client.add_listener(self._state_changed)
         try:

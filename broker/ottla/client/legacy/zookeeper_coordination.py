@@ -27,7 +27,6 @@ from ottla.client.legacy.streams import KafkaStream
 log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 1.0
-_CLOSING_S: Final = 30.0
 
 
 class ZooKeeperCoordination:
@@ -36,6 +35,7 @@ class ZooKeeperCoordination:
         assert config.rebalance_backoff_ms is not None
         self._config = config
         self._backoff_s = config.rebalance_backoff_ms / 1000
+        self._session_s = config.zookeeper_session_timeout_ms / 1000
         self._consumer = consumer
         self._lock = threading.RLock()
         """Held by rebalances and commits: what is committed is still owned."""
@@ -68,7 +68,7 @@ class ZooKeeperCoordination:
         self._closing.set()
         self._news.set()
         # Whoever waits for a ZooKeeper that has gone is let go when its client is closed.
-        patience = threading.Timer(_CLOSING_S, self._registry.close)
+        patience = threading.Timer(2 * self._session_s, self._registry.close)
         patience.start()
         with self._lock:
             try:
