@@ -123,6 +123,25 @@ def test_a_connector_and_a_client_of_today_are_one_group(broker: OneBroker) -> N
     asker.close()
 
 
+def test_what_a_slow_stream_holds_goes_with_its_partition(broker: OneBroker) -> None:
+    """Thousands lie in a stream, of which ten were taken; those of a partition that goes are another's."""
+    make_topic(broker, "held")
+    produce(broker, "held", 0, 6000)
+    with ConsumerConnector(
+        bootstrap_servers=broker.bootstrap, group_id="held", auto_offset_reset="smallest"
+    ) as connector:
+        (stream,) = connector.create_message_streams({"held": 1})["held"]
+        taken = [int(next(stream).message) for _ in range(10)]
+        modern = Modern(broker, "held", "held")
+        modern.start()
+        assert wait_until(lambda: len(modern.partitions) == PARTITIONS // 2, timeout_s=60)
+        seen, _ = reading([stream])
+        values = lambda: taken + [value for _, value in seen[0]] + modern.values  # noqa: E731
+        assert wait_until(lambda: len(set(values())) == 6000, timeout_s=60), len(values())
+        modern.leave()
+    assert len(values()) == 6000
+
+
 def test_a_slow_reader_holds_nobody_up_and_memory_is_bounded(broker: OneBroker) -> None:
     """One of two streams is not read: its partitions rest, the other's flow."""
     make_topic(broker, "slow-1")
