@@ -225,6 +225,15 @@ def test_commits_cover_what_was_reached_and_others_read_them(
             assert await done is None
             found = await consumer.committed([(topic, 1), (topic, 2)])
             assert found[TopicPartition(topic, 1)] == OffsetAndMetadata(4, "a note")
+            figures = consumer.metrics()
+            assert figures["records-consumed-total"] == 60
+            assert figures["bytes-consumed-total"] > 60 * 20
+            assert figures["records-lag-max"] == 0
+            assert (figures["join-total"], figures["rebalance-total"]) == (2, 1), "the id is given first"
+            assert figures["commit-total"] == 3
+            assert figures["commit-latency-max"] >= figures["commit-latency-avg"] > 0
+            assert figures["commit-sync-time-ns-total"] > 0
+            assert figures["assigned-partitions"] == PARTITIONS
         other = ConfluentConsumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
         places = other.committed([ConfluentTopicPartition(topic, n) for n in (1, 2)], timeout=30)
         assert [(p.offset, p.metadata or "") for p in places] == [(4, "a note"), (7, "")]

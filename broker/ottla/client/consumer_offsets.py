@@ -38,7 +38,11 @@ class ConsumerOffsets(ConsumerParts):
         partitions to others, RebalanceInProgressError when it is about to: poll, and commit again.
         """
         wanted = self._to_commit(offsets)
-        await self._committing(wanted, self.config.default_api_timeout_ms / 1000)
+        began = self._now()
+        try:
+            await self._committing(wanted, self.config.default_api_timeout_ms / 1000)
+        finally:
+            self._poll_stats.waited_s["commit-sync"] += self._now() - began
 
     def commit_nowait(self, offsets: Offsets | None = None, on_done: Committed | None = None) -> None:
         """Begin to, without waiting; `on_done` is called with the offsets, and the error or None. A failure
@@ -126,10 +130,14 @@ class ConsumerOffsets(ConsumerParts):
         self._check()
         self._check_group()
         wanted = [TopicPartition(*each) for each in partitions]
-        deadline = self._now() + self.config.default_api_timeout_ms / 1000
-        found: dict[TopicPartition, OffsetAndMetadata | None] = await self._called(
-            lambda done: self._offsets.fetch(wanted, deadline, done)
-        )
+        began = self._now()
+        deadline = began + self.config.default_api_timeout_ms / 1000
+        try:
+            found: dict[TopicPartition, OffsetAndMetadata | None] = await self._called(
+                lambda done: self._offsets.fetch(wanted, deadline, done)
+            )
+        finally:
+            self._poll_stats.waited_s["committed"] += self._now() - began
         return found
 
     def group_metadata(self) -> GroupMetadata:

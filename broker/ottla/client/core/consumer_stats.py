@@ -79,6 +79,8 @@ class PollStats:
         self._began = -math.inf
         self._ended = -math.inf
         self._rebalance_began = math.inf
+        self.waited_s = {"commit-sync": 0.0, "committed": 0.0}
+        """What callers spend in these calls."""
 
     def poll_begins(self, now: float) -> None:
         if self._began > -math.inf:
@@ -103,6 +105,7 @@ class PollStats:
             **timed("time-between-poll", self._between_ms, now),
             "last-poll-seconds-ago": now - self._began if self._began > -math.inf else -1.0,
             "poll-idle-ratio-avg": self._idle.average(now),
+            **{f"{name}-time-ns-total": waited_s * 1e9 for name, waited_s in self.waited_s.items()},
         }
 
     def group_figures(self, now: float) -> Figures:
