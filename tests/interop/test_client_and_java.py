@@ -21,6 +21,7 @@ from group_talk import kafka_and_ottla
 from judges import needs_kafka_jars
 from kafka_tools import run_program
 
+from ottla.client import AdminClient as OurAdminClient
 from ottla.client import Consumer, Producer
 from ottla.client.core.types import Header
 
@@ -274,10 +275,14 @@ def test_what_is_measured_has_the_names_that_java_gives_it(ports: dict[str, int]
             await consumer.getone()
             await consumer.commit()
             measured += consumer.measurements()
+        async with OurAdminClient(bootstrap_servers=bootstrap) as our_admin:
+            await our_admin.describe_cluster()
+            measured += our_admin.measurements()
         return {(m.group, m.name, ",".join(sorted(m.tags))) for m in measured}
 
     lines = run_program("MetricNames", bootstrap, topic).splitlines()
     theirs = {(group, name, tags) for group, name, tags in (line.split(" ") for line in lines)}
     own = asyncio.run(ours())
     assert {name for _, name, _ in own - theirs} == {"fetch-byte-rate", "fetch-byte-total"}
+    assert {group.partition("-")[0] for group, _, _ in own} == {"producer", "consumer", "admin"}
     assert len(own) > 100

@@ -14,26 +14,15 @@ from ottla.client.core.consumer_stats import FetchStats, PollStats
 from ottla.client.core.request_stats import RequestStats
 from ottla.client.core.stats import Figures, happened, timed
 from ottla.client.core.types import TopicPartition
-from ottla.client.metrics import Metric, of_group
+from ottla.client.metrics import Metric, of_group, of_requests
 from ottla.client.network import Network
 from ottla.client.producer_parts import Engine
 from ottla.protocol import messages as m
 
 
-def of_network(kind: str, network: Network, now: float) -> Iterator[Metric]:
-    """What every client has; `kind` is producer, consumer or admin."""
-    figures = {
-        "connection-count": network.connections,
-        **network.stats.figures(now),
-    }
-    yield from of_group(f"{kind}-metrics", figures)
-    for node, of_node in network.stats.by_node(now).items():
-        yield from of_group(f"{kind}-node-metrics", of_node, node_id=node)
-
-
 def of_producer(engine: Engine, now: float) -> Iterator[Metric]:
     accumulator, sender, network = engine.accumulator, engine.sender, engine.network
-    yield from of_network("producer", network, now)
+    yield from of_requests("producer", network.connections, network.stats, now)
     refreshed_at = engine.cluster.refreshed_at
     produce = m.ProduceRequest.api_key
     figures = {
@@ -61,7 +50,7 @@ def of_consumer(
     *,
     in_group: bool,
 ) -> Iterator[Metric]:
-    yield from of_network("consumer", network, now)
+    yield from of_requests("consumer", network.connections, network.stats, now)
     yield from of_group("consumer-metrics", polls.figures(now))
     stats = network.stats
     fetch = m.FetchRequest.api_key

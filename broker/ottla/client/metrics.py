@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from ottla.client.core.request_stats import RequestStats
 from ottla.client.core.stats import Figures
 
 log = logging.getLogger("ottla.client")
@@ -55,6 +56,13 @@ def of_group(group: str, figures: Figures, **tags: str) -> Iterator[Metric]:
     """`tags` with underscores for hyphens."""
     named = {name.replace("_", "-"): text for name, text in tags.items()}
     return (Metric(group, name, named, value) for name, value in figures.items())
+
+
+def of_requests(kind: str, connections: int, stats: RequestStats, now: float) -> Iterator[Metric]:
+    """What every client has; `kind` is producer, consumer or admin-client."""
+    yield from of_group(f"{kind}-metrics", {"connection-count": connections, **stats.figures(now)})
+    for node, figures in stats.by_node(now).items():
+        yield from of_group(f"{kind}-node-metrics", figures, node_id=node)
 
 
 def of_client(metrics: Iterable[Metric]) -> Figures:

@@ -8,12 +8,18 @@ loops.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ottla.client import errors
 from ottla.client.admin_types import ClusterDescription, Node
 from ottla.client.connection import BrokerConnection, ConnectionLost, UnsupportedApi
+from ottla.client.core.request_stats import RequestStats
+from ottla.client.core.stats import Window
+from ottla.client.dialing import Buffers, dial
+from ottla.client.peers import BOOTSTRAP_ID
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
 from ottla.security.clients import ClientSecurity
@@ -34,9 +40,13 @@ class Brokers:
         timeout_s: float = 30,
         retry_pause_s: float = 0.2,
         security: ClientSecurity | None = None,
+        buffers: Buffers,
+        window: Window,
     ) -> None:
-        """`timeout_s`: of one request."""
+        """`timeout_s`: of one request; `window`: over which figures are taken."""
         self._security = security
+        self._dial = partial(dial, buffers=buffers)
+        self.stats = RequestStats(window)
         self.timeout_s = timeout_s
         self._bootstrap = list(bootstrap)
         self._client_id = client_id
@@ -67,10 +77,36 @@ class Brokers:
             known = self._connections.get(address)
             if known is None or known.closed:
                 known = await BrokerConnection.open(
-                    host, port, client_id=self._client_id, security=self._security
+                    host, port, client_id=self._client_id, security=self._security, dial=self._dial
                 )
                 self._connections[address] = known
+                self.stats.opened.record(1, time.monotonic())
             return known
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return sum(not connection.closed for connection in list(self._connections.values()))
+
+    async def _asked(self, host: str, port: int, request: Message, timeout_s: float) -> Any:
+        connection = await self._connection(host, port)
+        now = time.monotonic
+        node_id, began = self._id_of(host, port), now()
+        self.stats.sent(node_id, began)
+        try:
+            response = await connection.request(request, timeout_s=timeout_s)
+        except OSError:
+            if connection.closed:
+                self.stats.closed.record(1, now())
+            raise
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        self.stats.answered(node_id, request.api_key, now() - began, throttle_ms, now())
+        return response
+
+    def _id_of(self, host: str, port: int) -> int:
+        """Of a broker, or of a bootstrap server while nobody has heard of the brokers."""
+        ids = (node.id for node in self._heard_of if (node.host, node.port) == (host, port))
+        return next(ids, BOOTSTRAP_ID)
 
     async def pause(self) -> None:
         """What lies between two attempts."""
@@ -79,9 +115,8 @@ class Brokers:
     async def to(self, node: Node, request: Message) -> Any:
         """Ask one broker. Raises OSError (ConnectionLost and TimeoutError are some), UnsupportedApi, and
         KafkaError when it does not let us in."""
-        connection = await self._connection(node.host, node.port)
         # What a broker was given as time for the work itself must not end here first.
-        return await connection.request(request, timeout_s=self.timeout_s + 5)
+        return await self._asked(node.host, node.port, request, self.timeout_s + 5)
 
     async def version_of(self, node: Node, api_key: int) -> int:
         """The version in which a broker would be asked. Raises as `to`."""
@@ -95,8 +130,7 @@ class Brokers:
         others = [(node.host, node.port) for node in self._heard_of]
         for host, port in dict.fromkeys([*self._bootstrap, *others]):
             try:
-                connection = await self._connection(host, port)
-                return await connection.request(request, timeout_s=self.timeout_s)
+                return await self._asked(host, port, request, self.timeout_s)
             except UnsupportedApi as problem:
                 unsupported = problem
             except (OSError, ConnectionLost) as problem:

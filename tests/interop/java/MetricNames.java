@@ -3,13 +3,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.TreeSet;
+import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.Metric;
 import org.apache.kafka.common.MetricName;
 
-/** Writes a record and reads it in a group, and prints "GROUP NAME TAG,TAG" of what the clients have measured. */
+/** Writes a record, reads it in a group, asks for the brokers, and prints "GROUP NAME TAG,TAG" of what the clients have measured. */
 public class MetricNames {
     public static void main(String[] args) throws Exception {
         Properties settings = new Properties();
@@ -32,6 +33,10 @@ public class MetricNames {
             }
             consumer.commitSync();
             add(found, consumer.metrics());
+        }
+        try (Admin admin = Admin.create(settings)) {
+            admin.describeCluster().nodes().get();
+            add(found, admin.metrics());
         }
         found.forEach(System.out::println);
     }

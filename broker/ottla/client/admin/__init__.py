@@ -14,6 +14,7 @@ time; what has moved is followed there until default.api.timeout.ms. Not for the
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -76,6 +77,9 @@ from ottla.client.admin_types import (
     UpgradeType,
 )
 from ottla.client.core.config import AdminConfig
+from ottla.client.core.stats import Figures
+from ottla.client.dialing import Buffers
+from ottla.client.metrics import Metric, Reporting, of_client, of_requests
 from ottla.client.results import Results
 from ottla.client.routing import Brokers, ClusterUnreachable
 from ottla.security.acls import (
@@ -128,6 +132,11 @@ class AdminClient(
             timeout_s=min(config.request_timeout_ms, config.default_api_timeout_ms) / 1000,
             retry_pause_s=config.retry_backoff_ms / 1000,
             security=security or config.security(),
+            buffers=Buffers(config.send_buffer_bytes, config.receive_buffer_bytes),
+            window=config.window,
+        )
+        self._reporting = Reporting(
+            config.client_id, config.metric_reporters, config.window.window_s, self.measurements
         )
         self._patience = Patience(
             config.default_api_timeout_ms / 1000,
@@ -139,10 +148,22 @@ class AdminClient(
 
     async def close(self) -> None:
         """Close the connections."""
+        self._reporting.stop()
         await self._brokers.close()
+
+    def metrics(self) -> Figures:
+        """Figures of the whole client by Kafka's names: totals, and rates over metrics.num.samples ×
+        metrics.sample.window.ms."""
+        return of_client(self.measurements())
+
+    def measurements(self) -> list[Metric]:
+        """All figures, also those of each broker."""
+        brokers = self._brokers
+        return list(of_requests("admin-client", brokers.connections, brokers.stats, time.monotonic()))
 
     async def __aenter__(self) -> Self:
         """Brokers are looked for with the first call."""
+        self._reporting.start()
         return self
 
     async def __aexit__(
