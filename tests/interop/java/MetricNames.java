@@ -10,7 +10,10 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.Metric;
 import org.apache.kafka.common.MetricName;
 
-/** Writes a record, reads it in a group, asks for the brokers, and prints "GROUP NAME TAG,TAG" of what the clients have measured. */
+/**
+ * Writes a record, reads it in a group, and asks for the brokers; prints "GROUP NAME TAG,TAG" of all that the
+ * three clients have measured.
+ */
 public class MetricNames {
     public static void main(String[] args) throws Exception {
         Properties settings = new Properties();
