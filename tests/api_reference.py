@@ -46,6 +46,9 @@ CLASSES = (
     "ottla.client.avro.AvroSerializer",
     "ottla.client.avro.AvroDeserializer",
     "ottla.client.registry.RegistryClient",
+    "ottla.client.metrics.Metric",
+    "ottla.client.metrics.MetricsReporter",
+    "ottla.client.metrics.PrometheusCollector",
     "ottla.testing.DevBroker",
 )
 

@@ -24,6 +24,8 @@ log = logging.getLogger("ottla.client")
 
 
 class Metric(NamedTuple):
+    """A figure, as it is now."""
+
     group: str
     """As producer-metrics, or consumer-fetch-manager-metrics."""
     name: str
@@ -34,6 +36,8 @@ class Metric(NamedTuple):
 
 
 class MetricsReporter(Protocol):
+    """What `metric.reporters` takes; called in the client's event loop."""
+
     def report(self, client_id: str, metrics: list[Metric]) -> None:
         """All figures, as they are now."""
         ...
@@ -132,6 +136,7 @@ class PrometheusCollector:
         return []
 
     def collect(self) -> Iterator[Any]:
+        """Metric families; needs prometheus_client, which nothing else here does."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families: dict[tuple[str, tuple[str, ...]], Any] = {}
