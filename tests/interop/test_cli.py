@@ -180,7 +180,13 @@ def test_json_lines_carry_keys_headers_partitions_and_times(
     cluster: LocalCluster, topic: str, told: Callable[..., Any], ottla: Command
 ) -> None:
     entry = {"value": {"a": [1]}, "key": "k", "headers": {"h": "x"}, "partition": 2, "timestamp": 1234}
-    told("produce", topic, "--format", "json", stdin=json.dumps(entry) + "\n" + '{"value": null}')
+    told(
+        "produce",
+        topic,
+        "--format",
+        "json",
+        stdin=json.dumps(entry) + "\n" + '{"value": null, "partition": 0}',
+    )
     keyed, empty = sorted(read_all(cluster, topic), key=lambda message: message.key() or b"", reverse=True)
     assert (keyed.key(), keyed.value(), keyed.partition()) == (b"k", b'{"a": [1]}', 2)
     assert (keyed.headers(), keyed.timestamp()[1]) == ([("h", b"x")], 1234)

@@ -10,7 +10,8 @@ import click
 from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, talks_to_a_cluster
 from ottla.client.admin import AdminClient
-from ottla.client.admin_types import GroupDescription, TopicPartition
+from ottla.client.admin_member_types import GroupDescription
+from ottla.client.admin_types import TopicPartition
 
 _LIVE = ("PreparingRebalance", "CompletingRebalance", "Stable")
 

@@ -7,14 +7,8 @@ from collections.abc import Iterable
 from ottla.client import errors
 from ottla.client.admin.base import GROUP, Family, operations, outcome, refuse
 from ottla.client.admin.fan_out import COORDINATOR
-from ottla.client.admin_types import (
-    GroupDescription,
-    GroupListing,
-    GroupMember,
-    MemberToRemove,
-    Node,
-    TopicPartition,
-)
+from ottla.client.admin_member_types import GroupDescription, GroupListing, GroupMember, MemberToRemove
+from ottla.client.admin_types import Node, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.results import Results
 from ottla.protocol import codec

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.client.admin.base import Family, outcome, refuse
-from ottla.client.admin_types import ANY, QuotaEntity
+from ottla.client.admin_member_types import ANY, QuotaEntity
 from ottla.client.results import Results
 from ottla.protocol import messages as m
 

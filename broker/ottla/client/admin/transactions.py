@@ -7,14 +7,13 @@ from typing import Any, Final
 
 from ottla.client.admin.base import TRANSACTION, Family, by_topic, outcome, refuse
 from ottla.client.admin.fan_out import COORDINATOR, LEADER
-from ottla.client.admin_types import (
-    Node,
+from ottla.client.admin_member_types import (
     ProducerIdAndEpoch,
     ProducerState,
-    TopicPartition,
     TransactionDescription,
     TransactionListing,
 )
+from ottla.client.admin_types import Node, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.results import Results
 from ottla.protocol import messages as m
