@@ -20,7 +20,8 @@ from ottla.protocol.messages import (
     MetadataResponse,
 )
 
-Answer = Callable[[frames.RequestHeader], bytes]
+Answer = Callable[[frames.RequestHeader], bytes | None]
+"""None: silence; nothing: the end of the connection."""
 Key = ApiVersionsResponse.ApiVersion
 VERSIONS = ApiVersionsResponse(
     api_keys=[Key(api_key=18, max_version=3), Key(api_key=3, min_version=0, max_version=99)]
@@ -40,6 +41,8 @@ async def with_server(
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 header = frames.parse_request_header(memoryview(await reader.readexactly(size)))
                 reply = answer_versions(header) if header.api_key == 18 else answer(header)
+                if reply is None:
+                    continue
                 if not reply:
                     break
                 for start in range(0, len(reply), chunk):
@@ -154,8 +157,7 @@ def test_an_answer_that_never_comes_is_a_timeout() -> None:
         with pytest.raises(TimeoutError):
             await connection.request(MetadataRequest(), timeout_s=0.01)
 
-    # An answer to somebody else's request is no answer to ours.
-    asyncio.run(with_server(lambda header: struct.pack(">ii", 4, 12345), use))
+    asyncio.run(with_server(lambda header: None, use))
 
 
 def test_versions_are_negotiated_and_an_api_not_served_is_named() -> None:
@@ -187,6 +189,15 @@ def test_each_request_has_its_own_time() -> None:
         with pytest.raises(TimeoutError):
             await slow
         assert asyncio.get_running_loop().time() - begun >= 1
+
+    asyncio.run(with_server(lambda header: None, use))
+
+
+def test_an_answer_to_somebody_elses_request_ends_the_connection() -> None:
+    async def use(connection: BrokerConnection) -> None:
+        with pytest.raises(ConnectionLost, match="answered request 12345, where request 1 was next"):
+            await connection.request(MetadataRequest())
+        assert connection.closed
 
     asyncio.run(with_server(lambda header: struct.pack(">ii", 4, 12345), use))
 
