@@ -26,6 +26,7 @@ from judges import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client import Consumer, ConsumerRecord, Producer, TopicPartition
+from ottla.client.errors import RebalanceInProgressError
 from ottla.local.ports import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 
@@ -177,7 +178,10 @@ class Readers:
                     self._take(tp, records, reached)
                 place = {tp: reached[tp] for tp in consumer.assignment() if tp in reached}
                 if place:
-                    await consumer.commit(place)
+                    try:
+                        await consumer.commit(place)
+                    except RebalanceInProgressError:
+                        continue  # the other one joins: poll, and commit again
                     self.commits += 1
                     for tp, offset in place.items():
                         self.committed[tp] = max(self.committed[tp], offset)
