@@ -122,12 +122,12 @@ class Network:
             version = connection.version_of(message.api_key)
             if outgoing.version_max is not None:
                 version = min(version, outgoing.version_max)
+            self.stats.sent(peer.node.id, peer.used_at)
             if not outgoing.answers:
                 connection.send_unanswered(message, version)
                 self._loop.call_soon(answered, None)
                 return
             peer.in_flight += 1
-            self.stats.sent(peer.node.id, peer.used_at)
             connection.send(
                 message,
                 version,
