@@ -26,7 +26,7 @@ from judges import needs_kafka_jars
 
 from bench.apache_kafka import KafkaBroker
 from ottla.client import Consumer, ConsumerRecord, Producer, TopicPartition
-from ottla.client.errors import RebalanceInProgressError
+from ottla.client.errors import CommitFailedError, RebalanceInProgressError
 from ottla.local.ports import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 
@@ -171,8 +171,13 @@ class Readers:
             heartbeat_interval_ms=500,
             request_timeout_ms=5_000,
         ) as consumer:
-            consumer.subscribe([PLAIN, PAID])
             reached: dict[TopicPartition, int] = {}
+
+            def begin(partitions: list[TopicPartition]) -> None:
+                for tp in partitions:  # which the other may have had meanwhile
+                    reached.pop(tp, None)
+
+            consumer.subscribe([PLAIN, PAID], on_assigned=begin)
             while not self.stopping:
                 for tp, records in (await consumer.poll(0.2)).items():
                     self._take(tp, records, reached)
@@ -180,8 +185,8 @@ class Readers:
                 if place:
                     try:
                         await consumer.commit(place)
-                    except RebalanceInProgressError:
-                        continue  # the other one joins: poll, and commit again
+                    except (RebalanceInProgressError, CommitFailedError):
+                        continue  # what was not committed may come again, to this one or to the other
                     self.commits += 1
                     for tp, offset in place.items():
                         self.committed[tp] = max(self.committed[tp], offset)
