@@ -44,13 +44,14 @@ from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.manifest import committed_files
 from ottla_pipeline.running import Context, follow
 from ottla_pipeline.sinks.transactional import TransactionalTopics
+from ottla_pipeline.windowing import late
 from ottla_pipeline.windowing.config import WindowsConfig
 from tests.interop.registries import Registry
 from tests.windows_model import Late, Moment, Results, Sessions, Total, Windows, total, windows_of
 
 pytestmark = pytest.mark.timeout(600)
 NUMBERS = count()
-SPARK = (windows.SESSION, {"spark.sql.shuffle.partitions": "2"})
+SPARK = (windows.SESSION, {"spark.sql.shuffle.partitions": "1"})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BASE = 1_356_998_400_000  # 2013-01-01
 FIELDS = "id STRING, time TIMESTAMP, key STRING, n INT"
@@ -257,7 +258,10 @@ def shuffled(chance: random.Random, size: int, *, since: int, span: int, prefix:
 RUNS = [(0, 60_000), (30_000, 90_000), (0, 150_000)]
 
 
-def test_windows_hold_what_was_there_and_what_was_late_is_told(lines: Lines) -> None:
+def test_windows_hold_what_was_there_and_what_was_late_is_told(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late, "COLLECTED_MAX", 10)  # so that some batches have many to tell of, some few
     chance = random.Random(8)
     tumbling = lines()
     tried: list[tuple[Line, dict[str, Any], Windows | Sessions]] = [
@@ -296,7 +300,7 @@ def test_with_data_in_every_batch_all_is_counted_or_told(lines: Lines) -> None:
         end = [Moment(f"{side}-end{number}", BASE + 3_600_000, "z", 0) for number in range(2)]
         sent[side] = [*moments, *end]
         first.send(sent[side], side)
-    few = {"maxOffsetsPerTrigger": 40}
+    few = {"maxOffsetsPerTrigger": 60}
     slides = {"sliding": {"size": "10 seconds", "slide": "4 seconds"}}
     queries = [
         *tumbling.start(tumbling.windowed({"tumbling": "5 seconds"}, **few)),

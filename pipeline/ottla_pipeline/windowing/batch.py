@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.client.registry import NotRegistered, RegistryClient
@@ -27,11 +26,10 @@ from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
 from ottla_pipeline.windowing import late, results
 from ottla_pipeline.windowing.config import WindowsConfig
 from ottla_pipeline.windowing.lake import Lake
+from ottla_pipeline.windowing.late import Strays
 from ottla_pipeline.windowing.ledger import Ledger, Made
-from ottla_pipeline.windowing.source import REASON
 
 Say = Callable[[str], None]
-COLLECTED_MAX = 1_000
 
 
 class SchemasChanged(Exception):
@@ -58,15 +56,6 @@ class Seen:
 
     invalid: int
     earliest_us: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Strays:
-    """What one input's records a batch did not count; `records` is persisted."""
-
-    records: DataFrame
-    late: int
-    invalid: int
 
 
 class Batches:
@@ -124,7 +113,7 @@ class Batches:
             raise
         finally:
             for stray in strays.values():
-                stray.records.unpersist()
+                stray.forget()
             found.unpersist()
 
     def _open(self) -> None:
@@ -162,13 +151,8 @@ class Batches:
             records = late.read_again(self._spark, self._config.kafka.spark_options(), ranges)
             if seen.invalid:
                 self._check_schemas(name, plan, records)
-            found = late.strays(records, plan, source, self._config.window, made.late_by_us).persist()
-            row = found.agg(
-                sf.count_if(sf.col(REASON).isNull()).alias("late"),
-                sf.count_if(sf.col(REASON).isNotNull()).alias("invalid"),
-            ).first()
-            assert row is not None
-            strays[name] = Strays(found, row["late"], row["invalid"])
+            found = late.strays(records, plan, source, self._config.window, made.late_by_us)
+            strays[name] = late.gathered(found)
 
     def _check_schemas(self, name: str, plan: Plan, records: DataFrame) -> None:
         """SchemasChanged if records were written with schemas that the registry has and the plan lacks."""
@@ -189,17 +173,15 @@ class Batches:
             out = results.messages(found, self._config.keys, self._avro(found))
             topic = self._config.results.topic.topic
             streams.append(lambda: results.outgoing(rows_of(out, count), topic))
-        dead = self._config.dead_letters
-        for stray in strays.values():
-            wanted, number = sf.lit(False), 0
-            if self._config.late == "deadLetter":
-                wanted, number = wanted | sf.col(REASON).isNull(), number + stray.late
-            if self._config.invalid == "deadLetter":
-                wanted, number = wanted | sf.col(REASON).isNotNull(), number + stray.invalid
-            if dead is not None and number:
-                letters = stray.records.where(wanted)
-                streams.append(partial(_dead_letters, letters, number, dead, made.late_by_us))
+        if (dead := self._config.dead_letters) is not None:
+            late_by_us = made.late_by_us
+            streams += [partial(self._dead_letters, stray, dead, late_by_us) for stray in strays.values()]
         self._topics.write(batch_id, lambda: itertools.chain.from_iterable(stream() for stream in streams))
+
+    def _dead_letters(self, stray: Strays, topic: str, late_by_us: int) -> Iterator[Outgoing]:
+        wanted = {"late": self._config.late, "invalid": self._config.invalid}
+        for row in stray.told(**{kind: policy == "deadLetter" for kind, policy in wanted.items()}):
+            yield results.dead_letter(row, topic, late_by_us)
 
     def _avro(self, found: DataFrame) -> results.Registered | None:
         """The schema of what goes out in Avro; asked for once."""
@@ -233,12 +215,7 @@ class Batches:
 def rows_of(found: DataFrame, count: int) -> Iterator[Row]:
     """The rows, of which there are so many: few of them in one job, more by a job for each partition, since
     the driver then holds no more than one of these at a time."""
-    return iter(found.collect()) if count <= COLLECTED_MAX else found.toLocalIterator()
-
-
-def _dead_letters(records: DataFrame, count: int, topic: str, late_by_us: int) -> Iterator[Outgoing]:
-    for row in rows_of(records, count):
-        yield results.dead_letter(row, topic, late_by_us)
+    return iter(found.collect()) if count <= late.COLLECTED_MAX else found.toLocalIterator()
 
 
 def registered(schemas: Schemas, number: int) -> bool:

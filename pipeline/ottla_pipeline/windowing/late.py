@@ -15,9 +15,10 @@ is not counted in. So for every window: what it was told to hold, and what was l
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from ottla_pipeline.decoding import Plan
@@ -26,6 +27,8 @@ from ottla_pipeline.windowing.config import InputConfig, WindowConfig
 from ottla_pipeline.windowing.ledger import Range
 
 MISSED = "_missed"
+COLLECTED_MAX = 1_000
+"""So many rows the driver takes in one piece; more, a partition at a time."""
 
 
 def earliest_end_us(time_us: int, window: WindowConfig | None) -> int:
@@ -63,6 +66,42 @@ def missed(time_us: Column, late_by_us: int, window: WindowConfig | None) -> Col
 
 
 _WINDOWS = "array<struct<start: bigint, end: bigint>>"
+
+
+@dataclass(frozen=True, slots=True)
+class Strays:
+    """What one input's records a batch did not count: few of them as `rows`, many as `records`, persisted."""
+
+    late: int
+    invalid: int
+    rows: Sequence[Row] = ()
+    records: DataFrame | None = None
+
+    def told(self, *, late: bool, invalid: bool) -> Iterator[Row]:
+        """Those of the two kinds that are to be told of."""
+        if self.records is None:
+            return (row for row in self.rows if (late if row[src.REASON] is None else invalid))
+        reason = sf.col(src.REASON)
+        wanted = (reason.isNull() & sf.lit(late)) | (reason.isNotNull() & sf.lit(invalid))
+        return self.records.where(wanted).toLocalIterator()
+
+    def forget(self) -> None:
+        if self.records is not None:
+            self.records.unpersist()
+
+
+def gathered(found: DataFrame) -> Strays:
+    """The result of `strays`, counted. Mostly it is a handful: then one job is all that it takes."""
+    rows = found.take(COLLECTED_MAX + 1)
+    if len(rows) <= COLLECTED_MAX:
+        late = sum(row[src.REASON] is None for row in rows)
+        return Strays(late, len(rows) - late, rows)
+    records, reason = found.persist(), sf.col(src.REASON)
+    row = records.agg(
+        sf.count_if(reason.isNull()).alias("late"), sf.count_if(reason.isNotNull()).alias("invalid")
+    ).first()
+    assert row is not None
+    return Strays(row["late"], row["invalid"], records=records)
 
 
 def read_again(spark: SparkSession, options: dict[str, str], ranges: Sequence[Range]) -> DataFrame:
