@@ -85,6 +85,7 @@ def _topics(config: WindowsConfig) -> TransactionalTopics | None:
         transactional_id=f"ottla-windows-{config.name}",
         group=f"{config.consumer_group}-results",
         marker=marker,
+        topics=[config.dead_letters] if config.dead_letters is not None else [],
     )
 
 

@@ -13,6 +13,7 @@ writes that one batch a second time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,7 @@ from ottla_pipeline.coordinator import hint
 from ottla_pipeline.errors import CannotBegin
 
 REQUEST_S: Final = 30.0
+TOPIC_S: Final = 10.0
 COMMIT_S: Final = 120.0
 TRANSACTION_TIMEOUT_MS: Final = 120_000
 ATTEMPTS: Final = 3
@@ -42,15 +44,23 @@ class Outgoing:
 
 
 class TransactionalTopics:
-    """Use: `open`, then `write` for each batch in turn. `owner` names whose batches are numbered."""
+    """Use: `open`, then `write` for each batch in turn. `owner` names whose batches are numbered; `topics`
+    are written to, and `marker` is the one that the number is kept with."""
 
     def __init__(
-        self, settings: Mapping[str, str], *, transactional_id: str, group: str, marker: str
+        self,
+        settings: Mapping[str, str],
+        *,
+        transactional_id: str,
+        group: str,
+        marker: str,
+        topics: Sequence[str] = (),
     ) -> None:
         self._settings = dict(settings)
         self._transactional_id = transactional_id
         self._group = group
         self._marker = marker
+        self._topics = (marker, *topics)
         self._producer: Producer | None = None
         self._metadata: Any = None
         self._owner = ""
@@ -58,8 +68,8 @@ class TransactionalTopics:
 
     def open(self, owner: str) -> int:
         """The number of the first batch that is not there yet (0 before the first). Ends what an earlier run
-        left open. CannotBegin when the batches there are another's, or the brokers too few for transactions;
-        KafkaException when they do not answer."""
+        left open. CannotBegin when the batches there are another's, a topic is not there, or brokers are too
+        few for transactions; KafkaException when they do not answer."""
         self._owner = owner
         self._producer = Producer(
             {
@@ -76,6 +86,8 @@ class TransactionalTopics:
             if why := hint(self._settings, error.args[0]):
                 raise CannotBegin(f"topic {self._marker} cannot be written to{why}") from error
             raise
+        for topic in self._topics:
+            self._find(topic)
         consumer = Consumer({**self._settings, "group.id": self._group, "isolation.level": "read_committed"})
         try:
             (found,) = consumer.committed([TopicPartition(self._marker, 0)], REQUEST_S)
@@ -95,6 +107,19 @@ class TransactionalTopics:
         else:
             self._next = int(found.offset)
         return self._next
+
+    def _find(self, topic: str) -> None:
+        """To ask for a topic has the brokers make it, if they may. CannotBegin if it is not there in the end:
+        a transaction would find out after minutes."""
+        assert self._producer is not None
+        until = time.monotonic() + TOPIC_S
+        while self._producer.list_topics(topic, REQUEST_S).topics[topic].error is not None:
+            if time.monotonic() > until:
+                raise CannotBegin(
+                    f"there is no topic {topic}, and the brokers do not make it by themselves "
+                    "(auto.create.topics.enable=false): create it"
+                )
+            time.sleep(0.2)
 
     def write(self, batch_id: int, records: Callable[[], Iterable[Outgoing]]) -> int:
         """Writes the batch's records, unless it is there already; how many were written. `records` is called
