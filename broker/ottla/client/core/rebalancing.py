@@ -20,7 +20,8 @@ from ottla.client.core.assignment import Assignments, PartitionRacks, Subscripti
 from ottla.client.core.assignors import BY_NAME
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
-from ottla.client.core.membership import GroupMember, Joined
+from ottla.client.core.member_state import Joined
+from ottla.client.core.membership import GroupMember
 from ottla.client.core.types import TopicPartition
 
 log = logging.getLogger(__name__)
