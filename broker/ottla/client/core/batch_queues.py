@@ -1,0 +1,113 @@
+"""The batches that have no outcome yet: taken by the sender, put back, divided, finished.
+
+The base of `Accumulator`, which fills them. Invariants: a batch is in its partition's queue, or on the wire,
+or has its one outcome; a queue's batches are in the order in which they have to be written.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ottla.client.core.batches import BATCH_OVERHEAD, Batch
+from ottla.client.core.config import ProducerConfig
+from ottla.client.core.queues import Outcome, PartitionQueue, Settle
+from ottla.client.errors import DeliveryTimeoutError
+
+
+class BatchQueues:
+    """Times are seconds."""
+
+    def __init__(self, config: ProducerConfig, settle: Settle) -> None:
+        self._settle = settle
+        self._linger_s = config.linger_ms / 1000
+        self._delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self.used_bytes = 0
+        self.short_of_room = False
+        """Somebody waits for memory: batches go out without lingering."""
+        self.flushing = 0
+        """How many want everything sent without lingering."""
+        self.incomplete: dict[Batch, None] = {}
+        """Batches without an outcome, oldest first."""
+        self.active: dict[PartitionQueue, None] = {}
+        """Queues that hold batches; who was served goes to the end."""
+
+    def ready_at(self, queue: PartitionQueue) -> float:
+        """When its first batch may be sent."""
+        first = queue.batches[0]
+        if first.attempts:
+            return first.backoff_until
+        if first is not queue.open or self.flushing or self.short_of_room:
+            return -math.inf
+        return first.created_at + self._linger_s
+
+    def take(self, queue: PartitionQueue) -> Batch:
+        """Its first batch, which takes no records any more."""
+        batch = queue.batches.popleft()
+        if queue.open is batch:
+            queue.open = None
+        del self.active[queue]
+        if queue.batches:
+            self.active[queue] = None
+        return batch
+
+    def put_back(self, queue: PartitionQueue, *batches: Batch) -> None:
+        """To be sent again, before what was not sent yet, in the order of their numbers."""
+        for batch in batches:
+            numbered = queue.sequence.in_flight
+            at = 0
+            if batch in numbered:
+                earlier = set(numbered[: numbered.index(batch)])
+                while at < len(queue.batches) and queue.batches[at] in earlier:
+                    at += 1
+            else:
+                while at < len(queue.batches) and queue.batches[at].number < batch.number:
+                    at += 1
+            queue.batches.insert(at, batch)
+        self.active[queue] = None
+
+    def divide(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Put two halves in the place of a batch that is too large."""
+        parts = batch.split()
+        if batch.stamped:
+            queue.sequence.replace(batch, parts)
+        self.used_bytes -= batch.size - BATCH_OVERHEAD
+        before, self.incomplete = self.incomplete, {}
+        for other in before:
+            self.incomplete.update(dict.fromkeys(parts if other is batch else [other]))
+        for part in parts:
+            self.used_bytes += part.size - BATCH_OVERHEAD
+        self.put_back(queue, *parts)
+
+    def finish(self, outcome: Outcome) -> None:
+        """A batch has its outcome; it is in no queue any more, or this takes it out."""
+        batch = outcome.batch
+        assert not batch.done, f"{batch!r} has its outcome already"
+        batch.done = True
+        del self.incomplete[batch]
+        self.used_bytes -= batch.size - BATCH_OVERHEAD
+        self.short_of_room = False
+        self._settle(outcome)
+
+    def withdraw(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Take a batch out of its queue."""
+        queue.batches.remove(batch)
+        if queue.open is batch:
+            queue.open = None
+        if not queue.batches:
+            self.active.pop(queue, None)
+
+    def expired(self, now: float) -> list[Batch]:
+        """Batches whose delivery.timeout.ms has passed, on the wire or not."""
+        latest = now - self._delivery_timeout_s
+        found = []
+        for batch in self.incomplete:
+            if batch.created_at > latest:
+                break
+            found.append(batch)
+        return found
+
+    def expiry_error(self, batch: Batch) -> DeliveryTimeoutError:
+        return DeliveryTimeoutError(
+            f"{batch.count} records for {batch.tp}: no acknowledgement in {self._delivery_timeout_s:g} s, "
+            f"after {batch.attempts} attempts"
+        )
