@@ -234,7 +234,7 @@ def test_every_request_gets_one_answer_whatever_happens(data: st.DataObject) -> 
 
 
 def test_the_highest_version_that_both_speak_and_may_is_chosen() -> None:
-    connection = opened(limits={MetadataRequest.api_key: 4})
+    connection = opened(limits={MetadataRequest.api_key: 4, FetchRequest.api_key: 17})
     assert connection.version_of(FetchRequest.api_key) == 11
     assert connection.version_of(MetadataRequest.api_key) == 4
     with pytest.raises(UnsupportedApi, match=r"broker:9092 serves ProduceRequest in versions None"):

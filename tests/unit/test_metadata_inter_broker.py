@@ -7,7 +7,6 @@ import json
 import pytest
 from controller_harness import Cluster, run
 
-from ottla.client.connection import BrokerConnection
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig, ConfigError
 from ottla.metadata.inter_broker import LATEST, VERSIONS, InterBrokerVersion
@@ -17,7 +16,6 @@ from ottla.protocol.messages import (
     FetchRequest,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    StopReplicaRequest,
     UpdateMetadataRequest,
 )
 from ottla.protocol.types import ZERO_UUID
@@ -78,16 +76,6 @@ def test_the_latest_limits_nothing_and_older_ones_allow_less() -> None:
         assert all(limits[api_key] >= before[api_key] for api_key in before)
         before = limits
     assert OLDEST.highest_of(ApiVersionsRequest.api_key) is None
-
-
-def test_a_connection_uses_no_version_beyond_its_limit() -> None:
-    connection = BrokerConnection.__new__(BrokerConnection)
-    connection._versions = {FetchRequest.api_key: (0, 16), StopReplicaRequest.api_key: (0, 4)}
-    connection._limits = {FetchRequest.api_key: 12}
-    assert connection.version_of(FetchRequest.api_key) == 12
-    assert connection.version_of(StopReplicaRequest.api_key) == 4
-    connection._limits = {FetchRequest.api_key: 17}
-    assert connection.version_of(FetchRequest.api_key) == 16
 
 
 @pytest.mark.parametrize("name", VERSIONS)
