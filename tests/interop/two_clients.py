@@ -282,8 +282,13 @@ class TheirProducer:
         except KafkaException as error:
             told.append(what_went_wrong(error))
 
+        def arrived() -> bool:
+            if not told:
+                self._producer.poll(0.1)  # says how many reports it served, of any record
+            return bool(told)
+
         def outcome() -> Outcome:
-            _until(lambda: told or self._producer.poll(0.1) or told)
+            _until(arrived)
             return told[0]
 
         return outcome
