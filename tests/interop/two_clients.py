@@ -245,7 +245,7 @@ def _until(condition: Callable[[], object]) -> None:
 
 _THEIR_NAMES = {
     "max.request.size": "message.max.bytes",
-    "max.block.ms": "message.timeout.ms",
+    "max.block.ms": "topic.metadata.propagation.max.ms",  # how long a topic may be missing
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
 }
 
