@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -210,14 +209,24 @@ def test_hashes_are_javas() -> None:
 
 
 class Batches(EventHandler):
-    def __init__(self) -> None:
+    """What it was given. Held, it handles as many batches as it is let."""
+
+    def __init__(self, *, held: bool = False) -> None:
         self.batches: list[list[str]] = []
         self.closed = False
-        self.go_on = threading.Event()
-        self.go_on.set()
+        self._begun = threading.Semaphore(0)
+        self._let = threading.Semaphore(0 if held else 1_000)
+
+    def wait_until_begun(self) -> None:
+        """Until another batch is in its hands."""
+        assert self._begun.acquire(timeout=60)
+
+    def let(self, batches: int) -> None:
+        self._let.release(batches)
 
     def handle(self, messages: Sequence[KeyedMessage]) -> None:
-        self.go_on.wait(10)
+        self._begun.release()
+        assert self._let.acquire(timeout=60)
         self.batches.append([each.message for each in messages])
         if messages[0].message == "bad":
             raise RuntimeError("it cannot be sent")
@@ -233,30 +242,34 @@ def producer(handler: EventHandler, **settings: object) -> Producer:
 
 
 def test_batches_go_when_they_are_full_when_it_is_time_and_at_the_end() -> None:
-    handler = Batches()
+    handler = Batches(held=True)
     sending = producer(handler, batch_num_messages=3, queue_time=50)
+    sending.send(KeyedMessage("t", "a"))
+    handler.wait_until_begun()  # its time was over
     for value in ("bad", "b", "c", "d"):
         sending.send(KeyedMessage("t", value))
-    until = time.monotonic() + 10
-    while len(handler.batches) < 2 and time.monotonic() < until:
-        time.sleep(0.005)
+    handler.let(2)
+    handler.wait_until_begun()
+    handler.wait_until_begun()  # the time of "d"
     sending.send(KeyedMessage("t", "e"), KeyedMessage("t", "f"))
+    handler.let(2)
     sending.close()
-    assert handler.batches == [["bad", "b", "c"], ["d"], ["e", "f"]]
+    assert handler.batches == [["a"], ["bad", "b", "c"], ["d"], ["e", "f"]]
     assert handler.closed
     with pytest.raises(ProducerClosedError):
         sending.send(KeyedMessage("t", "g"))
 
 
 def test_a_full_queue_drops_or_waits_as_it_is_told() -> None:
-    handler = Batches()
-    handler.go_on.clear()
+    handler = Batches(held=True)
     sending = producer(
         handler, queue_size=2, batch_size=1, queue_enqueue_timeout_ms=20, queue_buffering_max_ms=0
     )
+    sending.send(KeyedMessage("t", "a"))
+    handler.wait_until_begun()  # no more in the queue
     with pytest.raises(QueueFullError, match=r"queue\.buffering\.max\.messages=2"):
-        sending.send(*(KeyedMessage("t", value) for value in "abcd"))
-    handler.go_on.set()
+        sending.send(*(KeyedMessage("t", value) for value in "bcd"))
+    handler.let(3)
     sending.close()
     assert handler.batches == [["a"], ["b"], ["c"]]
 

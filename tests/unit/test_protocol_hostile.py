@@ -8,14 +8,14 @@ from __future__ import annotations
 import random
 import re
 import struct
-import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_samples import CASES, MESSAGES, RandomChoices, build, case_id, plain
+from traced_memory import peak_of
 
 from ottla.protocol.codec import decode, decode_from, encode
 from ottla.protocol.decoding import compile_decoder
@@ -38,20 +38,6 @@ HUGE_COUNTS = [
     b"\xff\xff\x7f",
     b"\xff\xff\xff\xff\xff\x01",
 ]
-
-
-def peak_of(action: Callable[[], Any]) -> int:
-    """Bytes of memory that `action` takes at most: the least of three times, since what other threads of this
-    process (a client that an earlier test left to itself) take meanwhile is counted, too."""
-    peaks = []
-    for _ in range(3):
-        tracemalloc.start()
-        try:
-            action()
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-    return min(peaks)
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=case_id)

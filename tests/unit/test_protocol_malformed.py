@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import struct
-import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_samples import CASES, RandomChoices, build, case_id
+from traced_memory import peak_of
 
 from ottla.protocol.codec import decode, decode_from, encode
 from ottla.protocol.errors import MalformedMessage
@@ -91,13 +91,12 @@ def test_a_huge_count_allocates_nothing(version: int) -> None:
     huge = struct.pack(">i", 2**31 - 1) if version == 0 else b"\xff\xff\xff\xff\x07"
     body = huge + bytes(60)
     decode(MetadataRequest, version, encode(MetadataRequest(), version))  # compiled before memory is measured
-    tracemalloc.start()
-    try:
+
+    def refused() -> None:
         with pytest.raises(MalformedMessage, match=r"topics: .* elements cannot be left"):
             decode(MetadataRequest, version, body)
-        assert tracemalloc.get_traced_memory()[1] < 50_000
-    finally:
-        tracemalloc.stop()
+
+    assert peak_of(refused) < 50_000
 
 
 def test_a_huge_count_of_integers_allocates_nothing() -> None:
