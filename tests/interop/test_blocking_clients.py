@@ -12,7 +12,8 @@ from ottla.client.blocking import Consumer, Producer
 from ottla.client.core.types import TopicPartition
 from ottla.testing import DevBroker
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_what_is_called_in_the_clients_own_thread_may_not_wait_for_it(broker: De
         consumer.assign([place])
         assert consumer.getone().value == b"0"
         consumer.commit_nowait(on_done=committed)
-        assert called.wait(30)
+        assert called.wait(WAIT_S)
         assert "own thread" in str(told[0])
         assert consumer.position(place) == 1, "it goes on"
 
@@ -98,7 +99,7 @@ def test_what_is_called_in_the_clients_own_thread_may_not_wait_for_it(broker: De
             producer.send_nowait(topic, b"after", on_delivery=lambda metadata, error: delivered.set())
 
         producer.send_nowait(topic, b"first", on_delivery=on_delivery)
-        assert delivered.wait(30)
+        assert delivered.wait(WAIT_S)
     assert [str(problem).count("own thread") for problem in refused] == [1, 1, 1]
     assert [record.value for record in broker.records(topic)] == [b"0", b"first", b"after"]
 
@@ -107,7 +108,7 @@ def test_a_callback_that_sends_more_than_there_is_room_for_is_told_so(broker: De
     ended = threading.Event()
     problems: list[BaseException] = []
 
-    with Producer(bootstrap_servers=broker.bootstrap, max_block_ms=50_000) as producer:
+    with Producer(bootstrap_servers=broker.bootstrap, max_block_ms=2 * WAIT_S * 1000) as producer:
 
         def on_delivery(metadata: object, error: BaseException | None) -> None:
             try:
@@ -118,7 +119,7 @@ def test_a_callback_that_sends_more_than_there_is_room_for_is_told_so(broker: De
             ended.set()
 
         producer.send_nowait(topic, b"first", on_delivery=on_delivery)
-        assert ended.wait(30), "it waits for itself"
+        assert ended.wait(WAIT_S), "it waits for itself"
         assert problems
 
 
@@ -134,7 +135,7 @@ def test_a_consumer_whose_poll_was_interrupted_still_says_goodbye(broker: DevBro
     consumer = reader(broker, topic)
     consumer.subscribe([topic], on_assigned=assigned, on_revoked=lambda places: told.append("revoked"))
     with pytest.raises(KeyboardInterrupt):
-        consumer.poll(30)
+        consumer.poll(WAIT_S)
     consumer.close()
     assert told == ["assigned", "revoked"]
     with pytest.raises(errors.IllegalStateError):

@@ -101,7 +101,9 @@ def read_all(cluster: LocalCluster, topic: str, partitions: int = 3) -> list[Any
     return found
 
 
-def test_a_topic_is_created_described_grown_and_deleted(ottla: Command, told: Callable[..., Any]) -> None:
+def test_a_topic_is_created_described_grown_and_deleted(
+    cluster: LocalCluster, ottla: Command, told: Callable[..., Any]
+) -> None:
     settings = ("--config", "retention.ms=3600000")
     assert told("topics", "create", "t", "--partitions", "2", "--replicas", "3", *settings)["created"]
     assert not told("topics", "create", "t", "--if-not-exists")["created"]
@@ -115,6 +117,7 @@ def test_a_topic_is_created_described_grown_and_deleted(ottla: Command, told: Ca
         return [len(p["replicas"]) for p in described["partitions"]]
 
     becomes(listed, True)
+    cluster.wait_until(lambda: cluster.fully_replicated("t", 2), "all brokers to know it")
     becomes(replicas, [3, 3])
     told("topics", "grow", "t", "4")
     becomes(replicas, [3, 3, 3, 3])

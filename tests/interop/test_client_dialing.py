@@ -13,7 +13,7 @@ from ottla.client import Producer, errors
 from ottla.client.dialing import Buffers, dial
 from ottla.testing import DevBroker
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 NAMES = {"gone.example": ["127.0.0.2"], "here.example": ["127.0.0.1"]}
 NAMES["kafka"] = [*NAMES["gone.example"], *NAMES["here.example"], "::1"]
@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def partitions(bootstrap: str, **settings: object) -> int:
-    async with Producer({"bootstrap.servers": bootstrap, "max.block.ms": 5_000, **settings}) as producer:
+    async with Producer({"bootstrap.servers": bootstrap, "max.block.ms": 60_000, **settings}) as producer:
         return await producer.partitions_for("t")
 
 

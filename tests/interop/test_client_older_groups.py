@@ -154,7 +154,7 @@ def test_a_slow_reader_holds_nobody_up_and_memory_is_bounded(broker: OneBroker) 
         began = time.monotonic()
         values = [int(next(quick).message) for _ in range(30_000)]
         assert {value % PARTITIONS for value in values} == {0, 1, 2}
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 120
         assert len(slow._chunks) <= 2
         values += [int(next(slow).message) for _ in range(30_000)]
         assert sorted(values) == list(range(60_000))

@@ -481,7 +481,7 @@ def test_a_filter_finds_topics_and_offsets_move_to_kafka_and_back(world: World) 
                 {"auto_commit_enable": "false"},
             )
         ):  # fmt: skip
-            with connected(side, group, consumer_timeout_ms=20_000, **settings) as connector:
+            with connected(side, group, consumer_timeout_ms=60_000, **settings) as connector:
                 (stream,) = connector.create_message_streams_by_filter(
                     Whitelist("found-.*"), value_decoder=StringDecoder()
                 )

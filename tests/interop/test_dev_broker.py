@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import kafka
+import psutil
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
@@ -21,8 +23,9 @@ from kafka.errors import NotLeaderForPartitionError, TopicAuthorizationFailedErr
 from ottla.client import errors
 from ottla.testing import DevBroker, RecordsMissing
 
-START_S_MAX = 5.0
-"""Far more than it takes (docs/decisions.md), on a machine that does other things."""
+WAIT_S = 60
+START_CPU_S_MAX = 5.0
+"""Far more than it takes (docs/decisions.md); of the processor, whatever else the machine does meanwhile."""
 
 
 @pytest.fixture(scope="module")
@@ -53,34 +56,36 @@ def confluent(broker: DevBroker, **settings: Any) -> Producer:
 def test_the_command_serves_until_it_is_told_to_stop_and_keeps_its_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ottla.cli.main", "dev", "--port", "0", "--data", str(tmp_path / "data")]
     for expected in ([], [b"kept"]):
-        began = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             line = process.stdout.readline().strip()
-            assert time.monotonic() - began < START_S_MAX
+            cpu = psutil.Process(process.pid).cpu_times()
+            assert cpu.user + cpu.system < START_CPU_S_MAX
             bootstrap = line.removeprefix("ready bootstrap=")
             consumer = kafka.KafkaConsumer(
                 "orders",
                 bootstrap_servers=bootstrap,
                 auto_offset_reset="earliest",
-                consumer_timeout_ms=500 if expected else 50,
+                consumer_timeout_ms=WAIT_S * 1000 if expected else 50,
             )
-            assert [record.value for record in consumer] == expected
+            assert [record.value for record in islice(consumer, 1)] == expected
+            if expected:
+                assert sum(consumer.end_offsets(consumer.assignment()).values()) == 1
             consumer.close()
             producer = kafka.KafkaProducer(bootstrap_servers=bootstrap)
-            producer.send("orders", b"kept").get(10)
+            producer.send("orders", b"kept").get(WAIT_S)
             producer.close()
         finally:
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(WAIT_S) == 0
 
 
 def test_all_three_clients_write_what_the_others_read_in_groups_and_transactions(
     broker: DevBroker, topic: str
 ) -> None:
     kafka_python = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
-    assert kafka_python.send(topic, b"1").get(10).offset == 0
+    assert kafka_python.send(topic, b"1").get(WAIT_S).offset == 0
     kafka_python.close()
 
     async def by_aiokafka() -> None:
@@ -97,7 +102,7 @@ def test_all_three_clients_write_what_the_others_read_in_groups_and_transactions
     asyncio.run(by_aiokafka())
     third = confluent(broker, **{"enable.idempotence": True})
     third.produce(topic, b"3")
-    assert third.flush(10) == 0
+    assert third.flush(WAIT_S) == 0
 
     records = broker.wait_for_records(topic, 3)
     assert [record.value for record in records] == [b"1", b"2", b"3"]
@@ -109,7 +114,7 @@ def test_all_three_clients_write_what_the_others_read_in_groups_and_transactions
     )
     consumer.subscribe([topic])
     read: list[bytes | None] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_S
     while len(read) < 3 and time.monotonic() < deadline:
         if (message := consumer.poll(0.1)) is not None:
             read.append(message.value())
@@ -124,7 +129,7 @@ def test_an_error_meets_as_many_requests_as_ordered_and_a_retrying_client_gets_t
     producer = confluent(broker)
     reports: list[Any] = []
     producer.produce(topic, b"at last", on_delivery=lambda error, _: reports.append(error))
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     assert reports == [None]
     assert fault.hits == 3
     assert len(broker.wait_for_records(topic, 1)) == 1
@@ -133,13 +138,13 @@ def test_an_error_meets_as_many_requests_as_ordered_and_a_retrying_client_gets_t
 def test_an_error_reaches_a_client_that_does_not_retry_as_kafkas_own(broker: DevBroker, topic: str) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, retries=0, enable_idempotence=False)
     with broker.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER"), pytest.raises(NotLeaderForPartitionError):
-        producer.send(topic, b"refused").get(10)
+        producer.send(topic, b"refused").get(WAIT_S)
     with (
         broker.fail("PRODUCE", "TOPIC_AUTHORIZATION_FAILED"),
         pytest.raises(TopicAuthorizationFailedError),
     ):
-        producer.send(topic, b"refused too").get(10)
-    assert producer.send(topic, b"taken").get(10).offset == 0
+        producer.send(topic, b"refused too").get(WAIT_S)
+    assert producer.send(topic, b"taken").get(WAIT_S).offset == 0
     producer.close()
 
 
@@ -150,7 +155,7 @@ def test_a_lost_answer_makes_a_plain_producer_write_twice_and_an_idempotent_one_
         fault = broker.drop("PRODUCE", after=True, topic=topic)
         producer = confluent(broker, **{"enable.idempotence": idempotent})
         producer.produce(topic, f"idempotent {idempotent}".encode())
-        assert producer.flush(20) == 0
+        assert producer.flush(WAIT_S) == 0
         assert fault.hits == 1
     values = [record.value for record in broker.records(topic)]
     assert values == [b"idempotent False"] * 2 + [b"idempotent True"]
@@ -160,18 +165,18 @@ def test_a_dropped_request_was_not_done(broker: DevBroker, topic: str) -> None:
     fault = broker.drop("PRODUCE", times=2, topic=topic)
     producer = confluent(broker)
     producer.produce(topic, b"third try")
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     assert fault.hits == 2
     assert [record.value for record in broker.records(topic)] == [b"third try"]
 
 
 def test_latency_is_felt_until_it_is_healed(broker: DevBroker, topic: str) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap)
-    producer.send(topic, b"0").get(10)
+    producer.send(topic, b"0").get(WAIT_S)
 
     def took_s() -> float:
         began = time.monotonic()
-        producer.send(topic, b"1").get(10)
+        producer.send(topic, b"1").get(WAIT_S)
         return time.monotonic() - began
 
     with broker.delay("PRODUCE", 0.4, topic=topic) as fault:
@@ -181,7 +186,7 @@ def test_latency_is_felt_until_it_is_healed(broker: DevBroker, topic: str) -> No
     with broker.delay("FIND_COORDINATOR", 0.3) as fault:  # handled in a task, unlike Produce
         consumer = kafka.KafkaConsumer(topic, bootstrap_servers=broker.bootstrap, group_id=topic)
         began = time.monotonic()
-        while not consumer.assignment() and time.monotonic() - began < 20:
+        while not consumer.assignment() and time.monotonic() - began < WAIT_S:
             consumer.poll(100)
         assert fault.hits >= 1
         assert time.monotonic() - began >= 0.3
@@ -200,7 +205,7 @@ def test_errors_of_a_coordinator_are_its_apis_own(broker: DevBroker, topic: str)
         async with AIOKafkaConsumer(
             topic, bootstrap_servers=broker.bootstrap, group_id=topic, auto_offset_reset="earliest"
         ) as consumer:
-            return await asyncio.wait_for(consumer.getone(), 20)
+            return await asyncio.wait_for(consumer.getone(), WAIT_S)
 
     assert asyncio.run(write_and_read()).value == b"written"
     assert (join.hits, begin.hits) == (2, 2)
@@ -209,13 +214,13 @@ def test_errors_of_a_coordinator_are_its_apis_own(broker: DevBroker, topic: str)
 def test_a_broker_that_is_killed_comes_back_with_all_it_had(broker: DevBroker, topic: str) -> None:
     producer = confluent(broker, **{"enable.idempotence": True})
     producer.produce(topic, b"before")
-    assert producer.flush(20) == 0
+    assert producer.flush(WAIT_S) == 0
     broker.kill()
     producer.produce(topic, b"while it is down")
     assert producer.flush(0.3) == 1
     broker.start()
     producer.produce(topic, b"after")
-    assert producer.flush(30) == 0
+    assert producer.flush(WAIT_S) == 0
     values = [record.value for record in broker.wait_for_records(topic, 3)]
     assert values == [b"before", b"while it is down", b"after"]
     broker.create_topic(f"{topic}-later")
@@ -236,13 +241,13 @@ def test_a_broker_outlives_the_thread_that_started_it(broker: DevBroker, topic: 
 
 def test_a_paused_broker_answers_when_it_goes_on(broker: DevBroker, topic: str) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap)
-    producer.send(topic, b"0").get(10)
+    producer.send(topic, b"0").get(WAIT_S)
     broker.pause()
     held = producer.send(topic, b"1")
     timer = threading.Timer(0.5, broker.resume)
-    timer.start()
     began = time.monotonic()
-    assert held.get(20).offset == 1
+    timer.start()
+    assert held.get(WAIT_S).offset == 1
     assert time.monotonic() - began >= 0.4
     timer.join()
     producer.close()

@@ -20,7 +20,7 @@ USERS = """
     def send(broker, topic, value=b"one", **settings):
         producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, **settings)
         try:
-            return producer.send(topic, value).get(10)
+            return producer.send(topic, value).get(60)
         finally:
             producer.close()
 
@@ -89,7 +89,7 @@ def test_no_process_is_left_when_a_run_is_killed(pytester: pytest.Pytester) -> N
     result = pytester.runpytest_subprocess("-p", "ottla.pytest", "-s")
     (line,) = [line for line in result.outlines if "pid=" in line]
     pid = int(line.rpartition("pid=")[2])
-    gone = "import os, sys, time\nfor _ in range(200):\n    time.sleep(0.05)\n"
+    gone = "import os, sys, time\nfor _ in range(1200):\n    time.sleep(0.05)\n"
     gone += f"    try: os.kill({pid}, 0)\n    except ProcessLookupError: sys.exit(0)\nsys.exit(1)"
     subprocess.run([sys.executable, "-c", gone], check=True)
 

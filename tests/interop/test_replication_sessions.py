@@ -223,6 +223,14 @@ def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) 
         await until(
             lambda: steady_clock_ms() > began_ms + 2 * int(SETTINGS["replica.lag.time.max.ms"]), "time passed"
         )
+        # Each has asked once more since: should the machine have held this process up, they had no turn.
+        sessions = [s for each in leader.isr for s in brokers.sessions(leader.broker_id, each)]
+        assert len(sessions) == 2
+        epochs = [session.epoch for session in sessions]
+        await until(
+            lambda: all(s.epoch > before for s, before in zip(sessions, epochs, strict=True)),
+            "both have asked again",
+        )
         assert brokers.idle()
         brokers.append("t", 1)
         leader.maybe_shrink_isr(steady_clock_ms())
