@@ -8,7 +8,7 @@ import pytest
 
 from ottla.client import errors
 from ottla.client.admin import AdminClient, ElectionType, NewTopic, OffsetSpec, TopicPartition
-from ottla.local.cluster import LocalCluster
+from ottla.local.cluster import LocalCluster, run_admin
 
 pytestmark = pytest.mark.timeout(300)
 GROUPS = [f"g-{number}" for number in range(6)]
@@ -19,6 +19,17 @@ def replicated(cluster: LocalCluster) -> None:
     cluster.wait_until(
         lambda: cluster.fully_replicated("spread", len(PARTITIONS)), "all replicas to be in sync"
     )
+
+
+def missed(cluster: LocalCluster, victim: int) -> None:
+    """Who has not heard yet would name the dead one among those to ask."""
+
+    def by_all() -> bool:
+        at = [(broker.host, broker.port) for broker in cluster.brokers.values() if broker.running]
+        told = [run_admin([each], lambda client: client.describe_cluster()) for each in at]
+        return not any(victim in {node.id for node in each.brokers} for each in told)
+
+    cluster.wait_until(by_all, f"all to have heard that broker {victim} is gone")
 
 
 def test_a_broker_that_dies_costs_time_and_no_results(cluster: LocalCluster) -> None:
@@ -44,6 +55,7 @@ def test_a_broker_that_dies_costs_time_and_no_results(cluster: LocalCluster) -> 
             assert victim not in {g.coordinator.id for g in found.values()}
             assert [set(each) for each in offsets.raise_first().values()] == [set(PARTITIONS)] * len(GROUPS)
             assert [ends[tp].offset for tp in PARTITIONS] == [0] * 6
+            await asyncio.to_thread(missed, cluster, victim)
             listed = (await admin.list_groups()).raise_first()
             assert sorted(g.group_id for groups in listed.values() for g in groups) == GROUPS
             disks = await admin.describe_log_dirs([0, 1, 2])
