@@ -30,7 +30,10 @@ from ottla_pipeline.auditing.ottla_client import AuditedProducer as AuditedOttla
 from ottla_pipeline.auditing.reporting import AuditOptions
 
 NUMBERS = count()
-CLUSTER = {"zookeeper.session.timeout.ms": "6000"}  # so long does a killed broker lead
+CLUSTER = {
+    "zookeeper.session.timeout.ms": "6000",  # so long does a killed broker lead
+    "zookeeper.connection.timeout.ms": "60000",
+}
 Name = tuple[str, str, int]
 
 
@@ -318,7 +321,7 @@ def test_a_record_counts_once_however_often_it_was_sent_while_leaders_die(cluste
     delivered: list[Any] = []
     victim = cluster.brokers[0]
     with AuditedProducer(config, audit=line.options()) as producer:
-        until = time.monotonic() + 6
+        until = time.monotonic() + 90
         killed = False
         while time.monotonic() < until:
             producer.produce(line.topic, b"v", on_delivery=lambda error, _: delivered.append(error))
@@ -326,7 +329,7 @@ def test_a_record_counts_once_however_often_it_was_sent_while_leaders_die(cluste
             if not killed and len(delivered) > 500:
                 assert victim.pid is not None
                 os.kill(victim.pid, signal.SIGKILL)
-                killed = True
+                killed, until = True, time.monotonic() + 5
         assert producer.flush(120) == 0
     assert killed
     assert delivered

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from ottla.client.serialization import call_blocking
 from ottla_pipeline.registry import log
 from ottla_pipeline.registry.command import main as command
 
-NAMES = (f"s{number}" for number in count())
+NAMES = map("s{}".format, count())  # several threads ask: a generator would refuse two at once
 
 
 def record(*fields: str, name: str = "Flight") -> str:
@@ -228,21 +229,20 @@ def test_two_instances_take_turns_and_never_give_one_id_to_two_schemas(
         Registry(broker.bootstrap, tmp_path, topic) as two,
     ):
 
-        def work(number: int) -> list[tuple[str, int]]:
+        def work(turn: int, number: int) -> tuple[str, int]:
             here, there = (one, two) if number % 2 else (two, one)
-            writer, reader = here.client(), there.client()
-            found = []
-            for turn in range(5):
-                text = record("a", name=f"R{turn}_{number // 2}")  # two workers for each schema
-                schema_id = writer.register_schema(f"subject-{number}", Schema(text))
-                # What one has given away, the other one knows: whoever reads may ask either.
-                assert json.loads(str(reader.get_schema(schema_id).schema_str)) == json.loads(text)
-                found.append((text, schema_id))
-                here.ask("DELETE", f"/subjects/subject-{number}")
-            return found
+            text = record("a", name=f"R{turn}_{number // 2}")  # two workers for each schema
+            schema_id = here.client().register_schema(f"subject-{number}", Schema(text))
+            # What one has given away, the other one knows: whoever reads may ask either.
+            found = there.client().get_schema(schema_id)
+            assert json.loads(str(found.schema_str)) == json.loads(text)
+            here.ask("DELETE", f"/subjects/subject-{number}")
+            return text, schema_id
 
+        results: list[tuple[str, int]] = []
         with ThreadPoolExecutor(6) as workers:
-            results = [pair for found in workers.map(work, range(6)) for pair in found]
+            for turn in range(5):  # in each of which both write
+                results += workers.map(partial(work, turn), range(6))
         ids: dict[str, set[int]] = {}
         for text, schema_id in results:
             ids.setdefault(text, set()).add(schema_id)

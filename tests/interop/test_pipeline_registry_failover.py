@@ -10,7 +10,10 @@ from registries import Registry
 
 from ottla.local.cluster import LocalCluster
 
-CLUSTER = {"zookeeper.session.timeout.ms": "6000"}  # so long does a killed broker lead
+CLUSTER = {
+    "zookeeper.session.timeout.ms": "6000",  # so long does a killed broker lead
+    "zookeeper.connection.timeout.ms": "60000",
+}
 
 
 def schema(name: str) -> Schema:
