@@ -13,6 +13,7 @@ from ottla.client.admin import AdminClient
 from ottla.client.admin_types import PartitionDescription, TopicPartition
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster, run_admin
+from ottla.metadata import znodes
 from ottla.metadata.former_session import FILE_NAME
 
 SETTINGS = {
@@ -32,6 +33,25 @@ def cluster_for_faults(directory: Path, **settings: str) -> Iterator[LocalCluste
     more = {name.replace("_", "."): value for name, value in settings.items()}
     with LocalCluster(directory, settings={**SETTINGS, **more}) as running:
         yield running
+
+
+@contextlib.contextmanager
+def znodes_of(zookeeper_connect: str) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper_connect)
+    client.start(timeout=60)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def wait_until_forgotten(cluster: LocalCluster, topic: str) -> None:
+    """Wait until nothing of a deleted topic is in ZooKeeper: its nodes go when all brokers have told the
+    controller that their replicas are gone, and until then the name is taken."""
+    paths = znodes.delete_topic_path(topic), znodes.topic_path(topic)
+    with znodes_of(cluster.zookeeper.connect) as tree:
+        cluster.wait_until(lambda: not any(map(tree.exists, paths)), f"{topic} to be forgotten")
 
 
 def close_session_of(cluster: LocalCluster, broker: BrokerProcess) -> None:

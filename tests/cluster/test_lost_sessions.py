@@ -80,7 +80,7 @@ def test_a_controller_whose_session_is_closed_steps_down_and_registers_anew(
     epoch = int(tree.get(znodes.CONTROLLER_EPOCH)[0])
     controller = cluster.controller()
     check_it_comes_back(cluster, tree, controller, "controlled", tmp_path)
-    assert int(tree.get(znodes.CONTROLLER_EPOCH)[0]) > epoch, "there was an election"
+    cluster.wait_until(lambda: int(tree.get(znodes.CONTROLLER_EPOCH)[0]) > epoch, "an election")
 
     def is_a_brokers() -> bool:
         at = tree.exists(znodes.CONTROLLER)

@@ -80,6 +80,7 @@ def heal_and_check(cluster: NetworkCluster, topic: str, producer: VerifiableProd
 def test_a_controller_that_leads_is_cut_off(
     cluster: NetworkCluster, topic: str, producer: VerifiableProducer
 ) -> None:
+    make_the_first_lead(cluster, topic, PARTITIONS)  # while the producer started, others may have come to
     gone = cluster.controller()
     assert gone in leaders_seen_by(cluster, gone, topic)
     cluster.isolate(gone)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from faults import bring_back, cluster_for_faults, partition_of
+from faults import bring_back, cluster_for_faults, partition_of, wait_until_forgotten
 from judges import needs_kafka_jars
 from stubborn import send_to
 from verify import VerifiableProducer, check_all_kept, read_topic
@@ -91,9 +91,15 @@ def test_a_topic_deleted_while_a_broker_is_away_goes_when_it_is_back(
         return bool(code == ErrorCode.REQUEST_TIMED_OUT)
 
     cluster.wait_until(deleted, "the deletion to begin")
-    with pytest.raises(RequestError) as refused:
-        cluster.create_topic(topic)
-    assert refused.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+    def refused() -> bool:
+        with pytest.raises(RequestError) as error:
+            cluster.admin(lambda client: client.create_topic(topic, partitions=1, replication_factor=1))
+        if error.value.code.retriable:
+            raise error.value  # the controller has just changed, say
+        return error.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+    cluster.wait_until(refused, "its name to be taken as long")
     if controller_dies_too:
         cluster.brokers[controller].kill()
         cluster.wait_until(
@@ -103,6 +109,7 @@ def test_a_topic_deleted_while_a_broker_is_away_goes_when_it_is_back(
     cluster.brokers[away].start()
     cluster.wait_until(lambda: cluster.gone(topic), "the topic to be gone")
     cluster.wait_until(lambda: not folders(cluster, topic), "its files to be gone")
+    wait_until_forgotten(cluster, topic)
 
     cluster.create_topic(topic, partitions=3, replicas=3)
     new = cluster.topic(topic)

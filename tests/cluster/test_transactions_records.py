@@ -23,7 +23,7 @@ from typing import Final, Literal, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from faults import SETTINGS, close_session_of, present_leader
+from faults import SETTINGS, close_session_of, leader_of
 from judges import needs_kafka_jars
 
 from ottla.client.connection import BrokerConnection
@@ -349,7 +349,7 @@ def test_all_or_nothing_is_left_whatever_record_the_coordinator_is_killed_at(
             each.wait_until_told()
             if each.case.then is not None:
                 each.end(each.case.then)
-        assert present_leader(cluster, STATE_LOG) == HEIR
+        cluster.wait_until(lambda: leader_of(cluster, STATE_LOG) == HEIR, "the heir to lead")
 
         expected = {
             (topic, n): ["first"] if case.is_committed else []

@@ -37,7 +37,11 @@ LISTENERS = [
     {"name": "passwords", "port": 9093, "tls": True, "authentication": {"type": "scram-sha-512"}},
     {"name": "certificates", "port": 9094, "tls": True, "authentication": {"type": "tls"}},
 ]
-QUICK = {"group.initial.rebalance.delay.ms": 0, "zookeeper.session.timeout.ms": 6000}
+QUICK = {
+    "group.initial.rebalance.delay.ms": 0,
+    "zookeeper.session.timeout.ms": 6000,
+    "zookeeper.connection.timeout.ms": 60_000,
+}
 SCRAM, TLS = {"type": "scram-sha-512"}, {"type": "tls"}
 DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
