@@ -88,7 +88,9 @@ def test_torn_segments_are_cut_back_and_refilled(cluster: LocalCluster, tmp_path
             lambda: min(len(segments(torn, p)) for p in range(PARTITIONS)) > 1, "two segments of each"
         )
         make_the_first_lead(cluster, "torn", PARTITIONS)
-        led = [p for p in range(PARTITIONS) if leader_of(cluster, "torn", p) == torn.broker_id]
+        described = cluster.topic("torn")
+        assert described is not None
+        led = [p.partition for p in described.partitions if p.leader == torn.broker_id]
         followed = [p for p in range(PARTITIONS) if p not in led]
         torn.kill()
         for partitions in (led, followed):
