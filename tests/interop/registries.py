@@ -15,7 +15,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import ChildProcess
 
-START_S: Final = 60.0
+START_S: Final = 120.0
 _RUN: Final = "from ottla_pipeline.registry.command import main; main()"
 
 

@@ -277,7 +277,7 @@ class Cluster:
         assignments: dict[int, list[int]] | None = None,
         configs: dict[str, str | None] | None = None,
         validate_only: bool = False,
-        timeout_ms: int = 5_000,
+        timeout_ms: int = 60_000,
     ) -> CreateTopicsResponse.CreatableTopicResult:
         request = CreateTopicsRequest(
             topics=[creatable(name, partitions, replication_factor, assignments, configs)],

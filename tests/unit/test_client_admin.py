@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
@@ -17,9 +18,10 @@ from ottla.client.core.types import Node
 from ottla.client.errors import ClientError, ConfigError
 
 HERE, THERE = Node(1, "h", 1), Node(2, "h", 2)
-HASTY = Patience(
-    timeout_s=0.2, retries=1000, backoff_ms=1, backoff_max_ms=1, uniform=lambda least, most: least
+PATIENT = Patience(
+    timeout_s=60, retries=1000, backoff_ms=1, backoff_max_ms=1, uniform=lambda least, most: least
 )
+HASTY = replace(PATIENT, timeout_s=1, retries=1_000_000)
 
 
 def test_results_are_what_went_well_and_errors_the_rest() -> None:
@@ -53,7 +55,7 @@ def test_every_broker_is_asked_once_for_its_share_and_all_at_a_time() -> None:
             await both.wait()
             return {key: key * 2 for key in keys}
 
-        return await fan_out("abXaY", everybody, ask, COORDINATOR, HASTY)
+        return await fan_out("abXaY", everybody, ask, COORDINATOR, PATIENT)
 
     assert list(asyncio.run(run()).items()) == [("a", "aa"), ("b", "bb"), ("X", "XX"), ("Y", "YY")]
     assert sorted(asked) == [(1, ["a", "b"]), (2, ["X", "Y"])]
@@ -79,7 +81,7 @@ def test_what_has_moved_is_asked_for_again_and_nothing_else() -> None:
         }
         return {key: answers[key] for key in keys}
 
-    results = asyncio.run(fan_out(["fine", "refused", "moved", "late"], find, ask, COORDINATOR, HASTY))
+    results = asyncio.run(fan_out(["fine", "refused", "moved", "late"], find, ask, COORDINATOR, PATIENT))
     assert dict(results) == {"fine": "fine", "moved": "there", "late": "at last"}
     assert [error.name for error in results.errors.values()] == ["GROUP_AUTHORIZATION_FAILED"]
     assert asked == {"fine": 1, "refused": 1, "moved": 3, "late": 1}
@@ -121,7 +123,7 @@ def test_what_time_does_not_mend_is_not_tried_again(problem: Exception, error: t
         attempts += 1
         raise problem
 
-    results = asyncio.run(fan_out("ab", everybody, ask, COORDINATOR, HASTY))
+    results = asyncio.run(fan_out("ab", everybody, ask, COORDINATOR, PATIENT))
     assert [type(each) for each in results.errors.values()] == [error, error]
     assert attempts == 1
 

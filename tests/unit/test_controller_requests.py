@@ -265,7 +265,7 @@ def test_topics_are_deleted_by_id_too() -> None:
                     state(name="t", topic_id=created.topic_id),
                     state(),
                 ],
-                timeout_ms=1000,
+                timeout_ms=60_000,
             )
             response = await cluster.controller.delete_topics(request)
             assert [r.error_code for r in response.responses] == [
@@ -336,7 +336,7 @@ def grow(
                 assignments=None if assignments is None else [wrap(broker_ids=ids) for ids in assignments],
             )
         ],
-        timeout_ms=2_000,
+        timeout_ms=60_000,
         validate_only=validate_only,
     )
 
