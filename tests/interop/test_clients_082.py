@@ -170,10 +170,12 @@ def test_simple_consumers_and_tools_are_answered_as_by_kafka(world: World) -> No
         told["its offsets"] = run_tool_082(
             "kafka.tools.ConsumerOffsetChecker",
             *("--zookeeper", side.zookeeper, "--group", "old", "--topic", "simple"),
+            *("--socket.timeout.ms", "60000"),
         )
         told["the ends of its partitions"] = run_tool_082(
             "kafka.tools.GetOffsetShell",
             *("--broker-list", f"127.0.0.1:{port}", "--topic", "simple", "--time", "-1"),
+            *("--max-wait-ms", "60000"),  # 1 s by itself
         )
     kafka, ours = answers["Apache Kafka"], answers["Ottla"]
     differing = [label for label in kafka if ours[label] != kafka[label]]
