@@ -15,6 +15,7 @@ import json
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ ORIGINS = ("EWR", "JFK", "LGA")
 FIELDS_SCHEMA = Path(__file__).with_name("flights.json")
 NUMBERS = ("dep_delay", "arr_delay", "flight", "air_time", "distance")
 NAMES = ("carrier", "tailnum", "origin", "dest")
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class Event(NamedTuple):
@@ -45,7 +47,10 @@ def data_file() -> Path:
 def rows(path: Path) -> Iterator[dict[str, str]]:
     """The lines of the CSV in the zip."""
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
-        yield from csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline=""))
+        lines = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
+        names = next(lines)
+        for line in lines:
+            yield dict(zip(names, line, strict=True))
 
 
 def present(text: str) -> bool:
@@ -53,11 +58,16 @@ def present(text: str) -> bool:
     return text not in ("", "NA")
 
 
+@lru_cache(maxsize=64)
+def utc(hour: str) -> datetime:
+    """Of the column time_hour, which many lines share."""
+    at = datetime.fromisoformat(hour)
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
 def departure(row: dict[str, str]) -> tuple[datetime, bool]:
     """When it left (UTC), and whether it did: a cancelled flight counts at its scheduled time."""
-    hour = datetime.fromisoformat(row["time_hour"])
-    scheduled = hour.replace(tzinfo=UTC) if hour.tzinfo is None else hour.astimezone(UTC)
-    scheduled += timedelta(minutes=int(row["minute"]))
+    scheduled = utc(row["time_hour"]) + timedelta(minutes=int(row["minute"]))
     delay = row["dep_delay"]
     return (
         (scheduled + timedelta(minutes=round(float(delay))), True) if present(delay) else (scheduled, False)
@@ -69,11 +79,11 @@ def event(row: dict[str, str], prefix: str) -> Event:
     when, departed = departure(row)
     date = f"{row['year']}-{int(row['month']):02}-{int(row['day']):02}"
     identity = f"{date}T{int(row['sched_dep_time']):04}-{row['carrier']}{row['flight']}-{row['origin']}"
-    time = when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = f"{when.replace(tzinfo=None).isoformat()}Z"
     body: dict[str, str | int | bool | None] = {"id": identity, "event_time": time, "cancelled": not departed}
     body |= {name: row[name] if present(row[name]) else None for name in NAMES}
     body |= {name: round(float(row[name])) if present(row[name]) else None for name in NUMBERS}
-    value = json.dumps(body, separators=(",", ":")).encode()
+    value = _ENCODER.encode(body).encode()
     key = row["tailnum"] if present(row["tailnum"]) else row["carrier"]
     return Event(identity, time, f"{prefix}.{row['origin'].lower()}", key.encode(), value)
 
