@@ -574,7 +574,7 @@ def test_avro_goes_in_and_out_and_new_schemas_are_taken_up(
 
 def test_kills_at_any_moment_lose_nothing_and_double_nothing(lines: Lines) -> None:
     """The driver as a process of its own, killed twice in the middle of its work."""
-    line, chance = lines(), random.Random()
+    line, chance = lines(), random.Random(15)
     moments = shuffled(chance, 600, since=0, span=300_000)
     moments.sort(key=lambda moment: moment.time + chance.randrange(120_000))  # so some are late, some not
     line.send([*moments, Moment("end", BASE + 3_600_000, "z", 0), Moment("end2", BASE + 3_600_000, "z", 0)])
