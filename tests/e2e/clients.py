@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,14 +24,22 @@ _END_S = 200
 class Traffic:
     """A producer with acks=all, a consumer and a watcher of ISRs, on the node; they end with the test."""
 
-    def __init__(self, cluster: Cluster, topic: str, *, per_second: int = 200) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        per_second: int = 200,
+        security: Mapping[str, str] | None = None,
+    ) -> None:
+        """`security`: how to connect, as librdkafka is configured; its `bootstrap.servers` holds."""
         kube = cluster.kube
         if not kube.has_node:
             pytest.skip("needs OTTLA_KUBE: real clients run on its node, where Services have names")
         program = str(Path(__file__).with_name("traffic.py"))
         self._command = kube.on_node(
             *(sys.executable, program, "--bootstrap", cluster.broker_addresses(), "--topic", topic),
-            *("--per-second", str(per_second)),
+            *("--per-second", str(per_second), "--security", json.dumps(security or {})),
         )
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None

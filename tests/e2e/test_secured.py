@@ -5,7 +5,9 @@ One small cluster for all tests of the file, in a namespace of its own.
 
 from __future__ import annotations
 
+import base64
 import json
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,8 +16,9 @@ from typing import Any
 import pytest
 
 from bench.apache_kafka import java_command
-from ottla_operator.planning.certificates import Pair
+from ottla_operator.planning.certificates import Lifetime, Pair, certificates_in, is_issued_by, new_authority
 from tests.certificates import Authority
+from tests.e2e.clients import Traffic
 from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
 from tests.e2e.kube import Kube, wait_for
 from tests.e2e.secured_clients import CERTIFIED, KNOCK, KNOWN, PASSWORDED, REPLICATION, TOPIC, Clients
@@ -35,6 +38,7 @@ def secured(kube: Kube, operator: str) -> Iterator[Cluster]:
     listeners: list[dict[str, Any]] = [
         {"name": "certified", "port": CERTIFIED, "tls": True, "authentication": {"type": "tls"}},
         {"name": "passworded", "port": PASSWORDED, "tls": True, "authentication": {"type": "scram-sha-512"}},
+        {"name": "outside", "port": 9095, "type": "nodeport", "tls": True, "authentication": {"type": "tls"}},
     ]
     cluster.create(
         cluster_spec(
@@ -73,6 +77,16 @@ def test_javas_clients_write_and_read_with_the_stores_of_the_secrets(clients: Cl
         timeout_s=300,
     )
     assert sorted(map(int, read.split())) == list(range(20))
+
+
+def test_a_client_outside_comes_by_node_ports_and_knows_the_brokers_there(clients: Clients) -> None:
+    listeners = {each["name"]: each for each in clients.cluster.status["listeners"]}
+    servers = listeners["outside"]["bootstrapServers"]
+    assert len(servers.split(",")) == 2
+    assert ".svc" not in servers, "a name that pods alone know"
+    tester = clients.by_certificate(clients.certificate_of("tester"))
+    checked = {"bootstrap.servers": servers, "ssl.endpoint.identification.algorithm": "https"}
+    assert clients.write_and_read({**tester, **checked}, "of outside")[-1] == "of outside"
 
 
 def test_strangers_are_turned_away_at_every_door(clients: Clients) -> None:
@@ -178,6 +192,68 @@ def test_certificates_are_renewed_while_brokers_run_and_clients_trust_the_old_au
     tester = clients.by_certificate(clients.certificate_of("tester"), authority=old)
     assert clients.write_and_read(tester, "after the renewal")[-1] == "after the renewal"
     secured.wait_ready(_READY_S)
+    assert secured.brokers() == pods
+
+
+def test_keys_of_authorities_are_replaced_while_brokers_and_clients_run(clients: Clients) -> None:
+    """Two of the three phases: the last one needs certificates that are five minutes old."""
+    kube, secured = clients.cluster.kube, clients.cluster
+    pods, old = secured.brokers(), clients.certificate_of("tester")
+    authorities = ("demo-cluster-ca", "demo-clients-ca")
+
+    def trusted(name: str) -> list[bytes]:
+        return certificates_in(clients.secret(f"{name}-cert")["ca.crt"])
+
+    def look_again() -> None:
+        again = f"ottla-e2e/look={time.time()}"
+        kube.kubectl("annotate", "pod", "--all", "-n", secured.namespace, again, "--overwrite")
+
+    secured.create_topic("traffic", partitions=4, replicas=2)
+    before = {name: trusted(name) for name in authorities}
+    with Traffic(secured, "traffic", per_second=50, security=clients.by_certificate(old)) as traffic:
+        kube.kubectl(
+            *("annotate", "secret", *authorities, "-n", secured.namespace, "ottla.dev/force-replace=true")
+        )
+
+        def both() -> bool:
+            return all(trusted(name)[1:] == before[name] for name in authorities)
+
+        wait_for("both generations are trusted", both, 60)
+        look_again()
+        new = clients.write("new.pem", clients.certificate_of("tester").pem)
+        trust = clients.write("old-ca.crt", before["demo-cluster-ca"][0])
+
+        def lets_in() -> bool:
+            doors = [(clients.host(broker), CERTIFIED, trust, new) for broker in range(len(pods))]
+            found = clients.run(KNOCK, clients.write("doors.json", json.dumps(doors).encode()))
+            return found.split() == ["answered"] * len(pods)
+
+        wait_for("brokers let in who is of the clients' new authority", lets_in, 120)
+        traffic.wait_for_more(50)
+        # As it would be five minutes later.
+        key, earlier_ms = clients.secret("demo-cluster-ca")["ca.key"], time.time_ns() // 1_000_000 - 300_000
+        aged = new_authority("demo-cluster-ca", Lifetime(400, 370), earlier_ms, key)
+        bundle = b"".join((aged.certificate, *before["demo-cluster-ca"]))
+        data = {"ca.crt": base64.b64encode(bundle).decode()}
+        kube.patch("secret", "demo-cluster-ca-cert", secured.namespace, {"data": data})
+        own = clients.secret("demo-cluster-operator-certs")["cluster-operator.pem"]
+
+        def issued() -> bool:
+            return clients.secret("demo-cluster-operator-certs")["cluster-operator.pem"] != own
+
+        wait_for("certificates of the new authority", issued, 60)
+        look_again()
+
+        def shown() -> bool:
+            return all(is_issued_by(each.encode(), aged.certificate) for each in clients.shown())
+
+        wait_for("brokers show certificates of the new authority", shown, 120)
+        late = clients.by_certificate(old, authority=aged.certificate)
+        assert clients.write_and_read(late, "with an old certificate")[-1] == "with an old certificate"
+        traffic.wait_for_more(50)
+    traffic.assert_lost_nothing()
+    secured.wait_ready(_READY_S)
+    assert secured.is_in_sync()
     assert secured.brokers() == pods
 
 

@@ -13,7 +13,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -43,8 +43,9 @@ class Pauses:
 
 
 class Clients:
-    def __init__(self, bootstrap: str, topic: str, per_second: int) -> None:
-        self._bootstrap, self._topic, self._per_second = bootstrap, topic, per_second
+    def __init__(self, bootstrap: str, topic: str, per_second: int, security: Mapping[str, str]) -> None:
+        self._servers = {"bootstrap.servers": bootstrap, **security}
+        self._topic, self._per_second = topic, per_second
         # Earlier runs' records are in the topic, too.
         self._run = f"{time.time_ns()}"
         self._stop = threading.Event()
@@ -121,7 +122,7 @@ class Clients:
     def _produce(self) -> None:
         producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._servers,
                 "client.id": "e2e-producer",
                 "acks": "all",
                 "enable.idempotence": True,
@@ -166,7 +167,7 @@ class Clients:
     def _consume(self) -> None:
         consumer = Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._servers,
                 "group.id": f"e2e-{time.time_ns()}",
                 "client.id": "e2e-consumer",
                 "auto.offset.reset": "earliest",
@@ -202,7 +203,7 @@ class Clients:
         self.consume_pauses.success(partition)
 
     def _watch(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._bootstrap, "client.id": "e2e-watcher"})
+        admin = AdminClient({**self._servers, "client.id": "e2e-watcher"})
         while not self._stop.wait(_WATCH_S):
             try:
                 partitions = admin.list_topics(self._topic, timeout=5).topics[self._topic].partitions
@@ -222,8 +223,10 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--per-second", type=int, default=200)
+    parser.add_argument("--security", type=json.loads, default={}, help="librdkafka's settings, in JSON")
     options = parser.parse_args()
-    print(json.dumps(Clients(options.bootstrap, options.topic, options.per_second).run()), flush=True)
+    clients = Clients(options.bootstrap, options.topic, options.per_second, options.security)
+    print(json.dumps(clients.run()), flush=True)
 
 
 if __name__ == "__main__":

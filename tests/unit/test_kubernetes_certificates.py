@@ -12,6 +12,8 @@ from ottla_operator.kubernetes import certificates, naming
 from ottla_operator.kubernetes.api import ApiError, Forbidden
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.observing import Listed
+from ottla_operator.planning.certificates import certificates_in
+from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
 from tests.unit.kubernetes_world import Item, KubernetesWorld
 
 NAMES = {
@@ -93,6 +95,25 @@ def test_one_that_is_deleted_comes_back(world: KubernetesWorld, lost: str) -> No
     del world.api.items["Secret", lost]
     world.step()
     assert set(secrets(world)) == NAMES
+    assert pods(world) == running
+
+
+@pytest.mark.parametrize("name", ["demo-cluster-ca", "demo-clients-ca"])
+def test_a_key_is_replaced_when_its_secret_is_annotated(world: KubernetesWorld, name: str) -> None:
+    before, running, public = data(world), pods(world), f"{name}-cert"
+    annotations = secrets(world)[name]["metadata"]["annotations"]
+    annotations[REPLACE_KEY_ANNOTATION] = "false"
+    world.step()
+    assert data(world) == before
+    annotations[REPLACE_KEY_ANNOTATION] = "true"
+    world.step()
+    assert {each for each in NAMES if data(world)[each] != before[each]} == {name, public}
+    assert f"delete Secret {name}: ottla.dev/force-replace asks for another key" in said(world)
+    old, new = (base64.b64decode(each[public]["ca.crt"]) for each in (before, data(world)))
+    assert certificates_in(new)[1:] == [old]
+    replaced = data(world)
+    world.step()
+    assert data(world) == replaced, "it was asked for once"
     assert pods(world) == running
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 from ottla_operator.planning.certificates import Pair, certificates_in, renewal_reason
 from ottla_operator.planning.cluster_secrets import Data, SecretsPlan, plan_secrets
@@ -108,6 +109,45 @@ def test_an_authority_whose_key_is_lost_gets_another_one_beside_the_old_certific
     pair = Pair.of_pem(later.data["demo-brokers"]["demo-brokers-0.pem"])
     subject, lifetime = broker_subject("demo", ["zero.svc"]), lifetime_of(CLUSTER.spec.cluster_ca)
     assert renewal_reason(pair, new[0], subject, lifetime, NOW_MS) == ""
+
+
+def test_the_old_authority_is_trusted_until_everybody_has_shown_a_certificate_of_the_new_one() -> None:
+    replaced = again(without("demo-cluster-ca"))
+    issued = again(replaced.data, NOW_MS + 300_000)
+    waiting = again(issued.data, NOW_MS + 599_000)
+    assert not waiting.news
+    dropped = again(waiting.data, NOW_MS + 600_000)
+    public = dropped.data["demo-cluster-ca-cert"]
+    assert dropped.news == {
+        "demo-cluster-ca-cert": ["demo-cluster-ca: nothing is of its old key any more"],
+    }
+    assert [public["ca.crt"]] == certificates_in(issued.data["demo-cluster-ca-cert"]["ca.crt"])[:1]
+    store = pkcs12.load_pkcs12(public["ca.p12"], public["ca.password"])
+    assert len(store.additional_certs) == 1
+    assert dropped.data["demo-brokers"] == issued.data["demo-brokers"]
+    assert not again(dropped.data, NOW_MS + 600_000).news
+
+
+def test_the_old_authority_is_trusted_while_one_broker_has_a_certificate_of_it() -> None:
+    issued = again(again(without("demo-cluster-ca")).data, NOW_MS + 300_000)
+    late = {
+        **issued.data["demo-brokers"],
+        "demo-brokers-1.pem": FIRST.data["demo-brokers"]["demo-brokers-1.pem"],
+    }
+    found = again({**issued.data, "demo-brokers": late}, NOW_MS + 600_000)
+    assert found.news == {"demo-brokers": ["demo-brokers-1: it is not of this authority"]}
+    assert not again(found.data, NOW_MS + 899_000).news
+    assert list(again(found.data, NOW_MS + 900_000).news) == ["demo-cluster-ca-cert"]
+
+
+def test_the_old_authority_of_clients_is_trusted_to_its_end_and_no_longer() -> None:
+    found = again(without("demo-clients-ca"), NOW_MS + 200 * DAY_MS)
+    both = certificates_in(found.data["demo-clients-ca-cert"]["ca.crt"])
+    assert both[1:] == [FIRST.data["demo-clients-ca-cert"]["ca.crt"]]
+    before, after = (again(found.data, NOW_MS + days * DAY_MS) for days in (364, 366))
+    assert certificates_in(before.data["demo-clients-ca-cert"]["ca.crt"]) == both
+    assert certificates_in(after.data["demo-clients-ca-cert"]["ca.crt"]) == both[:1]
+    assert before.data["demo-clients-ca-cert"]["ca.p12"] != after.data["demo-clients-ca-cert"]["ca.p12"]
 
 
 def test_a_broker_that_comes_or_moves_meanwhile_does_not_wait_for_it() -> None:

@@ -211,6 +211,24 @@ def test_a_certificate_is_renewed_in_time_and_when_it_is_damaged(world: World) -
         assert world.secrets.kept["alice"].data["user.crt"] != damaged["user.crt"]
 
 
+def test_a_certificate_of_another_authority_waits_until_brokers_trust_that_one(world: World) -> None:
+    user(world, "alice", TLS)
+    world.settle()
+    first = world.secrets.kept["alice"].data
+    del world.secrets.kept["demo-clients-ca"]
+    keep_authorities(world)
+    assert world.step(240_000) == []
+    assert world.condition("User/alice", "CredentialsReady")[:2] == ("True", "Ready")
+    user(world, "carol", TLS)
+    world.settle()
+    assert world.secrets.kept["alice"].data == first
+    world.step(60_000)
+    world.settle()
+    second = world.secrets.kept["alice"].data
+    assert second["user.crt"] != first["user.crt"]
+    assert second["ca.crt"] == world.secrets.kept["carol"].data["ca.crt"]
+
+
 def test_a_user_has_the_acls_of_its_resource_and_no_others(world: World) -> None:
     stranger = acl("User:bob", Operation.ALL)
     world.cluster.acls = {stranger, acl("User:alice", Operation.DELETE)}

@@ -20,11 +20,12 @@ from ottla_operator.kubernetes.listeners import (
     broker_host,
 )
 from ottla_operator.kubernetes.manifests_common import Manifest, build
-from ottla_operator.kubernetes.observing import Listed
+from ottla_operator.kubernetes.observing import Listed, annotations_of
 from ottla_operator.planning import cluster_secrets
 from ottla_operator.planning.certificates import Pair, end_ms
 from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, Data, of_certificate
 from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
 
 # What most clusters have, and their users write.
 _DOMAIN: Final = "cluster.local"
@@ -66,6 +67,17 @@ def _decoded(data: Mapping[str, str]) -> Data:
         except ValueError:
             continue
     return found
+
+
+def keys_to_replace(listed: Listed, cluster: str) -> list[str]:
+    """The Secrets of authorities whose key somebody wants another one for."""
+    authorities = (cluster_secrets.cluster_ca(cluster), cluster_secrets.clients_ca(cluster))
+    found = {name: listed.find("Secret", name) for name in authorities}
+    return [
+        name
+        for name, secret in found.items()
+        if secret is not None and annotations_of(secret).get(REPLACE_KEY_ANNOTATION, "").lower() == "true"
+    ]
 
 
 def build_secret(cluster: BrokerCluster, name: str, data: Data) -> Manifest:

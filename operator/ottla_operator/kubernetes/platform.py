@@ -34,7 +34,7 @@ from ottla_operator.planning.observed import BrokerInstance, ZooKeeperState
 from ottla_operator.platform.port import Address, Launch, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
-from ottla_operator.resources.common import parse_quantity
+from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, parse_quantity
 
 
 class KubernetesPlatform:
@@ -167,13 +167,17 @@ class KubernetesPlatform:
         for name in secret_names(self._name):
             if self._objects.listed.find("Secret", name) is None:
                 await self._objects.find_unlabelled("Secret", name)
+        done = []
+        for name in certificates.keys_to_replace(self._objects.listed, self._name):
+            # A key that is not there is made anew; were we interrupted here, too.
+            await self._objects.delete("Secret", name)
+            done.append(f"delete Secret {name}: {REPLACE_KEY_ANNOTATION} asks for another key")
         names = {
             naming.broker_pod(self._name, broker): self._names_of(cluster, broker)
             for broker in range(self._brokers_wanted(cluster))
         }
         found = certificates.data_of(self._objects.listed)
         planned = plan_secrets(cluster, names, found, self._clock_ms())
-        done = []
         for name, data in planned.data.items():
             what = await self._objects.ensure(certificates.build_secret(cluster, name, data))
             why = planned.news.get(name)

@@ -98,9 +98,7 @@ def renewal_reason(
             return "its key is another one"
     except _UNREADABLE:
         return "it cannot be read"
-    try:
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority_certificate))
-    except (*_UNREADABLE, InvalidSignature):
+    if not is_issued_by(pair.certificate, authority_certificate):
         return "it is not of this authority"
     if certificate.subject != _name(subject.common_name, subject.organization):
         return "its subject is another one"
@@ -108,6 +106,15 @@ def renewal_reason(
     if missing:
         return f"it lacks the name {missing[0]}"
     return _ending(certificate, lifetime, now_ms)
+
+
+def is_issued_by(certificate: bytes, authority_certificate: bytes) -> bool:
+    try:
+        issuer = x509.load_pem_x509_certificate(authority_certificate)
+        x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(issuer)
+    except (*_UNREADABLE, InvalidSignature):
+        return False
+    return True
 
 
 def _ending(certificate: x509.Certificate, lifetime: Lifetime, now_ms: int) -> str:
@@ -149,6 +156,14 @@ def trusted_besides(new: bytes, old: bytes, now_ms: int) -> bytes:
         except _UNREADABLE:
             continue
     return b"".join(kept)
+
+
+def without_earlier(bundle: bytes) -> bytes:
+    """Without the certificates that an authority has had for earlier keys: of the same name as its newest."""
+    newest, *older = certificates_in(bundle)
+    name = x509.load_pem_x509_certificate(newest).subject
+    others = (pem for pem in older if x509.load_pem_x509_certificate(pem).subject != name)
+    return b"".join((newest, *others))
 
 
 def is_new(certificate: bytes, now_ms: int) -> bool:

@@ -3,14 +3,15 @@
 Called on every pass by each platform, which keeps Secrets in its own way. A function of what is there and of
 the time, but for the keys it draws: what is not due stays as it is. Names and entries are Strimzi's, except
 that a key stands with its certificate in one entry, as Kafka reads them. Who wants a new key of an authority
-deletes the Secret of the old one, whose certificate is trusted to its end; what is of the old one is replaced
-when the new one has got around.
+deletes the Secret of the old one. Three phases follow, each when the one before has got around: both
+authorities are trusted; what is of the old one is issued anew; the old one is no longer trusted. That of
+clients is trusted to its end, as with Strimzi: nobody knows who has certificates of it.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla_operator.planning.certificates import (
@@ -19,12 +20,14 @@ from ottla_operator.planning.certificates import (
     Subject,
     authority_reason,
     certificates_in,
+    is_issued_by,
     is_new,
     issue,
     new_authority,
     pkcs12_truststore,
     renewal_reason,
     trusted_besides,
+    without_earlier,
 )
 from ottla_operator.planning.listener_security import broker_subject, lifetime_of, operator_subject
 from ottla_operator.resources import BrokerCluster
@@ -78,8 +81,7 @@ def plan_secrets(
     Secrets that are there."""
     name = cluster.metadata.name
     planned = SecretsPlan()
-    clients = lifetime_of(cluster.spec.clients_ca)
-    _authority(planned, clients_ca(name), clients, found, now_ms)
+    _authority(planned, clients_ca(name), lifetime_of(cluster.spec.clients_ca), found, now_ms)
     lifetime = lifetime_of(cluster.spec.cluster_ca)
     authority = _authority(planned, cluster_ca(name), lifetime, found, now_ms)
     subjects = {file: broker_subject(name, names) for file, names in brokers.items()}
@@ -88,32 +90,57 @@ def plan_secrets(
     own = {OPERATOR: operator_subject(name)}
     (pair,) = _issued(planned, name, operator_secret(name), authority, own, lifetime, found, now_ms).values()
     planned.data[operator_secret(name)] = {f"{OPERATOR}.pem": pair.pem}
+    shown = [each.certificate for each in (*issued.values(), pair)]
+    _drop_earlier(planned, cluster_ca(name), authority, shown, found, now_ms)
     return planned
 
 
 def _authority(
     planned: SecretsPlan, name: str, lifetime: Lifetime, found: Mapping[str, Data], now_ms: int
 ) -> Pair:
-    public = found.get(of_certificate(name), {})
-    key, bundle = found.get(name, {}).get(CA_KEY), public.get(CA_CERTIFICATE)
-    current = certificates_in(bundle or b"")[:1]
+    key = found.get(name, {}).get(CA_KEY)
+    bundle = found.get(of_certificate(name), {}).get(CA_CERTIFICATE, b"")
+    current = certificates_in(bundle)[:1]
     pair = Pair(key, current[0]) if key and current else None
     reason = authority_reason(pair, lifetime, now_ms)
-    if pair is None or reason or bundle is None:
+    if pair is None or reason:
         pair = new_authority(name, lifetime, now_ms, key)
-        bundle = pair.certificate + trusted_besides(pair.certificate, bundle or b"", now_ms)
         planned.news[of_certificate(name)] = [f"{name}: {reason}"]
-        public = {}
-    if not {CA_STORE, CA_PASSWORD} <= public.keys():
+    planned.data[name] = {CA_KEY: pair.key}
+    _publish(planned, name, pair.certificate + trusted_besides(pair.certificate, bundle, now_ms), found)
+    return pair
+
+
+def _publish(planned: SecretsPlan, name: str, bundle: bytes, found: Mapping[str, Data]) -> None:
+    """What others know the authority by; Java's store of it is another one when the certificates are."""
+    public = found.get(of_certificate(name), {})
+    if public.get(CA_CERTIFICATE) != bundle or not {CA_STORE, CA_PASSWORD} <= public.keys():
         password = secrets.token_urlsafe(16)
         public = {CA_STORE: pkcs12_truststore(bundle, password), CA_PASSWORD: password.encode()}
-    planned.data[name] = {CA_KEY: pair.key}
     planned.data[of_certificate(name)] = {
         CA_CERTIFICATE: bundle,
         CA_STORE: public[CA_STORE],
         CA_PASSWORD: public[CA_PASSWORD],
     }
-    return pair
+
+
+def _drop_earlier(
+    planned: SecretsPlan,
+    name: str,
+    authority: Pair,
+    shown: Iterable[bytes],
+    found: Mapping[str, Data],
+    now_ms: int,
+) -> None:
+    """Trust the authority's earlier keys no longer when everybody has shown a certificate of its new one for
+    a while."""
+    bundle = planned.data[of_certificate(name)][CA_CERTIFICATE]
+    left = without_earlier(bundle)
+    if left == bundle:
+        return
+    if all(is_issued_by(each, authority.certificate) and not is_new(each, now_ms) for each in shown):
+        _publish(planned, name, left, found)
+        planned.news[of_certificate(name)] = [f"{name}: nothing is of its old key any more"]
 
 
 def _issued(
@@ -132,14 +159,14 @@ def _issued(
         pem = found.get(secret, {}).get(f"{file}.pem")
         pair = Pair.of_pem(pem) if pem else None
         reason = renewal_reason(pair, authority.certificate, subject, lifetime, now_ms)
-        if pair is None or (reason and not _may_wait(pair, trusted, subject, lifetime, now_ms)):
+        if pair is None or (reason and not may_wait(pair, trusted, subject, lifetime, now_ms)):
             pair = issue(authority, subject, lifetime, now_ms)
             planned.news.setdefault(secret, []).append(f"{file}: {reason}")
         pairs[file] = pair
     return pairs
 
 
-def _may_wait(pair: Pair, trusted: bytes, subject: Subject, lifetime: Lifetime, now_ms: int) -> bool:
+def may_wait(pair: Pair, trusted: bytes, subject: Subject, lifetime: Lifetime, now_ms: int) -> bool:
     """Whether all that is wrong with it is an authority that was replaced just now: who has not heard of the
     new one would not trust what it signs."""
     newest, *older = certificates_in(trusted)

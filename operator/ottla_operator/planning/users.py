@@ -27,7 +27,13 @@ from ottla_operator.planning.certificates import (
     certificates_in,
     renewal_reason,
 )
-from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, CA_KEY, clients_ca, of_certificate
+from ottla_operator.planning.cluster_secrets import (
+    CA_CERTIFICATE,
+    CA_KEY,
+    clients_ca,
+    may_wait,
+    of_certificate,
+)
 from ottla_operator.planning.listener_security import lifetime_of
 from ottla_operator.planning.observed import AccessState, Observed, Secret
 from ottla_operator.planning.steps import (
@@ -241,7 +247,8 @@ def text_of(secret: Secret | None, key: str) -> str | None:
 def _certificate(
     user: User, secret: Secret | None, observed: Observed, cluster: BrokerCluster
 ) -> _Credentials:
-    authority = _authority(cluster, observed.secrets)
+    trusted = _trusted(cluster, observed.secrets)
+    authority = _authority(cluster, observed.secrets, trusted)
     if authority is None:
         return _Credentials(_refused("NotSupported", f"{cluster.key} has no authority for clients"))
     data = {} if secret is None else secret.data
@@ -256,18 +263,21 @@ def _certificate(
         reason = "the authority's certificate is another one"
     if not reason and not (data.get("user.p12") and data.get("user.password")):
         reason = "its key store is missing"
-    if reason:
+    if reason and (pair is None or not may_wait(pair, trusted, subject, seen, observed.now_ms)):
         return _due(PutCertificate(user.secret_name, user.login_name, reason, authority, lifetime))
     return _Credentials(yes("CredentialsReady", "Ready", f"the certificate is in Secret {user.secret_name}"))
 
 
-def _authority(cluster: BrokerCluster, secrets: Mapping[str, Secret]) -> Pair | None:
-    name = clients_ca(cluster.metadata.name)
-    key, public = secrets.get(name), secrets.get(of_certificate(name))
-    if key is None or public is None or CA_KEY not in key.data:
-        return None
-    current = certificates_in(public.data.get(CA_CERTIFICATE, b""))[:1]
-    return Pair(key.data[CA_KEY], current[0]) if current else None
+def _trusted(cluster: BrokerCluster, secrets: Mapping[str, Secret]) -> bytes:
+    """By whose certificates brokers let users in: the newest authority's first."""
+    public = secrets.get(of_certificate(clients_ca(cluster.metadata.name)))
+    return b"" if public is None else public.data.get(CA_CERTIFICATE, b"")
+
+
+def _authority(cluster: BrokerCluster, secrets: Mapping[str, Secret], trusted: bytes) -> Pair | None:
+    key = secrets.get(clients_ca(cluster.metadata.name))
+    current = certificates_in(trusted)[:1]
+    return Pair(key.data[CA_KEY], current[0]) if key is not None and CA_KEY in key.data and current else None
 
 
 def _left_over(user: User, access: AccessState, secrets: Mapping[str, Secret]) -> Iterator[UserStep]:

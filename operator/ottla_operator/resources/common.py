@@ -25,6 +25,7 @@ MANAGED_ANNOTATION = f"{GROUP}/managed"
 APPROVE_ANNOTATION = f"{GROUP}/approve-rollout"
 
 REASSIGN_ANNOTATION = f"{GROUP}/reassign"
+REPLACE_KEY_ANNOTATION = f"{GROUP}/force-replace"
 DELETE_VOLUME_ANNOTATION = f"{GROUP}/delete-pod-and-pvc"
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
