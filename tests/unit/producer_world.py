@@ -115,7 +115,7 @@ class World:
 
     def send(self, value: bytes, partition: int | None = None, key: bytes | None = None) -> int:
         stamp = int(self.now * 1000)
-        return self.accumulator.append(TOPIC, key, value, (), partition, stamp, value, self.now)
+        return self.accumulator.append(TOPIC, key, value, (), partition, stamp, value, lambda: self.now)
 
     def poll(self) -> list[Outgoing]:
         """What went onto the wire."""

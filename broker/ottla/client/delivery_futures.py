@@ -97,6 +97,10 @@ class DeliveryFuture(Future[RecordMetadata]):
         return cancelled
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
+        # Nothing changes once this is the state: whoever asks for it late, as most do, needs no lock.
+        if self._state is FINISHED and self._exception is None:
+            assert self._result is not None
+            return self._result
         self._await_end(timeout)
         return super().result(0)
 

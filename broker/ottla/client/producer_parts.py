@@ -41,6 +41,8 @@ class Engine:
         self.network = Network(self.cluster, config, uniform=uniform, changed=self._changed)
         self.driver = Driver(self.cluster, self.network, request_timeout_s=config.request_timeout_ms / 1000)
         self.accumulator = Accumulator(config, self.cluster, uniform, settle)
+        self.append, self.clock = self.accumulator.append, self.loop.time
+        """Asked for with each record."""
         self.transactions: Transactions | None = None
         if config.enable_idempotence:
             self.transactions = Transactions(

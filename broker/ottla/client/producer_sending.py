@@ -121,10 +121,8 @@ class ProducerSending(ProducerTransactions):
         if key.__class__ is not bytes and key is not None:
             key = _bytes("key", key)
         if timestamp_ms is None:
-            timestamp_ms = int(time.time() * 1000)
-        result = engine.accumulator.append(
-            topic, key, value, headers, partition, timestamp_ms, sink, engine.loop.time()
-        )
+            timestamp_ms = time.time_ns() // 1_000_000
+        result = engine.append(topic, key, value, headers, partition, timestamp_ms, sink, engine.clock)
         if result:
             engine.driver.wake()
         return result

@@ -63,6 +63,7 @@ class Accumulator(BatchQueues):
         self._batch_size = config.batch_size
         self._max_block_s = config.max_block_ms / 1000
         self._request_max = config.max_request_size
+        self._record_max = min(config.max_request_size - BATCH_OVERHEAD, config.buffer_memory)
         self._adaptive = config.partitioner_adaptive_partitioning_enable
         self._partitioner = _partitioner(config.partitioner)
         self._key_hash = None if config.partitioner_ignore_keys else KeyHash()
@@ -89,15 +90,18 @@ class Accumulator(BatchQueues):
         partition: int | None,
         timestamp_ms: int,
         sink: Any,
-        now: float,
+        clock: Callable[[], float],
     ) -> int:
-        """APPENDED, BEGUN, BATCH_FULL, WAITS or NO_ROOM. Raises MessageTooLargeError, and ValueError for a
-        partition that cannot be."""
-        size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+        """APPENDED, BEGUN, BATCH_FULL, WAITS or NO_ROOM. `clock` is asked for the time by those records alone
+        that begin a batch, or wait. Raises MessageTooLargeError, and ValueError for a partition that cannot
+        be."""
+        size = 0 if value is None else len(value)
+        if key is not None:
+            size += len(key)
         if headers:
             size += headers_size(headers)
         size += SMALL_OVERHEAD if size < SMALL_RECORD else LARGE_OVERHEAD
-        if size > self._request_max - BATCH_OVERHEAD or size > self.memory:
+        if size > self._record_max:
             raise self._too_large(size)
         if self.used_bytes + size > self.memory:
             self.short_of_room = True
@@ -110,7 +114,8 @@ class Accumulator(BatchQueues):
             raise ValueError(f"partition {partition} of {topic}: partitions are numbered from 0")
         if not partitions or (partition is not None and partition >= partitions):
             self._numbers += 1
-            waiting = Waiting(self._numbers, now, size, partition, timestamp_ms, key, value, headers, sink)
+            since = clock()
+            waiting = Waiting(self._numbers, since, size, partition, timestamp_ms, key, value, headers, sink)
             self._wait(known, waiting)
             return WAITS
         sticky = None
@@ -136,7 +141,7 @@ class Accumulator(BatchQueues):
                     batch = None
         result = APPENDED
         if batch is None:
-            batch = self._new_batch(queue, now)
+            batch = self._new_batch(queue, clock())
             result = BEGUN
         batch.records.append((timestamp_ms, key, value, headers))
         batch.sinks.append(sink)
@@ -254,7 +259,7 @@ class Accumulator(BatchQueues):
         number, _, _, partition, timestamp_ms, key, value, headers, sink = record
         self._designating = number
         try:
-            self.append(topic.name, key, value, headers, partition, timestamp_ms, sink, now)
+            self.append(topic.name, key, value, headers, partition, timestamp_ms, sink, lambda: now)
         except Exception as error:  # of a partitioner
             self._refuse(topic, record, error)
         finally:
