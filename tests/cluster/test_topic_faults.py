@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from faults import bring_back, cluster_for_faults, partition_of, wait_until_forgotten
+from faults import (
+    bring_back,
+    close_session_of,
+    cluster_for_faults,
+    partition_of,
+    wait_until_forgotten,
+)
 from judges import needs_kafka_jars
 from stubborn import send_to
 from verify import VerifiableProducer, check_all_kept, read_topic
@@ -28,8 +34,17 @@ pytestmark = pytest.mark.timeout(420)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     needs_kafka_jars()
-    with cluster_for_faults(tmp_path_factory.mktemp("topics")) as running:
+    # None ends while a broker is stopped: `kill` ends it. So long, too, does a killed one wait for others to
+    # lead what it led of a topic that is to be deleted, which nobody will.
+    sessions = {"zookeeper_session_timeout_ms": "10000"}
+    with cluster_for_faults(tmp_path_factory.mktemp("topics"), **sessions) as running:
         yield running
+
+
+def kill(cluster: LocalCluster, broker: int) -> None:
+    """And its session, which ZooKeeper would end later."""
+    cluster.brokers[broker].kill()
+    close_session_of(cluster, cluster.brokers[broker])
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +88,7 @@ def test_a_topic_deleted_while_a_broker_is_away_goes_when_it_is_back(
     produce(cluster, topic, ["old"] * 30)
     old = cluster.topic(topic)
     assert old is not None
-    cluster.brokers[away].kill()
+    kill(cluster, away)
     cluster.wait_until(lambda: len(cluster.describe().brokers) == 2, "its session to end")
 
     delete = DeleteTopicsRequest(
@@ -101,7 +116,7 @@ def test_a_topic_deleted_while_a_broker_is_away_goes_when_it_is_back(
 
     cluster.wait_until(refused, "its name to be taken as long")
     if controller_dies_too:
-        cluster.brokers[controller].kill()
+        kill(cluster, controller)
         cluster.wait_until(
             lambda: cluster.describe().controller_id not in (controller, -1), "another controller"
         )
@@ -212,7 +227,7 @@ def test_a_move_goes_on_when_its_target_died_and_is_back(cluster: LocalCluster, 
     with VerifiableProducer(cluster.bootstrap, move.topic, tmp_path) as producer:
         producer.wait_for(300)
         with move.begun():
-            move.target_broker.kill()
+            kill(cluster, move.target)
         cluster.wait_until(lambda: len(cluster.describe().brokers) == 2, "the target's session to end")
         assert move.under_way() is not None
         producer.wait_for_more(200)
@@ -241,7 +256,7 @@ def test_a_move_outlives_its_controller(cluster: LocalCluster, tmp_path: Path) -
     with VerifiableProducer(cluster.bootstrap, move.topic, tmp_path) as producer:
         producer.wait_for(300)
         with move.begun():
-            cluster.brokers[move.controller].kill()
+            kill(cluster, move.controller)
         cluster.wait_until(
             lambda: cluster.describe().controller_id not in (move.controller, -1), "another controller"
         )
