@@ -32,7 +32,7 @@ from ottla_pipeline.config.loading import ConfigError, load
 from ottla_pipeline.errors import CannotBegin, short
 from ottla_pipeline.progress import GroupOffsets, Status
 from ottla_pipeline.running import Context, JobMetrics, Progress, follow
-from ottla_pipeline.spark import JavaMissing, build_session
+from ottla_pipeline.spark import JavaMissing, build_session, keep_checkpoint
 from ottla_pipeline.status_port import StatusPort
 
 UNUSABLE = (ConfigError, CannotBegin, JavaMissing, reach.Unreachable, OSError)
@@ -169,6 +169,7 @@ class Execution:
         spark = build_session(
             f"ottla-{config.JOB}-{config.name}", master=master, memory=memory, extra=settings
         )
+        keep_checkpoint(spark, config.checkpoint)
         self._status.application_id = spark.sparkContext.applicationId
         context = Context(spark, self._say, self._metrics, self._params, self._status.details)
         try:

@@ -22,6 +22,8 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
+from ottla_pipeline.lake.files import Files
+
 SPARK_VERSION = "4.0.0"
 SCALA_VERSION = "2.13"
 LOCAL_FILES = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"
@@ -57,6 +59,7 @@ NEEDED_SETTINGS = {
     # It would parse the JSON anew for each field that is asked for.
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
 }
+CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 class JavaMissing(Exception):
@@ -200,3 +203,16 @@ def build_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def keep_checkpoint(spark: SparkSession, folder: str) -> None:
+    """Where `folder` is on a local disk, a query's checkpoint goes there by Java's own calls, too.
+
+    Spark prefers Hadoop's FileContext, for the atomic renames that HDFS has under that name. With local files
+    that starts a process for each one made (`chmod`) and four for each renamed (`readlink`): a hundred in a
+    batch of a join. Without it, the files and the order of their renames are the same.
+    """
+    local = Files(spark).absolute(folder).startswith("file:")
+    if local and spark.conf.get(CHECKPOINT_FILES, None) is None:
+        by_file_system = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+        spark.conf.set(CHECKPOINT_FILES, by_file_system)
