@@ -20,7 +20,8 @@ from ottla_operator.resources.common import GROUP, VERSION
 Poke = Callable[[str, str], None]
 """(namespace, cluster)"""
 
-# What we make, and what comes of it: watched by label, on the server's side.
+# What we make, and what comes of it: watched by label, on the server's side. Somebody's own Secret, with the
+# password of a user, is heard of when it has the cluster's label, and found by looking when it has none.
 _CHILDREN: Final = (
     ("", "v1", "pods"),
     ("", "v1", "configmaps"),
@@ -59,9 +60,8 @@ def registry_for(poke: Poke) -> kopf.OperatorRegistry:
         plural = model.definition.plural
         kopf.on.event(GROUP, VERSION, plural, id=plural, registry=registry)(resource_changed)
     for group, version, plural in _CHILDREN:
-        kopf.on.event(group, version, plural, id=plural, labels={MANAGED_BY: MANAGER}, registry=registry)(
-            child_changed
-        )
+        labels = {CLUSTER_LABEL: kopf.PRESENT} if plural == "secrets" else {MANAGED_BY: MANAGER}
+        kopf.on.event(group, version, plural, id=plural, labels=labels, registry=registry)(child_changed)
     return registry
 
 
@@ -81,7 +81,8 @@ def settings() -> kopf.OperatorSettings:
     chosen.watching.client_timeout = _WATCH_TIMEOUT_S + 10
     chosen.watching.connect_timeout = 10
     for group, version, plural in _CHILDREN:
-        chosen.watching.label_selectors[group, version, plural] = f"{MANAGED_BY}={MANAGER}"
+        ours = CLUSTER_LABEL if plural == "secrets" else f"{MANAGED_BY}={MANAGER}"
+        chosen.watching.label_selectors[group, version, plural] = ours
     return chosen
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiohttp import web
-from kubernetes_world import NAMESPACE, FakeApi, Item
+from kubernetes_world import NAMESPACE, FakeApi, Item, is_selected
 
 from ottla_operator.kubernetes.api import _PLURALS, ApiError, NotFound
 
@@ -204,7 +204,6 @@ class KubernetesServer:
 
     async def _watch(self, request: web.Request, kind: str, query: dict[str, str]) -> web.StreamResponse:
         since, cuts = int(query.get("resourceVersion") or 0), self._cuts
-        wanted = dict(pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         self.watches += 1
@@ -214,8 +213,7 @@ class KubernetesServer:
                 news = [c for c in self._changes if c.kind == kind and c.number > since and not self.deaf]
                 for change in news:
                     since = change.number
-                    labels = change.item["metadata"].get("labels") or {}
-                    if wanted.items() <= labels.items():
+                    if is_selected(change.item, query.get("labelSelector", "")):
                         line = json.dumps({"type": change.type, "object": change.item})
                         await response.write(line.encode() + b"\n")
                 await asyncio.sleep(_POLL_S)

@@ -34,6 +34,13 @@ WRITES = ("apply", "create", "patch", "delete")
 _VERSIONED = ("apiVersion", "kind")
 
 
+def is_selected(item: Item, selector: str) -> bool:
+    """By `name=value` and by `name` alone, with commas between."""
+    labels = item["metadata"].get("labels") or {}
+    wanted = (each.partition("=") for each in selector.split(",") if each)
+    return all(labels.get(name) == value if sign else name in labels for name, sign, value in wanted)
+
+
 class FakeApi(Api):
     """Objects by (kind, name), all in one namespace."""
 
@@ -103,11 +110,10 @@ class FakeApi(Api):
         return self._write(item, _merged(item, body))
 
     def _matching(self, kind: str, selector: str) -> list[Item]:
-        wanted = dict(pair.split("=") for pair in selector.split(",") if pair)
         return [
             item
             for (one, _), item in sorted(self.items.items())
-            if one == kind and wanted.items() <= (item["metadata"].get("labels") or {}).items()
+            if one == kind and is_selected(item, selector)
         ]
 
     def _create(self, kind: str, body: Item) -> Item:

@@ -22,7 +22,7 @@ from ottla_operator.kubernetes.api import Api, load_config
 from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
-from ottla_operator.kubernetes.naming import FINALIZER
+from ottla_operator.kubernetes.naming import CLUSTER_LABEL, FINALIZER
 
 TIMEOUT_S = 90.0
 NEVER_S = 3600.0
@@ -43,6 +43,8 @@ class Operator:
     def __init__(self, server: KubernetesServer, resync_s: float) -> None:
         self.server = server
         self.metrics = Metrics()
+        self.poked: list[str] = []
+        """Clusters, by name."""
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._api = Api(self.metrics.count_request)
@@ -57,6 +59,7 @@ class Operator:
         self._kopf = KopfRunner(arguments, registry=registry, settings=handlers.settings(), timeout=TIMEOUT_S)
 
     def _poke(self, namespace: str, cluster: str) -> None:
+        self.poked.append(cluster)
         self._loop.call_soon_threadsafe(self.controller.poke, namespace, cluster)
 
     def start(self) -> None:
@@ -146,6 +149,19 @@ def test_a_deletion_releases_the_finalizer(operator: Operator) -> None:
     until(lambda: operator.reason("Topic", "orders") == "ClusterNotFound")
     operator.delete("Topic", "orders")
     until(lambda: not operator.exists("Topic", "orders"))
+
+
+def test_a_secret_with_the_label_of_a_cluster_is_heard_of_whosever_it_is(operator: Operator) -> None:
+    def write(name: str, labels: dict[str, str], version: str) -> None:
+        metadata = {"name": name, "namespace": "shop", "labels": labels}
+        secret = {"metadata": {**metadata, "uid": name, "resourceVersion": version}, "data": {}}
+        operator.server.edit(lambda api: api.items.__setitem__(("Secret", name), secret))
+
+    for version in ("1", "2"):
+        operator.poked.clear()
+        write("any", {}, version)
+        write("mine", {CLUSTER_LABEL: "passworded"}, version)
+        until(lambda: "passworded" in operator.poked)
 
 
 def test_a_cluster_goes_with_all_that_it_has(operator: Operator) -> None:
