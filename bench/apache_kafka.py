@@ -77,21 +77,31 @@ def class_archive() -> Path:
     return Path(kafka_classpath()).parent / "classes.jsa"
 
 
-def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = LEAN_JVM) -> list[str]:
-    """The command line that runs one of Kafka's classes, with logging kept to warnings."""
+def java_command(
+    main_class: str, *arguments: str, jvm: Sequence[str] = LEAN_JVM, classes: Path | None = None
+) -> list[str]:
+    """The command line that runs one of Kafka's classes, or of the folder `classes`, with logging kept to
+    warnings."""
     classpath = kafka_classpath()
     logging = Path(classpath).parent / "log4j.properties"
     options = [*jvm, f"-Dlog4j.configuration=file:{logging}"]
     if class_archive().exists() and set(_SHORT_LIVED) <= set(jvm):
         options += [f"-XX:SharedArchiveFile={class_archive()}", *_QUIET_ARCHIVE]
+    if classes is not None:
+        classpath = f"{classpath}:{classes}"
     return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
 
 
 def run_tool(
-    main_class: str, arguments: Sequence[str], *, timeout_s: float = 240, stdin: str | None = None
+    main_class: str,
+    arguments: Sequence[str],
+    *,
+    timeout_s: float = 240,
+    stdin: str | None = None,
+    classes: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's tools to its end; its output is captured as text."""
-    command = java_command(main_class, *arguments)
+    """Run one of Kafka's tools, or of `classes`, to its end; its output is captured as text."""
+    command = java_command(main_class, *arguments, classes=classes)
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, input=stdin, check=False
     )
