@@ -135,13 +135,17 @@ _PATIENCE = 3
 
 def wait_for(what: str, look: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5) -> T:
     """What `look` returns once that is true; AssertionError after the time-out, for which nobody waits who is
-    not kept waiting."""
+    not kept waiting. While a command fails, it is not: a pod is only starting, or the API server is slow."""
     timeout_s *= _PATIENCE
     deadline = time.monotonic() + timeout_s
     while True:
-        seen = look()
-        if seen:
-            return seen
+        failed = ""
+        try:
+            seen = look()
+            if seen:
+                return seen
+        except (CommandFailed, subprocess.TimeoutExpired) as error:
+            failed = f": {error}"
         if time.monotonic() > deadline:
-            raise AssertionError(f"not in {timeout_s:.0f} s: {what}")
+            raise AssertionError(f"not in {timeout_s:.0f} s: {what}{failed}")
         time.sleep(poll_s)

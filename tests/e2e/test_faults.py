@@ -31,6 +31,7 @@ def test_a_broker_killed_under_load(kube: Kube, cluster: Cluster) -> None:
         _kill(kube, cluster, pod)
         _wait_new(cluster, pod, uid)
         cluster.wait_ready()
+        wait_for("all is in sync", cluster.is_in_sync, 120)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()
 
@@ -42,22 +43,24 @@ def test_the_controller_killed_under_load(kube: Kube, cluster: Cluster) -> None:
         _kill(kube, cluster, pod)
         _wait_new(cluster, pod, uid)
         cluster.wait_ready()
+        wait_for("all is in sync", cluster.is_in_sync, 120)
         traffic.wait_for_more(200)
         traffic.assert_lost_nothing()
 
 
 def _zookeeper_leader(kube: Kube, cluster: Cluster) -> str:
+    """Its pod; none while none leads."""
     for pod in sorted(cluster.zookeepers()):
         said = kube.kubectl(
             "exec", pod, "-n", cluster.namespace, "-c", "zookeeper", "--", "python3", "-IS", "-c", _MODE
         )
         if "Mode: leader" in said:
             return pod
-    raise AssertionError("no ZooKeeper server leads")
+    return ""
 
 
 def test_the_zookeeper_leader_killed_under_load(kube: Kube, cluster: Cluster) -> None:
-    leader = _zookeeper_leader(kube, cluster)
+    leader = wait_for("one leads", lambda: _zookeeper_leader(kube, cluster), 30)
     with Traffic(cluster, "events") as traffic:
         uid = cluster.zookeepers()[leader]
         _kill(kube, cluster, leader)
