@@ -177,6 +177,36 @@ def test_a_buffer_that_is_full_makes_senders_wait_in_turn(broker: OneBroker, top
         assert numbers == list(range(200))
 
 
+def test_a_sender_that_never_waits_lets_others_have_their_turn_but_not_after_each_batch(
+    broker: OneBroker, topic: str
+) -> None:
+    async def send() -> tuple[int, int]:
+        turns = 0
+
+        async def another() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with Producer(
+            bootstrap_servers=broker.bootstrap, linger_ms=60_000, batch_size=1000
+        ) as producer:
+            assert await producer.partitions_for(topic) == 3
+            beside = asyncio.create_task(another())
+            for _ in range(20_000):
+                await producer.send(topic, b"x" * 400)
+            beside.cancel()
+            seen = turns
+            await producer.flush()
+            return seen, round(producer.metrics()["record-send-total"])
+
+    turns, records = asyncio.run(send())
+    assert records == 20_000
+    batches = records // 2
+    assert 5 <= turns < batches / 2
+
+
 def test_what_goes_wrong_is_told_with_the_key_and_what_to_do(broker: OneBroker, topic: str) -> None:
     async def has_heard_of_the_topic(producer: Producer) -> bool:
         try:

@@ -38,6 +38,8 @@ class Driver:
         self._running = False
         self._heard = False
         self._metadata_seen: list[asyncio.Future[None]] = []
+        self.turned_at = -math.inf
+        """When the cores were last asked what there is to send."""
 
     def start(self, cores: Sequence[Core]) -> None:
         self._cores = cores
@@ -68,7 +70,7 @@ class Driver:
 
     def _turn(self) -> None:
         self._woken = None
-        now = self._loop.time()
+        self.turned_at = now = self._loop.time()
         self._ask_metadata(now)
         for core in self._cores:
             for outgoing in core.poll(now):

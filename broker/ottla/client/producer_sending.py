@@ -24,6 +24,9 @@ from ottla.client.producer_parts import Engine
 from ottla.client.producer_transactions import ProducerTransactions
 from ottla.client.serialization import SchemaNeeded, serializing
 
+_TURN_S: Final = 0.002
+"""So long a sender may fill one batch after the other before it lets them go out: several in a request are a
+fraction of the work, for the broker as well."""
 _SCHEMAS_TRIED_MAX: Final = 3
 """A key's, a value's, and one that has changed meanwhile."""
 
@@ -140,7 +143,9 @@ class ProducerSending(ProducerTransactions):
     ) -> None:
         """What the accumulator's answer asks of whoever sends."""
         if result == BATCH_FULL:
-            await asyncio.sleep(0)  # it goes out while the next one fills
+            engine = self._running()
+            if engine.clock() >= engine.driver.turned_at + _TURN_S:
+                await asyncio.sleep(0)  # what is full goes out while the next ones fill
         elif result == WAITS:
             await self._hear_of(topic, self._running())
         else:
