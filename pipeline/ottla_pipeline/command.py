@@ -169,7 +169,6 @@ class Execution:
         spark = build_session(
             f"ottla-{config.JOB}-{config.name}", master=master, memory=memory, extra=settings
         )
-        keep_checkpoint(spark, config.checkpoint)
         self._status.application_id = spark.sparkContext.applicationId
         context = Context(spark, self._say, self._metrics, self._params, self._status.details)
         try:
@@ -184,6 +183,7 @@ class Execution:
 
     def _stream(self, context: Context, stop: threading.Event) -> int:
         config = self._config
+        keep_checkpoint(context.spark, config.checkpoint)
         group = GroupOffsets(config.kafka.librdkafka(), config.consumer_group)
         progress = Progress(self._status, group, self._say)
         context.spark.streams.addListener(progress)
