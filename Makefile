@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Hundreds of brokers and tools are started out of this tree: each would compile all of it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test lint format bench bench-kubernetes e2e lock clean
+.PHONY: setup run test test-changed test-all lint format bench bench-kubernetes e2e lock clean
 
 setup: $(READY)
 
@@ -22,9 +22,23 @@ $(READY): pyproject.toml requirements/dev.txt
 run: setup
 	$(BIN)/python -m demo.run
 
-# File by file in the order of testpaths: the long ones first, so that both processes end together.
+# File by file in the order given: the long ones first, so that both processes end together.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Each part of the system and each family of judges once.
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) $$($(BIN)/python -m tests.selection core)
+
+# What `test` leaves out and the change exercises; BASE=COMMIT says since when.
+test-changed: setup
+	@files=$$($(BIN)/python -m tests.selection changed $(BASE)) && \
+	  if [ -n "$$files" ]; then echo "$$files" && $(PYTEST) $$files; else echo "the change concerns no slow test file"; fi
+
+# Everything. Writes how long each file took, for the choice of `test-changed`.
+test-all: setup
+	$(PYTEST) --junitxml=build/test-all.xml
+	$(BIN)/python -m tests.selection record build/test-all.xml
+	$(MAKE) e2e
 
 # On a real Kubernetes: OTTLA_KUBE=…/kube.sh, or a KUBECONFIG. Skipped, saying so, where there is neither.
 e2e: setup

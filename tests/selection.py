@@ -1,0 +1,211 @@
+"""Which test files `make test` runs, and which files `.ci/run` adds for a change.
+
+    python -m tests.selection core               the arguments of `make test`
+    python -m tests.selection changed [BASE]     files that exercise what changed since the commit BASE
+    python -m tests.selection record JUNIT_XML   writes tests/durations.txt from a run of everything
+
+`changed` ranks the files that `make test` leaves out: those that changed themselves come first, then those
+whose names match an area of AREAS, by the number of lines that changed there. It prints files in that order
+while their durations fit into BUDGET_S, and lists what did not fit on standard error; `make test-all` runs
+everything. Without BASE, the change is what `origin/main` lacks; in a clone whose main is that very commit,
+it is the commits of the four hours before it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[1]
+DURATIONS = ROOT / "tests/durations.txt"
+WORKERS = 2
+BUDGET_S = 360.0 * WORKERS
+"""Of all chosen files together; they run in WORKERS processes."""
+UNKNOWN_S = 30.0
+"""Counted for a file without a recorded duration."""
+
+CORE = (
+    # Processes that fail, Kubernetes' resources without Kubernetes, Kafka Streams and Connect
+    "tests/cluster/test_failover.py",
+    "tests/cluster/test_network_faults.py",
+    "tests/cluster/test_torn_tail.py",
+    "tests/cluster/test_up_runs.py",
+    "tests/cluster/test_streams_and_connect.py",
+    # Spark, the schema registry
+    "tests/interop/test_pipeline_decoding.py",
+    "tests/interop/test_pipeline_command.py",
+    "tests/interop/test_pipeline_registry.py",
+    # Apache Kafka as a peer, its tools and classes
+    "tests/interop/test_controller_java_brokers.py",
+    "tests/interop/test_groups_like_kafka.py",
+    "tests/interop/test_kafka_tools.py",
+    "tests/interop/test_protocol_table.py",
+    "tests/interop/test_protocol_oracles.py",
+    "tests/interop/test_records_java.py",
+    "tests/interop/test_quota_arithmetic_like_kafka.py",
+    "tests/interop/test_storage_dump_log_segments.py",
+    # Clients: Java, 0.8.2, librdkafka, kcat, kafka-python, aiokafka, our own
+    "tests/interop/test_client_and_java.py",
+    "tests/interop/test_clients_082.py",
+    "tests/interop/test_consumer_clients.py",
+    "tests/interop/test_single_broker.py",
+    "tests/interop/test_kcat.py",
+    "tests/interop/test_transactions_clients.py",
+    "tests/interop/test_secure_clients.py",
+    "tests/interop/test_client_tutorial.py",
+    # ZooKeeper, the command line, the development broker, hostile input
+    "tests/interop/test_metadata_store_contract.py",
+    "tests/interop/test_cli.py",
+    "tests/interop/test_dev_broker.py",
+    "tests/interop/test_pytest_plugin.py",
+    "tests/interop/test_metrics.py",
+    "tests/interop/test_fuzzed_requests.py",
+    "tests/unit",
+)
+"""The arguments of `make test`: each part of the system and each family of judges once. The long files come
+first, so that both processes end together. A test that is known to fail by chance is not here until it is
+repaired."""
+
+AREAS: Mapping[str, tuple[str, ...]] = {
+    "broker/ottla/cli": ("cli", "kafka_tools", "kafka_admin_tools", "tools_like"),
+    "broker/ottla/client": ("client_", "clients", "consumer", "admin", "assignors"),
+    "broker/ottla/client/legacy": ("082", "older"),
+    "broker/ottla/controller": (
+        *("controller", "topic_faults", "lost_sessions", "shutdowns", "failover", "zombies", "migration"),
+    ),
+    "broker/ottla/coordinators": ("group", "consumer_clients"),
+    "broker/ottla/coordinators/transactions": ("transactions",),
+    "broker/ottla/dev": ("dev_broker", "pytest_plugin"),
+    "broker/ottla/local": ("up_runs", "broker_life"),
+    "broker/ottla/metadata": ("metadata", "configs", "zookeeper", "stored_passwords", "inter_broker"),
+    "broker/ottla/protocol": ("protocol", "records", "fuzzed"),
+    "broker/ottla/quotas": ("quota",),
+    "broker/ottla/replication": ("replication", "divergence", "repeated_kills", "follower_fetch", "log_dirs"),
+    "broker/ottla/security": ("secur", "acls"),
+    "broker/ottla/server": (
+        *("fuzzed", "hostile", "fetch_sessions", "records_like", "admin_like", "security_like", "network"),
+        *("single_broker", "kcat", "broker_life", "streams"),
+    ),
+    "broker/ottla/server/handlers/transactions": ("transactions",),
+    "broker/ottla/server/handlers/groups": ("group",),
+    "broker/ottla/server/metrics": ("metrics",),
+    "broker/ottla/storage": (
+        "storage",
+        "records",
+        "retention",
+        "torn",
+        "cold_reads",
+        "disks",
+        "formats",
+        "bombs",
+    ),
+    "broker/ottla/storage/cleaner": ("compaction",),
+    "broker/ottla/testing": ("dev_broker", "pytest_plugin"),
+    "operator/ottla_operator": ("up_",),
+    "pipeline/ottla_pipeline/command": ("pipeline_command",),
+    "pipeline/ottla_pipeline/auditing": ("audit",),
+    "pipeline/ottla_pipeline/completeness": ("audit", "compare"),
+    "pipeline/ottla_pipeline/decoding": ("decoding", "lake_schemas"),
+    "pipeline/ottla_pipeline/lake": ("lake",),
+    "pipeline/ottla_pipeline/mirroring": ("mirror",),
+    "pipeline/ottla_pipeline/registry": ("registry", "lake_schemas", "pipeline_secured"),
+    "pipeline/ottla_pipeline/windowing": ("windows",),
+}
+"""Source folder (or the beginning of a file's path) → parts of the names of test files that exercise it."""
+
+
+def slow_files() -> list[str]:
+    """The test files that `make test` leaves out, but for those that need a Kubernetes."""
+    found = (
+        path for folder in ("cluster", "interop") for path in (ROOT / "tests" / folder).glob("test_*.py")
+    )
+    return sorted(name for path in found if (name := str(path.relative_to(ROOT))) not in CORE)
+
+
+def ranked(changed_lines: Mapping[str, int], candidates: Iterable[str]) -> list[str]:
+    """The candidates that the change concerns, first the one that it concerns most."""
+    area_lines = {
+        area: sum(lines for path, lines in changed_lines.items() if path.startswith(area)) for area in AREAS
+    }
+
+    def score(file: str) -> tuple[bool, int]:
+        name = Path(file).stem.removeprefix("test_")
+        concerned = (area_lines[area] for area, parts in AREAS.items() if any(part in name for part in parts))
+        return file in changed_lines, sum(concerned)
+
+    scores = {file: score(file) for file in candidates}
+    return sorted((file for file in scores if any(scores[file])), key=lambda file: scores[file], reverse=True)
+
+
+def within_budget(files: Iterable[str], durations: Mapping[str, float], budget_s: float) -> list[str]:
+    """The files, in their order, that fit into the budget one after the other."""
+    chosen: list[str] = []
+    for file in files:
+        duration_s = durations.get(file, UNKNOWN_S)
+        if duration_s <= budget_s:
+            budget_s -= duration_s
+            chosen.append(file)
+    return chosen
+
+
+def read_durations() -> dict[str, float]:
+    lines = DURATIONS.read_text().splitlines()
+    return {file: float(seconds) for seconds, file in (line.split() for line in lines)}
+
+
+def durations_of(junit_xml: str) -> dict[str, float]:
+    """Seconds by test file, of a run's report."""
+    durations: dict[str, float] = {}
+    for case in ElementTree.fromstring(junit_xml).iter("testcase"):
+        words = case.attrib["classname"].split(".")
+        module = next(i for i, word in enumerate(words) if word.startswith("test_"))
+        file = "/".join(words[: module + 1]) + ".py"
+        durations[file] = durations.get(file, 0.0) + float(case.attrib["time"])
+    return durations
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def base_of_change() -> str:
+    head, landed = _git("rev-parse", "HEAD"), _git("merge-base", "HEAD", "origin/main")
+    if landed and landed != head:
+        return landed
+    before = int(_git("log", "-1", "--format=%ct")) - 4 * 3600
+    return _git("rev-list", "-1", f"--before={before}", "HEAD") or _git("rev-list", "--max-parents=0", "HEAD")
+
+
+def lines_changed_since(base: str) -> dict[str, int]:
+    """Added and deleted lines by path; 1 for a binary file."""
+    changed: dict[str, int] = {}
+    for row in _git("diff", "--numstat", "--no-renames", base, "HEAD").splitlines():
+        added, deleted, path = row.split("\t")
+        changed[path] = 1 if added == "-" else int(added) + int(deleted)
+    return changed
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["core"]:
+            print(*CORE)
+        case ["changed", *base]:
+            concerned = ranked(lines_changed_since(base[0] if base else base_of_change()), slow_files())
+            chosen = within_budget(concerned, read_durations(), BUDGET_S)
+            left_out = [file for file in concerned if file not in chosen]
+            if left_out:
+                print("not run here, but by `make test-all`:", *left_out, sep="\n  ", file=sys.stderr)
+            print(*chosen)
+        case ["record", junit_xml]:
+            durations = durations_of(Path(junit_xml).read_text())
+            DURATIONS.write_text("".join(f"{durations[file]:.0f} {file}\n" for file in sorted(durations)))
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
