@@ -30,6 +30,7 @@ from ottla.protocol.messages import (
     ProduceRequest,
 )
 from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.access import WORDS, Access
@@ -43,7 +44,7 @@ from ottla.server.authorization.guarding import (
     refusals,
     take_out,
 )
-from ottla.server.handlers.auto_create import INTERNAL_TOPICS, is_legal_topic_name
+from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 from ottla.server.handlers.metadata import named_by_id
 
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER

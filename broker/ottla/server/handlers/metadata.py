@@ -29,10 +29,11 @@ from ottla.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import SUPPORTED, ResourceType, bits
 from ottla.server.dispatch import Request, Route
-from ottla.server.handlers.auto_create import INTERNAL_TOPICS, TopicCreator, is_legal_topic_name
+from ottla.server.handlers.auto_create import INTERNAL_TOPICS, TopicCreator
 
 TOPIC_OPERATIONS = bits(SUPPORTED[ResourceType.TOPIC])
 CLUSTER_OPERATIONS = bits(SUPPORTED[ResourceType.CLUSTER])
