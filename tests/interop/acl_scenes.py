@@ -61,12 +61,13 @@ def metadata(version: int, *names: str, create: bool = False, operations: bool =
     return ask(version, request)
 
 
-def metadata_by_id(*names: str) -> Ask:
+def metadata_by_id(*names: str, beside: str | None = None) -> Ask:
+    """`beside` is the name in the rows that have an id."""
     row = m.MetadataRequest.MetadataRequestTopic
 
     def request(broker: Broker) -> Message:
         ids = [broker.topic_ids.get(name, UUID(int=77)) for name in names]
-        return m.MetadataRequest(topics=[row(name=None, topic_id=each) for each in ids])
+        return m.MetadataRequest(topics=[row(name=beside, topic_id=each) for each in ids])
 
     return 12, request
 
@@ -236,6 +237,8 @@ SCENES: dict[str, tuple[list[AclBinding], list[Ask]]] = {
             metadata(12),
             metadata(12, SECRET, OTHER, ABSENT),
             metadata_by_id(SECRET, OTHER, ABSENT),
+            metadata_by_id(SECRET, OTHER, ABSENT, beside=""),
+            metadata_by_id(SECRET, beside=OTHER),
             OPERATIONS,
             list_offsets(0, SECRET, OTHER),
             list_offsets(5, SECRET, OTHER, ABSENT),

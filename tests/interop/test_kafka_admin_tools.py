@@ -3,6 +3,7 @@ log directories."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_records_are_deleted_on_all_replicas(cluster: LocalCluster, topic: str, 
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     starts = cluster.admin(lambda client: client.start_offsets(partitions))
     assert starts == dict(zip(partitions, [20, 50], strict=True))
+
+
+def test_a_topic_is_described_by_its_id(cluster: LocalCluster, topic: str) -> None:
+    described = cluster.admin(lambda client: client.describe_topics([topic]))[topic]
+    # Kafka's Uuid: base64 for URLs without padding.
+    topic_id = base64.urlsafe_b64encode(described.topic_id.bytes).decode().rstrip("=")
+    printed = tool(cluster, "org.apache.kafka.tools.TopicCommand", "--describe", "--topic-id", topic_id)
+    assert f"Topic: {topic}\tTopicId: {topic_id}\tPartitionCount: 2" in printed
 
 
 def test_log_directories_of_all_brokers(cluster: LocalCluster, topic: str) -> None:

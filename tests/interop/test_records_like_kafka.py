@@ -298,6 +298,35 @@ def test_metadata_of_topics_that_are_not(ports: dict[str, int]) -> None:
     same(ports, story)
 
 
+def test_metadata_by_topic_id_ignores_names(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        await make_topic(talk, "by-id", 2)
+        await make_topic(talk, "by-name")
+        row = MetadataRequest.MetadataRequestTopic
+        named = await talk.send("anna", MetadataRequest(topics=[row(name="by-id"), row(name="by-name")]), 12)
+        ids = {topic.name: topic.topic_id for topic in named.topics}
+        asked = {
+            "an id, an empty name": [row(name="", topic_id=ids["by-id"])],
+            "an id, no name": [row(name=None, topic_id=ids["by-id"])],
+            "an id and its name": [row(name="by-id", topic_id=ids["by-id"])],
+            "an id and another name": [row(name="by-name", topic_id=ids["by-id"])],
+            "an id, a name that is not legal": [row(name="a/b", topic_id=ids["by-id"])],
+            "an unknown id, an empty name": [row(name="", topic_id=uuid.UUID(int=99))],
+            "an unknown id and a name": [row(name="by-name", topic_id=uuid.UUID(int=99))],
+            "an id beside a name": [row(name="", topic_id=ids["by-id"]), row(name="by-name")],
+            "an unknown id beside a name": [row(name="", topic_id=uuid.UUID(int=99)), row(name="by-name")],
+            "an id twice": [row(name="", topic_id=ids["by-id"]), row(name="x", topic_id=ids["by-id"])],
+        }
+        for label, topics in asked.items():
+            for version in (10, 11, 12):
+                if version == 12 or all(topic.name is not None for topic in topics):
+                    await ask(talk, label, MetadataRequest(topics=topics), version)
+        for version in (10, 11):
+            await ask(talk, "no name", MetadataRequest(topics=[row(name=None)]), version)
+
+    same(ports, story)
+
+
 def test_what_may_be_done_where_nobody_is_asked(ports: dict[str, int]) -> None:
     async def story(talk: Talk) -> None:
         await make_topic(talk, "for-all")

@@ -13,6 +13,7 @@ from ottla.controller.state import Assignment, ClusterState, Deletion, LeaderAnd
 from ottla.metadata import znodes
 from ottla.metadata.store import MetadataStore, children_of_many, get_many
 from ottla.metadata.znodes import BrokerInfo, InvalidNode, TopicAssignment
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,9 @@ async def read_assignments(store: MetadataStore, topics: Iterable[str]) -> dict[
     assignments: dict[str, TopicAssignment] = {}
     for name, entry in zip(names, found, strict=True):
         if entry is None:
+            continue
+        if not is_legal_topic_name(name):
+            log.error("ignoring a topic: none can be called %r", name)
             continue
         try:
             assignments[name] = znodes.decode_topic(name, entry[0])

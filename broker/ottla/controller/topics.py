@@ -9,7 +9,6 @@ leaders follow, in as few multis as their sizes allow; `settle` completes what i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -24,9 +23,8 @@ from ottla.metadata.store import Operation, SetData
 from ottla.metadata.znodes import TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest
+from ottla.protocol.topic_names import topic_name_problem
 
-NAME_LENGTH_MAX = 249
-_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 # About 600 bytes a partition: well under ZooKeeper's limit of 1 MiB a request (jute.maxbuffer).
 PARTITIONS_PER_MULTI_MAX = 500
 NODE_BYTES_MAX = (1 << 20) - 1
@@ -53,16 +51,7 @@ class NewTopic:
 
 def check_name(name: str) -> None:
     """Raise KafkaError if a topic cannot be called that."""
-    reason = None
-    if not name:
-        reason = "the empty string is not allowed"
-    elif name in (".", ".."):
-        reason = f"'{name}' is not allowed"
-    elif len(name) > NAME_LENGTH_MAX:
-        reason = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
-    elif not _NAME.fullmatch(name):
-        others = "one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-        reason = f"'{name}' contains {others}"
+    reason = topic_name_problem(name)
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
 

@@ -7,6 +7,7 @@ id and a topic name point at each other or at nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,7 +15,10 @@ from uuid import UUID
 from ottla.metadata.sharing import shared
 from ottla.metadata.znodes import TopicPartition
 from ottla.protocol.messages import UpdateMetadataRequest
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
+
+log = logging.getLogger(__name__)
 
 LEADER_DURING_DELETE = -2
 """The leader that the controller names for a partition whose topic is being deleted."""
@@ -81,6 +85,9 @@ class MetadataCache:
         }
         removed: list[tuple[str, int]] = []
         for topic in request.topic_states:
+            if not is_legal_topic_name(topic.topic_name):
+                log.error("UpdateMetadata names %r, which no topic can be called: ignored", topic.topic_name)
+                continue
             if topic.topic_id != ZERO_UUID:
                 self._remember_id(topic.topic_name, topic.topic_id)
             for state in topic.partition_states:

@@ -25,6 +25,7 @@ from ottla.metadata.store import (
     delete_recursively,
     get_many,
 )
+from ottla.protocol.topic_names import is_legal_topic_name
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class DynamicConfigs:
 
         For the broker that is told of a topic (LeaderAndIsr) before it has heard of its settings.
         """
-        names = list(topics)
+        names = legal_topics(topics)
         found = await get_many(self._store, [znodes.topic_config_path(name) for name in names])
         for name, entry in zip(names, found, strict=True):
             self._call_topic(name, entry[0] if entry else b"")
@@ -204,6 +205,17 @@ class DynamicConfigs:
             self._on_topic_config(topic, config)
         except Exception:
             log.exception("applying the settings of topic %s failed", topic)
+
+
+def legal_topics(names: Iterable[str]) -> list[str]:
+    """Those that a topic can be called; the others, which are logged, must become part of no path."""
+    legal: list[str] = []
+    for name in names:
+        if is_legal_topic_name(name):
+            legal.append(name)
+        else:
+            log.error("ignoring settings of %r, which no topic can be called", name)
+    return legal
 
 
 def usable_topic_config(topic: str, stored: Mapping[str, str]) -> dict[str, str]:

@@ -344,14 +344,19 @@ def encode_config_change(entity_path: str) -> bytes:
 
 
 def decode_config_change(data: bytes) -> str:
-    """The entity path of a change notification; version 1 named the type and the entity apart."""
+    """The entity path of a change notification; version 1 named the type and the entity apart. It leads to
+    no other part of the tree than /config."""
     value = _load(data, CONFIG_CHANGES)
     try:
         if int(value["version"]) == 1:
-            return f"{value['entity_type']}/{value['entity_name']}"
-        return str(value["entity_path"])
+            path = f"{value['entity_type']}/{value['entity_name']}"
+        else:
+            path = str(value["entity_path"])
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidNode(f"not a config change: {data[:200]!r}") from error
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidNode(f"a config change of no entity: {data[:200]!r}")
+    return path
 
 
 def encode_log_dir_event(broker_id: int) -> bytes:

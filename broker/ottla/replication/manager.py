@@ -24,6 +24,7 @@ from ottla.protocol.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.alter_partition import AlterPartitionPort, AlterPartitionSender, IsrChanges
@@ -199,6 +200,9 @@ class ReplicaManager:
             if self.broker_id not in state.replicas:
                 _logger.warning("%s-%d has replicas %s, not here", *state.key, state.replicas)
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+            if not is_legal_topic_name(state.topic) or state.partition < 0:
+                _logger.error("LeaderAndIsr names %r-%d, which no partition can be called", *state.key)
+                return ErrorCode.INVALID_TOPIC_EXCEPTION, None
             partition = self._create(state)
         known_id = partition.topic_id
         if known_id is not None and state.topic_id is not None and known_id != state.topic_id:

@@ -20,7 +20,7 @@ from ottla.metadata.acls import start_acls
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import quota_listener
 from ottla.metadata.config import BrokerConfig, topic_defaults
-from ottla.metadata.dynamic import DynamicConfigs, usable_topic_config
+from ottla.metadata.dynamic import DynamicConfigs, legal_topics, usable_topic_config
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.registration import cluster_id as read_cluster_id
 from ottla.metadata.store import MetadataStore, get_many
@@ -103,7 +103,7 @@ class Parts:
 
     async def _topic_configs(self) -> dict[str, dict[str, str]]:
         """Every topic's own settings, for opening the logs with."""
-        topics = await self._store.children(znodes.CONFIG_TOPICS)
+        topics = legal_topics(await self._store.children(znodes.CONFIG_TOPICS))
         paths = [znodes.topic_config_path(topic) for topic in topics]
         configs: dict[str, dict[str, str]] = {}
         for topic, path, found in zip(topics, paths, await get_many(self._store, paths), strict=True):

@@ -10,12 +10,16 @@ replication-offset-checkpoint. Leader epochs have a file of their own kind (`epo
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.storage.durable import write_atomically
+
+logger = logging.getLogger(__name__)
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
@@ -56,8 +60,12 @@ def write_entries(path: Path, lines: Iterable[str], *, sync: bool = True) -> Non
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """Raises MalformedCheckpoint."""
-    return dict(read_entries(path, _parse_offset))
+    """Raises MalformedCheckpoint. Entries of what cannot be a topic are left out."""
+    offsets = dict(read_entries(path, _parse_offset))
+    for key in [key for key in offsets if not is_legal_topic_name(key[0])]:
+        logger.warning("%s names %r, which no topic can be called: ignored", path, key[0])
+        del offsets[key]
+    return offsets
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:

@@ -23,6 +23,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.topic_names import is_legal_topic_name, topic_name_problem
 from ottla.storage.durable import sync_directory, write_atomically
 
 META_PROPERTIES_FILE = "meta.properties"
@@ -39,27 +41,42 @@ class LogDirProblem(Exception):
     """A log directory that this broker cannot use; the message says why and what to do."""
 
 
+def partition_directory(topic: str, partition: int) -> str:
+    """The name of a partition's directory. Every path of a log is made of this, or of `future_directory`.
+
+    Raises INVALID_TOPIC_EXCEPTION for a name that no topic may have: it could lead out of the log directory.
+    """
+    problem = topic_name_problem(topic)
+    if problem is None and partition < 0:
+        problem = f"{partition} is no number of a partition"
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no log can be made: {problem}")
+    return f"{topic}-{partition}"
+
+
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
     """(topic, partition) of a directory's name; None when it is no partition of ours to open."""
     if name.endswith((DELETE_SUFFIX, *_OTHER_SUFFIXES)):
         return None
-    match = re.fullmatch(r"(.+)-(\d+)", name)
-    return (sys.intern(match[1]), int(match[2])) if match else None
+    match = re.fullmatch(r"(.+)-([0-9]+)", name)
+    return (sys.intern(match[1]), int(match[2])) if match and is_legal_topic_name(match[1]) else None
 
 
 def parse_future_directory(name: str) -> tuple[str, int] | None:
     """(topic, partition) of `<topic>-<partition>.<unique id>-future` (KIP-113); None for another name."""
-    match = re.fullmatch(r"(.+)-(\d+)\.\S+" + FUTURE_SUFFIX, name)
-    return (match[1], int(match[2])) if match else None
+    match = re.fullmatch(r"(.+)-([0-9]+)\.\S+" + FUTURE_SUFFIX, name)
+    return (match[1], int(match[2])) if match and is_legal_topic_name(match[1]) else None
 
 
 def future_directory(topic: str, partition: int) -> str:
-    """A name for the log that is to take the place of the partition's present one."""
-    return f"{topic}-{partition}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
+    """A name for the log that is to take the place of the partition's present one. Raises like
+    `partition_directory`."""
+    return f"{partition_directory(topic, partition)}.{uuid.uuid4().hex}{FUTURE_SUFFIX}"
 
 
 def is_too_long_to_move(topic: str, partition: int) -> bool:
-    """Whether no file system has names long enough for the partition's future log (KAFKA-4893)."""
+    """Whether no file system has names long enough for the partition's future log (KAFKA-4893). Raises like
+    `partition_directory`."""
     return len(future_directory(topic, partition)) > _NAME_BYTES_MAX
 
 

@@ -32,6 +32,7 @@ from ottla.storage.directories import (
     future_directory,
     parse_future_directory,
     parse_partition_directory,
+    partition_directory,
     take_clean_shutdown,
 )
 from ottla.storage.durable import sync_directory
@@ -119,12 +120,13 @@ class LogManager(LogUpkeep):
         with the fewest.
 
         Raises KAFKA_STORAGE_ERROR where no directory takes it, and for a partition that is not new while a
-        directory is offline that may have it.
+        directory is offline that may have it; INVALID_TOPIC_EXCEPTION for a name that no topic may have.
         """
         key = (topic, partition)
         with self._mutex:
             log = self._logs.get(key)
             if log is None:
+                name = partition_directory(topic, partition)
                 if not is_new and len(self.online_dirs()) < len(self._dirs):
                     raise KafkaError(
                         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -136,7 +138,7 @@ class LogManager(LogUpkeep):
                 places = self.online_dirs() if preferred is None else [preferred]
                 if len(places) > 1:
                     places.sort(key=self._count_in)
-                log = self._make(f"{topic}-{partition}", places, config, now_ms)
+                log = self._make(name, places, config, now_ms)
                 self._logs[key] = log
             return log
 
@@ -217,7 +219,7 @@ class LogManager(LogUpkeep):
         key = (topic, partition)
         with self._mutex:
             source, future = self._logs[key], self._futures[key]
-            future.move_to(future.directory.with_name(f"{topic}-{partition}"))
+            future.move_to(future.directory.with_name(partition_directory(topic, partition)))
             future.log_dir.attempt("sync it", lambda: sync_directory(future.log_dir.path))
             if not future.log_dir.online:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{future.log_dir} has failed")

@@ -30,6 +30,7 @@ from ottla.protocol.messages import (
     ProduceRequest,
 )
 from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.access import WORDS, Access
@@ -43,7 +44,8 @@ from ottla.server.authorization.guarding import (
     refusals,
     take_out,
 )
-from ottla.server.handlers.auto_create import INTERNAL_TOPICS, is_legal_topic_name
+from ottla.server.handlers.auto_create import INTERNAL_TOPICS
+from ottla.server.handlers.metadata import named_by_id
 
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -95,8 +97,10 @@ def metadata(cache: MetadataCache, *, auto_create: bool) -> Guard:
         may_create: bool,
     ) -> list[Topic]:
         """Take out of the request what the sender may not see, or not have made; what it hears instead."""
-        by_id = any(topic.topic_id != ZERO_UUID for topic in asked)
-        names = {id(t): cache.topic_name(t.topic_id) if t.topic_id != ZERO_UUID else t.name for t in asked}
+        by_id = named_by_id(asked, access.request.version)
+        if by_id:
+            asked = [topic for topic in asked if topic.topic_id != ZERO_UUID]
+        names = {id(t): cache.topic_name(t.topic_id) if by_id else t.name for t in asked}
         wanted = {name for name in names.values() if name is not None}
         visible = access.among(Operation.DESCRIBE, TOPIC, wanted)
         no_such = {name for name in visible if cache.partitions(name) is None}

@@ -35,6 +35,7 @@ from ottla.protocol.messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers import loggers
 from ottla.server.handlers.configs import BROKER, BROKER_LOGGER, TOPIC
@@ -117,6 +118,8 @@ class AlterConfigsHandler:
     async def _alter_topic(self, topic: str, resource: Resource, *, validate_only: bool) -> None:
         if topic == "":
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        if not is_legal_topic_name(topic):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
         new = _changed(await self._stored.topic_config(topic), resource, TOPIC_CONFIGS)
         if self._cache.partitions(topic) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable
 
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.server.dispatch import Request
 from ottla.server.throttling import ClientThrottle
 
@@ -23,18 +23,8 @@ log = logging.getLogger(__name__)
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
-TOPIC_NAME_MAX_LENGTH = 249
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]+")
 
 CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
-
-
-def is_legal_topic_name(name: str) -> bool:
-    return (
-        0 < len(name) <= TOPIC_NAME_MAX_LENGTH
-        and name not in (".", "..")
-        and bool(_LEGAL_NAME.fullmatch(name))
-    )
 
 
 class TopicCreator:

@@ -32,9 +32,9 @@ from ottla.metadata.dynamic_broker import is_dynamic
 from ottla.metadata.security import unprefixed
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers import loggers
-from ottla.server.handlers.auto_create import is_legal_topic_name
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8  # resource types
 _LOGGER_SOURCE = 6

@@ -4,8 +4,9 @@ Behaviour: answers from this broker's own view (UpdateMetadata), as Kafka does; 
 dead or unknown has LEADER_NOT_AVAILABLE and leader -1, one whose leader has no listener of the request's name
 LISTENER_NOT_FOUND (from version 6). No topics asked for means all (version 0: an empty list, later: null). An
 unknown topic is created when auto.create.topics.enable and the request allow it, and is LEADER_NOT_AVAILABLE
-until then; an unknown topic id (version 12) is UNKNOWN_TOPIC_ID. Without an authorizer every operation is
-authorized, and said so where asked for.
+until then. From version 12 a request may name topics by their ids (KIP-516): with any id in it its names do
+not count, and an unknown id is UNKNOWN_TOPIC_ID. Without an authorizer every operation is authorized, and
+said so where asked for.
 
 A broker that has just started knows no cluster until the controller's first UpdateMetadata, a moment later:
 these requests wait for it (ottla.server.handlers.first_view).
@@ -16,25 +17,42 @@ UNSUPPORTED_ENDPOINT_TYPE).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from uuid import UUID
+
 from ottla.metadata.cache import MetadataCache, PartitionMetadata
 from ottla.metadata.config import BrokerConfig
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
     MetadataResponse,
 )
+from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import SUPPORTED, ResourceType, bits
 from ottla.server.dispatch import Request, Route
-from ottla.server.handlers.auto_create import INTERNAL_TOPICS, TopicCreator, is_legal_topic_name
+from ottla.server.handlers.auto_create import INTERNAL_TOPICS, TopicCreator
 
 TOPIC_OPERATIONS = bits(SUPPORTED[ResourceType.TOPIC])
 CLUSTER_OPERATIONS = bits(SUPPORTED[ResourceType.CLUSTER])
 BROKERS_ENDPOINT = 1
 NO_LEADER = -1
 LISTENER_NOT_FOUND_FROM = 6
+TOPIC_IDS_FROM = 12
+"""Versions 10 and 11 have the field, and Kafka refuses ids and null names in them."""
+
+
+def named_by_id(topics: Sequence[MetadataRequest.MetadataRequestTopic], version: int) -> bool:
+    """Whether the request is about topic ids, so that its names do not count. Raises INVALID_REQUEST."""
+    by_id = any(topic.topic_id != ZERO_UUID for topic in topics)
+    if version < TOPIC_IDS_FROM and (by_id or any(topic.name is None for topic in topics)):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Metadata requests of version {version} name topics by their names, not by topic ids",
+        )
+    return by_id
 
 
 class MetadataHandler:
@@ -59,8 +77,12 @@ class MetadataHandler:
             topics = [self._topic(name, version, listener) for name in cache.topics()]
         else:
             may_create = self._auto_create and message.allow_auto_topic_creation
-            distinct = {(topic.name, topic.topic_id): topic for topic in asked}.values()
-            topics = [self._asked_topic(topic, request, may_create) for topic in distinct]
+            if named_by_id(asked, version):
+                ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID)
+                topics = [self._topic_of_id(topic_id, version, listener) for topic_id in ids]
+            else:
+                names = dict.fromkeys(topic.name or "" for topic in asked)
+                topics = [self._topic_named(name, request, may_create) for name in names]
         if message.include_topic_authorized_operations:
             for topic in topics:
                 if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
@@ -82,19 +104,20 @@ class MetadataHandler:
         controller = self._cache.controller_id
         return -1 if controller is None or self._cache.broker(controller, listener) is None else controller
 
-    def _asked_topic(
-        self, asked: MetadataRequest.MetadataRequestTopic, request: Request, may_create: bool
+    def _topic_of_id(
+        self, topic_id: UUID, version: int, listener: str
+    ) -> MetadataResponse.MetadataResponseTopic:
+        name = self._cache.topic_name(topic_id)
+        if name is None:
+            return MetadataResponse.MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
+            )
+        return self._topic(name, version, listener)
+
+    def _topic_named(
+        self, name: str, request: Request, may_create: bool
     ) -> MetadataResponse.MetadataResponseTopic:
         cache, version, listener = self._cache, request.version, request.connection.listener
-        name = asked.name
-        if name is None:
-            name = cache.topic_name(asked.topic_id)
-            if name is None:
-                return MetadataResponse.MetadataResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                    name=None if version >= 12 else "",
-                    topic_id=asked.topic_id,
-                )
         if cache.partitions(name) is not None:
             return self._topic(name, version, listener)
         if not is_legal_topic_name(name):
