@@ -29,16 +29,19 @@ from rich.table import Table
 
 from bench.compaction import PACED, Connection, paced, percentile
 from bench.memory import touch_free_pages
+from bench.requests import error_codes
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import CLIENT_CORE
-from ottla.protocol import frames
+from ottla.protocol import codec, frames
 from ottla.protocol.compression import Codec, compress
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.legacy_records import encode_message_set
-from ottla.protocol.messages import MetadataRequest, ProduceRequest
+from ottla.protocol.messages import MetadataRequest, ProduceRequest, ProduceResponse
 from ottla.protocol.records import Record
 
 BOMBED = "bench-bombed"
 BOMB_MESSAGES = 200_000
+BOMB_VERSION = 2
 NICENESS = 10
 _NOW_MS = 1_700_000_000_000
 
@@ -64,7 +67,7 @@ def bombs(port: int) -> None:
     data = ProduceRequest.PartitionProduceData(index=0, records=bytes(records))
     asked = ProduceRequest.TopicProduceData(name=BOMBED, partition_data=[data])
     bomb = frames.encode_request(
-        ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[asked]), 2, 1, "bomber"
+        ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[asked]), BOMB_VERSION, 1, "bomber"
     )
     sockets = [connect(port) for _ in range(4)]
     for sock in sockets:
@@ -72,8 +75,16 @@ def bombs(port: int) -> None:
     while True:
         for sock in sockets:
             size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
-            sock.recv(size, socket.MSG_WAITALL)
+            check_produced(sock.recv(size, socket.MSG_WAITALL))
             sock.sendall(bomb)
+
+
+def check_produced(frame: bytes) -> None:
+    """Raises ClickException for a refusal: a broker that does not open the batch is not attacked."""
+    body = frames.response_body_offset(ProduceRequest.api_key, BOMB_VERSION, frame)
+    response = codec.decode(ProduceResponse, BOMB_VERSION, frame, body)
+    for code in filter(None, error_codes(response)):
+        raise click.ClickException(f"the broker refused the attack with {ErrorCode.of(code).name}")
 
 
 def slow_senders(port: int) -> None:

@@ -66,10 +66,7 @@ class Sessions(Peer):
     def begin(self, topics: dict[str, int]) -> int:
         """The id of a session of all partitions."""
         self._sock.sendall(fetch(topics, 0, 0))
-        self._read(4)
-        (left,) = SESSION_ID.unpack_from(self._buffer)
-        self._read(left)
-        (session_id,) = SESSION_ID.unpack_from(self._buffer, AT_SESSION_ID)
+        (session_id,) = SESSION_ID.unpack_from(self._receive(), AT_SESSION_ID)
         assert session_id > 0
         return int(session_id)
 

@@ -34,7 +34,7 @@ from ottla.protocol.messages import (
 )
 from ottla.security.mechanisms import plain_token
 from ottla.security.oauth import first_message, unsecured_token
-from ottla.security.scram import salted_password
+from ottla.security.scram import ScramClient, salted_password
 from tests.interop.secured import (
     ANNA,
     ANNAS_PASSWORD,
@@ -317,6 +317,24 @@ def test_scram_credentials_are_made_used_and_described(pair: Pair) -> None:
     pair.same(story)
 
 
+def test_an_unknown_user_fails_at_the_proof_like_a_wrong_password(pair: Pair) -> None:
+    """Ottla alone: Apache Kafka refuses an unknown user's first message, and so reveals who exists."""
+    ports = pair.ports["Ottla"]
+    with SaslTalk(ports["PLAINTEXT"]) as admin:
+        admin.ask(change(("emma", SHA_256, 4096, "eins")), 0)
+    _log_in(pair, ports, "SCRAM-SHA-256", "emma", "eins", wanted=0)
+
+    def answers(user: str) -> list[object]:
+        with SaslTalk(ports["SASL_PLAINTEXT"]) as talk:
+            talk.handshake("SCRAM-SHA-256")
+            client = ScramClient("SCRAM-SHA-256", user, "zwei")
+            first = talk.authenticate(client.first())
+            last = talk.authenticate(client.final(bytes(first.auth_bytes)))
+            return [first.error_code, len(first.auth_bytes), last.error_code, last.error_message]
+
+    assert answers("emma") == answers("nora")
+
+
 def _log_in(
     pair: Pair, ports: dict[str, int], mechanism: str, user: str, password: str, wanted: int
 ) -> object:
@@ -508,6 +526,41 @@ def test_unsecured_tokens_of_oauth(pair: Pair) -> None:
     found = pair.same(story)
     assert isinstance(found, list)
     assert found[0] == (0, "", b"", 2)
+
+
+NESTED = "[" * 100_000
+NINES = "9" * 10_000
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        NESTED,
+        '{"sub":"dora","scope":"read","exp":NaN}',
+        '{"sub":"dora","scope":"read","exp":Infinity}',
+        '{"sub":"dora","scope":"read","exp":-1e999}',
+        f'{{"sub":"dora","scope":"read","exp":{NINES}}}',
+        f'{{"sub":"dora","scope":"read","iat":{NINES},"exp":9000000000}}',
+    ],
+)
+def test_a_token_that_cannot_be_read_is_answered(pair: Pair, claims: str) -> None:
+    parts = (
+        base64.urlsafe_b64encode(text.encode()).decode().rstrip("=") for text in ('{"alg":"none"}', claims)
+    )
+    message = first_message(".".join((*parts, "")))
+
+    def story(ports: dict[str, int]) -> object:
+        with SaslTalk(ports["TOKENS"]) as talk:
+            talk.handshake("OAUTHBEARER")
+            first = talk.authenticate(message)
+            last = talk.authenticate(b"\x01")
+            with pytest.raises(Gone):
+                talk.receive()
+            return first.error_code, bytes(first.auth_bytes), last.error_code, last.error_message
+
+    found = pair.same(story)
+    assert isinstance(found, tuple)
+    assert found[2] == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 # --- TLS --------------------------------------------------------------------------------------------------

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.security import jaas, scram
 from ottla.security.jaas import Login
 from ottla.security.mechanisms import PlainServer, SaslFailed, plain_token, plain_users
-from ottla.security.scram import ScramClient, ScramCredential, ScramServer
+from ottla.security.scram import Decoy, ScramClient, ScramCredential, ScramServer
 
 NOW = 1_700_000_000_000
 
 
 def no_tokens(token_id: str) -> None:
     return None
+
+
+def decoys_of(mechanism: str) -> Decoy:
+    return ScramCredentials().decoy(mechanism)
+
+
+no_decoy = decoys_of("SCRAM-SHA-256")
 
 
 # --- sasl.jaas.config -------------------------------------------------------------------------------------
@@ -87,7 +95,7 @@ CLIENT_NONCE, SERVER_NONCE = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNl
 
 
 def test_the_example_of_the_rfc_on_both_sides() -> None:
-    server = ScramServer("SCRAM-SHA-256", {"user": RFC}.get, no_tokens, lambda: SERVER_NONCE)
+    server = ScramServer("SCRAM-SHA-256", {"user": RFC}.get, no_tokens, no_decoy, lambda: SERVER_NONCE)
     client = ScramClient("SCRAM-SHA-256", "user", "pencil", nonce=CLIENT_NONCE)
     assert client.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     challenge = server.evaluate(client.first(), NOW)
@@ -108,7 +116,7 @@ def test_a_new_credential_serves_its_password_alone(mechanism: str) -> None:
     known = {"a=b,c": ScramCredential.of_text(scram.new_credential(mechanism, "geheim").to_text())}
 
     def exchange(user: str, password: str) -> ScramServer:
-        server = ScramServer(mechanism, known.get, no_tokens)
+        server = ScramServer(mechanism, known.get, no_tokens, decoys_of(mechanism))
         client = ScramClient(mechanism, user, password)
         client.check(server.evaluate(client.final(server.evaluate(client.first(), NOW)), NOW))
         return server
@@ -120,7 +128,7 @@ def test_a_new_credential_serves_its_password_alone(mechanism: str) -> None:
 
 
 def test_a_client_is_not_deceived_by_a_broker_that_does_not_know_the_password() -> None:
-    server = ScramServer("SCRAM-SHA-256", {"user": RFC}.get, no_tokens)
+    server = ScramServer("SCRAM-SHA-256", {"user": RFC}.get, no_tokens, no_decoy)
     client = ScramClient("SCRAM-SHA-256", "user", "pencil")
     client.final(server.evaluate(client.first(), NOW))
     for last in (b"v=AAAA", b"v=", b"e=other-error", b"\xff"):
@@ -142,7 +150,7 @@ def test_a_delegation_token_stands_for_its_owner() -> None:
     def find(token_id: str) -> tuple[ScramCredential, str, int] | None:
         return (token, "anna", NOW + 5) if token_id == "id" else None
 
-    server = ScramServer("SCRAM-SHA-512", {}.get, find)
+    server = ScramServer("SCRAM-SHA-512", {}.get, find, no_decoy)
     client = ScramClient("SCRAM-SHA-512", "id", "the hmac", by_token=True)
     client.check(server.evaluate(client.final(server.evaluate(client.first(), NOW)), NOW))
     assert (server.authorization_id, server.by_token, server.expires_ms) == ("anna", True, NOW + 5)
@@ -153,7 +161,7 @@ def test_a_delegation_token_stands_for_its_owner() -> None:
     [b"", b"\xff\xfe", b"n,,n=user", b"y,,n=user,r=abc", b"n,,n=us\0er,r=abc", b"n,a=bert,n=user,r=abc"],
 )
 def test_what_is_no_first_message_is_refused(first: bytes) -> None:
-    server = ScramServer("SCRAM-SHA-256", {"user": RFC}.get, no_tokens)
+    server = ScramServer("SCRAM-SHA-256", {"user": RFC}.get, no_tokens, no_decoy)
     with pytest.raises(SaslFailed):
         server.evaluate(first, NOW)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
@@ -76,6 +77,70 @@ def test_a_token_of_a_known_key_is_taken() -> None:
 def test_others_are_refused(token: str) -> None:
     with pytest.raises(TokenRefused):
         RULES.validate(token, parse_key_set(key_set(one=KEY, two=OTHER)).get)
+
+
+def unsecured(claims: str, header: str = '{"alg":"none"}') -> str:
+    """A token of these JSON texts."""
+    parts = (base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode() for text in (header, claims))
+    return ".".join((*parts, ""))
+
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        unsecured(NESTED),
+        unsecured('{"sub":"dora","exp":9000000000}', NESTED),
+        unsecured('{"sub":"dora","exp":Infinity}'),
+        unsecured('{"sub":"dora","exp":NaN}'),
+        unsecured('{"sub":"dora","exp":-1e999}'),
+        unsecured('{"sub":"dora","iat":1e999,"exp":9000000000}'),
+        unsecured(f'{{"sub":"dora","exp":{"9" * 10_000}}}'),
+    ],
+)
+def test_a_token_that_cannot_be_read_is_refused(token: str) -> None:
+    with pytest.raises(TokenRefused):
+        UnsecuredRules.of({}).validate(token, ISSUED * 1000)
+
+
+@pytest.mark.parametrize("exp", ["1e999", "9" * 4000, "1e300"])
+def test_a_time_beyond_64_bits_is_the_last_one(exp: str) -> None:
+    found = UnsecuredRules.of({}).validate(unsecured(f'{{"sub":"dora","exp":{exp}}}'), ISSUED * 1000)
+    assert found.principal == "dora"
+    assert (1 << 63) - 2000 < found.expires_ms < 1 << 63
+
+
+def jws(claims: str, header: str = '{"alg":"ES256","kid":"one"}') -> str:
+    """A token of these JSON texts, signed by KEY."""
+    signing = unsecured(claims, header).rstrip(".")
+    signature = jwt.algorithms.ECAlgorithm(jwt.algorithms.ECAlgorithm.SHA256).sign(signing.encode(), KEY)
+    return f"{signing}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        jws("{}", NESTED),
+        jws(NESTED),
+        jws('{"sub":"dora","iss":"us","aud":"kafka","iat":1000000000,"exp":1e999}'),
+        jws('{"sub":"dora","iss":"us","aud":"kafka","iat":1e999,"exp":9000000000}'),
+        jws('{"sub":"dora","iss":"us","aud":"kafka","iat":1000000000,"exp":NaN}'),
+        jws('{"sub":"dora","iss":"us","aud":[[]],"iat":1000000000,"exp":9000000000}'),
+        jws('{"sub":"dora","iss":["us"],"aud":"kafka","iat":1000000000,"exp":9000000000}'),
+    ],
+)
+def test_a_signed_token_that_cannot_be_read_is_refused(token: str) -> None:
+    with pytest.raises(TokenRefused):
+        RULES.validate(token, parse_key_set(key_set(one=KEY)).get)
+
+
+def test_a_signed_time_beyond_64_bits_is_the_last_one() -> None:
+    claims = '{"sub":"dora","iss":"us","aud":"kafka","iat":1000000000,"exp":%s}'
+    keys = parse_key_set(key_set(one=KEY))
+    assert (1 << 63) - 2000 < RULES.validate(jws(claims % ("9" * 300)), keys.get).expires_ms < 1 << 63
+    assert RULES.validate(jws(claims % '"9000000000"'), keys.get).expires_ms == ENDS * 1000
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"keys": 7}', b'{"keys": []}', b"[]", b"\xff"])

@@ -8,7 +8,6 @@ signature is verified by PyJWT, and issuer, audience and times are checked.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ _PAIRS: Final = "(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*"
 _FIRST: Final = re.compile(f"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>{_PAIRS})\x01")
 _AUTH: Final = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_~+/.a-zA-Z0-9]+=*)")
 _GOT_IT: Final = b"\x01"
+_INT64_MAX: Final = (1 << 63) - 1
 SIGNATURES: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Those that a public key verifies."""
 
@@ -145,7 +145,7 @@ class UnsecuredRules(NamedTuple):
         present = [scope.strip()] if isinstance(scope, str) else scope  # a text is one scope, spaces or not
         if not isinstance(present, list) or not set(self.required_scope) <= set(map(str, present)):
             raise TokenRefused("a scope is missing", f"[{', '.join(self.required_scope)}]")
-        return BearerToken(principal, int(expires * 1000))
+        return BearerToken(principal, _milliseconds(expires))
 
 
 def unsecured_token(claims: Mapping[str, Any]) -> str:
@@ -162,15 +162,21 @@ def _parts(token: str) -> tuple[dict[str, Any], dict[str, Any], str]:
     try:
         header, body, signature = token.split(".")
         return _json(header), _json(body), signature
-    except (ValueError, binascii.Error) as problem:
+    except (ValueError, RecursionError) as problem:
         raise TokenRefused(f"not a JWT: {problem}") from None
 
 
 def _json(part: str) -> dict[str, Any]:
-    value = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    value = json.loads(
+        base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)), parse_constant=_refuse_constant
+    )
     if not isinstance(value, dict):
         raise ValueError("no object")
     return value
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _time(claims: dict[str, Any], name: str) -> float | None:
@@ -178,6 +184,12 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise TokenRefused(f"claim {name} is no time")
     return value
+
+
+def _milliseconds(seconds: float) -> int:
+    """Within an int64, as Java's Math.round: JSON has numbers of any size, 1e999 is read as infinity."""
+    largest = _INT64_MAX // 1000
+    return int(max(-largest, min(seconds, largest)) * 1000)
 
 
 # --- signed tokens ---------------------------------------------------------------------------------------
@@ -208,12 +220,12 @@ class SignedRules(NamedTuple):
                 leeway=self.skew_s,
                 options={"require": ["exp", "iat"], "verify_aud": bool(self.audience)},
             )
-        except jwt.PyJWTError as problem:
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as problem:
             raise TokenRefused(f"{type(problem).__name__}: {problem}") from None
         principal = claims.get(self.sub_claim)
         if not isinstance(principal, str) or not principal.strip():
             raise TokenRefused(f"no claim {self.sub_claim}")
-        return BearerToken(principal, int(claims["exp"] * 1000))
+        return BearerToken(principal, _milliseconds(int(claims["exp"])))
 
 
 def parse_key_set(data: bytes) -> dict[str | None, Any]:

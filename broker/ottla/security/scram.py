@@ -4,6 +4,10 @@ Called by the server's authenticator, by clients (brokers among themselves, tool
 reads credentials. A credential never holds the password: it proves that a client knows it, and to a client
 that the broker does. With the extension `tokenauth=true` the name is a delegation token's id and the password
 its HMAC (KIP-48).
+
+The server's first message contains the user's salt. For a name without a credential it contains a made-up
+one, and the exchange fails at the proof as for a wrong password: it does not reveal which users exist.
+Kafka's server fails at the first message there.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ TYPES: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """As requests name them (KIP-554)."""
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
+JAVA_SALT_BITS: Final = 130
+"""The Java clients draw a number of so many bits and take its digits to base 36 as the salt."""
+_JAVA_SALT: Final = re.compile(rb"[0-9a-z]{20,26}")
+_HEX_SALT: Final = re.compile(rb"[0-9a-f]{32}")
 _SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"  # of ASCII, as in Kafka
 _SAFE: Final = r"[^=,\0][^,\0]*"
 _PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
@@ -71,6 +79,8 @@ class ScramCredential(NamedTuple):
 
 
 Lookup = Callable[[str], ScramCredential | None]
+Decoy = Callable[[str, bool], ScramCredential]
+"""The credential that is shown for an unknown name (a delegation token's id if the flag is set)."""
 TokenLookup = Callable[[str], "tuple[ScramCredential, str, int] | None"]
 """A token's id to its credential, its owner's name, and when it ends."""
 
@@ -97,6 +107,36 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
+def decoy_credential(name: str, like: ScramCredential, iterations: range) -> ScramCredential:
+    """A credential that no password fits, with a salt of the same form as `like` and one of these iterations.
+
+    It is derived from the name and the secrets of `like`: whoever does not know these cannot recognize it.
+    """
+
+    def derived(purpose: bytes) -> bytes:
+        return hmac.digest(like.server_key, purpose + name.encode(), "sha512")
+
+    form, drawn = like.salt, derived(b"salt")
+    if _HEX_SALT.fullmatch(form):  # `new_credential`
+        salt = drawn.hex()[: len(form)].encode()
+    elif _JAVA_SALT.fullmatch(form):
+        salt = _base36(int.from_bytes(drawn) % (1 << JAVA_SALT_BITS)).encode()
+    else:
+        salt = hashlib.shake_256(drawn).digest(len(form))
+    count = iterations[int.from_bytes(derived(b"iterations")) % len(iterations)]
+    size = len(like.stored_key)
+    return ScramCredential(salt, derived(b"stored")[:size], derived(b"server")[:size], count)
+
+
+def _base36(number: int) -> str:
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    text = ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = digits[digit] + text
+    return text
+
+
 class ScramServer:
     """The broker's side of one exchange."""
 
@@ -105,6 +145,7 @@ class ScramServer:
         mechanism: str,
         lookup: Lookup,
         token_lookup: TokenLookup,
+        decoy: Decoy,
         nonce: Callable[[], str] = new_nonce,
     ) -> None:
         self.complete = False
@@ -115,8 +156,10 @@ class ScramServer:
         self._algorithm = MECHANISMS[mechanism]
         self._lookup = lookup
         self._token_lookup = token_lookup
+        self._decoy = decoy
         self._new_nonce = nonce
         self._credential: ScramCredential | None = None
+        self._is_known = False
         self._nonce = ""
         self._first = ""
 
@@ -133,26 +176,22 @@ class ScramServer:
         user = found["name"].replace("=2C", ",").replace("=3D", "=")
         extensions = dict(item.partition("=")[::2] for item in found["extensions"].split(",") if item)
         self.by_token = extensions.get("tokenauth", "").lower() == "true"
+        decoy = self._decoy(user, self.by_token)  # also for those that are known: it takes the same time
         if self.by_token:
             token = self._token_lookup(user)
-            if token is None:
-                raise SaslFailed
-            known, self.authorization_id, self.expires_ms = token
+            known, self.authorization_id, self.expires_ms = token or (None, "", None)
         else:
-            credential_of_user = self._lookup(user)
-            if credential_of_user is None:
-                raise SaslFailed
-            known, self.authorization_id = credential_of_user, user
+            known, self.authorization_id = self._lookup(user), user
+        self._is_known = known is not None and known.iterations >= ITERATIONS_MIN
+        shown = known if known is not None and self._is_known else decoy
         if found["authorization"] and found["authorization"] != user:
             raise SaslFailed(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
-        if known.iterations < ITERATIONS_MIN:
-            raise SaslFailed
-        self._credential = known
+        self._credential = shown
         self._nonce = found["nonce"] + self._new_nonce()
-        salt = base64.b64encode(known.salt).decode()
-        answer = f"r={self._nonce},s={salt},i={known.iterations}"
+        salt = base64.b64encode(shown.salt).decode()
+        answer = f"r={self._nonce},s={salt},i={shown.iterations}"
         self._first = f"{found['bare']},{answer}"
         return answer
 
@@ -168,7 +207,8 @@ class ScramServer:
         if len(proof) != len(signature):
             raise SaslFailed
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        if not hmac.compare_digest(hashlib.new(self._algorithm, client_key).digest(), known.stored_key):
+        fits = hmac.compare_digest(hashlib.new(self._algorithm, client_key).digest(), known.stored_key)
+        if not (fits and self._is_known):
             raise SaslFailed
         self.complete = True
         return f"v={base64.b64encode(hmac.digest(known.server_key, signed, self._algorithm)).decode()}"

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.listeners import Listener
+from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.metadata.security import ListenerSecurity
 from ottla.security import jaas
 from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
@@ -29,7 +30,7 @@ from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Valid
 from ottla.security.principal_builder import Identity, PrincipalBuilder, principal_builder
 from ottla.security.principals import Principal
 from ottla.security.scram import MECHANISMS as SCRAM
-from ottla.security.scram import Lookup, ScramCredential, ScramServer
+from ottla.security.scram import ScramCredential, ScramServer
 from ottla.security.stores import StoreProblem
 from ottla.security.tls import TlsSettings, server_context
 from ottla.server.authenticator import Authenticator, Mechanism, SaslRules
@@ -42,8 +43,6 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_THREADS: Final = 2
 
-ScramLookup = Callable[[str], Lookup]
-"""Mechanism to what finds its users' credentials."""
 TokenLookup = Callable[[str, str], tuple[ScramCredential, str, int] | None]
 """Mechanism and a token's id to its credential, its owner's name, and when it ends."""
 
@@ -62,7 +61,7 @@ class SecureListener:
         loop: asyncio.AbstractEventLoop,
         threads: Executor,
         *,
-        credentials: ScramLookup,
+        credentials: ScramCredentials,
         tokens: TokenLookup,
         clock: Callable[[], int],
     ) -> None:
@@ -162,8 +161,8 @@ class SecureListener:
 
     def _starter(self, mechanism: str, security: ListenerSecurity) -> Callable[[], SaslServer]:
         if mechanism in SCRAM:
-            lookup = self._credentials(mechanism)
-            return lambda: ScramServer(mechanism, lookup, partial(self._tokens, mechanism))
+            lookup, decoy = self._credentials.of(mechanism), self._credentials.decoy(mechanism)
+            return lambda: ScramServer(mechanism, lookup, partial(self._tokens, mechanism), decoy)
         text = security.of_mechanism(mechanism, "sasl.jaas.config")
         if text is None:
             raise ValueError(
@@ -267,7 +266,7 @@ class SecureListeners:
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         *,
-        credentials: ScramLookup,
+        credentials: ScramCredentials,
         tokens: TokenLookup,
         clock: Callable[[], int],
     ) -> None:

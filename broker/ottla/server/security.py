@@ -27,7 +27,7 @@ class BrokerSecurity:
         self.credentials = ScramCredentials()
         self.tokens = DelegationTokens(config, clock)
         self.listeners = SecureListeners(
-            config, loop, credentials=self.credentials.of, tokens=self.tokens.lookup, clock=clock
+            config, loop, credentials=self.credentials, tokens=self.tokens.lookup, clock=clock
         )
 
         settings.checks.append(self.listeners.problem)
