@@ -16,7 +16,7 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from ottla_pipeline.registry.decisions import Decision
 from ottla_pipeline.registry.errors import Refused
@@ -37,6 +37,7 @@ WRITE_S: Final = 30.0
 CATCH_UP_S: Final = 10.0
 START_S: Final = 300.0
 BROKERS_S: Final = 60.0
+Answer = TypeVar("Answer")
 Decide = Callable[[State], Decision]
 
 
@@ -74,20 +75,22 @@ class Store:
     async def start(self) -> None:
         """Read the topic to its end. Raises TopicUnfit, LogFailed."""
         self._loop = asyncio.get_running_loop()
-        await self._ensure_topic(self._loop.time() + BROKERS_S)
+        deadline = self._loop.time() + BROKERS_S
+        await self._retry(self._log.ensure_topic, deadline)
         self._thread = threading.Thread(target=self._read, name="registry-reader", daemon=True)
         self._thread.start()
-        await self._reach(await asyncio.to_thread(self._log.end), START_S)
+        # A topic that was just created has no leader yet.
+        await self._reach(await self._retry(self._log.end, deadline), START_S)
         self.failure = None
         log.info(
             "topic %s read to offset %d: %d subjects", self.topic, self.reached, len(self.state.subjects)
         )
 
-    async def _ensure_topic(self, deadline: float) -> None:
-        """Brokers that start with the registry may need their time."""
+    async def _retry(self, call: Callable[[], Answer], deadline: float) -> Answer:
+        """The result of a blocking call. Brokers that start with the registry may need their time."""
         while True:
             try:
-                return await asyncio.to_thread(self._log.ensure_topic)
+                return await asyncio.to_thread(call)
             except LogFailed as failure:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
