@@ -251,8 +251,8 @@ def test_json_schema_validates_with_the_writers_and_lands_as_the_readers(spark: 
     assert told(decode(batch, how)) == [
         {"id": "a", "at": AT.replace(tzinfo=None), "n": 1, "deep": {"tags": ["x"]}, "more": None},
         empty | {"id": "b", "more": 1.5},
-        "not valid: the object: 'id' is a required property",
-        "not valid: n: '1' is not of type 'integer'",
+        'not valid: the object: "id" is a required property',
+        'not valid: n: "1" is not of type "integer"',
         "not JSON",
         "not a JSON object",
         "unknown schema id 7",

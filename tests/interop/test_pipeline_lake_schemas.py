@@ -123,4 +123,4 @@ def test_json_schema_of_two_versions_lands_and_what_is_not_valid_does_not(
         assert row["marks"] == made.get("marks")
     reasons = sorted(row["reason"] for row in line.dead())
     assert reasons[0].startswith("not valid: lines.0.count: -1 ")
-    assert reasons[1:] == ["not valid: the object: 'id' is a required property"]
+    assert reasons[1:] == ['not valid: the object: "id" is a required property']

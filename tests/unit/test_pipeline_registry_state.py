@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ottla.client.registry import Reference
 from ottla_pipeline.registry import decisions
+from ottla_pipeline.registry.checks import Checker
 from ottla_pipeline.registry.decisions import Decision, Wanted
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import (
@@ -22,7 +23,7 @@ from ottla_pipeline.registry.records import (
     encode_key,
     encode_value,
 )
-from ottla_pipeline.registry.schemas import Schemas
+from ottla_pipeline.registry.schemas import Memory, Pending, Schemas
 from ottla_pipeline.registry.state import State
 
 Encoded = tuple[bytes, bytes | None]
@@ -50,8 +51,18 @@ class Desk:
 
     def __init__(self) -> None:
         self.state = State()
-        self.schemas = Schemas()
+        self.schemas = Schemas(Memory())
+        self.checker = Checker()
         self.log: list[Encoded] = []
+
+    def decide(self, decide: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """As the store does it, with the checks in this process."""
+        while True:
+            try:
+                return decide(self.state, self.schemas, *arguments, **options)
+            except Pending as pending:
+                for job in pending.jobs:
+                    self.schemas.learn(job, self.checker.perform(job))
 
     def do(self, decision: Decision) -> Any:
         for each in decision.records:
@@ -68,7 +79,7 @@ class Desk:
 
     def register(self, subject: str, wanted: Wanted | str, **options: bool) -> int:
         wanted = Wanted(wanted) if isinstance(wanted, str) else wanted
-        entry = self.do(decisions.register(self.state, self.schemas, subject, wanted, **options))
+        entry = self.do(self.decide(decisions.register, subject, wanted, **options))
         return int(entry.id)
 
     def delete(self, subject: str, version: int | None = None, *, permanent: bool = False) -> Any:
@@ -141,7 +152,7 @@ def test_levels_decide_what_may_follow(desk: Desk, level: str, taken: list[bool]
         desk.level(subject, "NONE")
         desk.register(subject, record("x", "y"))
         desk.level(subject, level)
-        found = decisions.check(desk.state, desk.schemas, subject, Wanted(record(*fields)))
+        found = desk.decide(decisions.check, subject, Wanted(record(*fields)))
         assert (not found) == taken[number], found
 
 
@@ -151,11 +162,11 @@ def test_transitive_levels_hold_a_schema_against_all_versions(desk: Desk) -> Non
     desk.register("s", record("x", "y?"))
     newest = Wanted(record("x", "y"))
     desk.level("s", "BACKWARD")
-    assert decisions.check(desk.state, desk.schemas, "s", newest) == []
+    assert desk.decide(decisions.check, "s", newest) == []
     desk.level("s", "BACKWARD_TRANSITIVE")
-    found = decisions.check(desk.state, desk.schemas, "s", newest)
+    found = desk.decide(decisions.check, "s", newest)
     assert "{oldSchemaVersion: 1}" in found
-    assert decisions.check(desk.state, desk.schemas, "s", newest, version=-1) == []
+    assert desk.decide(decisions.check, "s", newest, version=-1) == []
 
 
 def test_a_global_level_holds_where_a_subject_has_none(desk: Desk) -> None:

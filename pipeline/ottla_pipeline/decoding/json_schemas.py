@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from pyspark.sql.types import (
@@ -34,6 +35,7 @@ _SIMPLE: Mapping[str, DataType] = {
     "null": StringType(),
 }
 _DEPTH_MAX = 32
+_ERRORS_MAX = 100
 
 
 def struct_of(text: str, references: Mapping[str, str] | None = None) -> StructType:
@@ -106,19 +108,21 @@ class _Types:
 
 
 def reason_of(check: Any, value: bytes) -> str | None:
-    """Why a value does not pass (`check` is jsonschema's validator); None if it does."""
+    """Why a value does not pass (`check` is `validator_of`'s); None if it does."""
     try:
         instance = json.loads(value, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return "not JSON"
     if not isinstance(instance, dict):
         return "not a JSON object"
-    from jsonschema.exceptions import best_match
-
-    error = best_match(check.iter_errors(instance))
+    try:
+        errors = islice(check.iter_errors(instance), _ERRORS_MAX)
+        error = min(errors, key=lambda each: len(each.instance_path), default=None)
+    except ValueError as failure:
+        return f"not valid: {failure}"[:300]  # nested too deeply
     if error is None:
         return None
-    where = ".".join(str(part) for part in error.absolute_path) or "the object"
+    where = ".".join(str(part) for part in error.instance_path) or "the object"
     return f"not valid: {where}: {error.message}"[:300]
 
 
@@ -127,30 +131,32 @@ def _no_constant(name: str) -> Any:
 
 
 def validator_of(text: str, references: Mapping[str, str]) -> Any:
-    """jsonschema's validator for a schema, draft 7 if it names no draft. SchemaUnusable if it is not one."""
-    from jsonschema import Draft7Validator
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-    from referencing import Registry, Resource
-    from referencing.jsonschema import DRAFT7
+    """A validator for a schema, draft 7 if it names no draft. SchemaUnusable if it is not one.
+
+    Of jsonschema-rs: its regular expressions take linear time, and those with look-around or back-references
+    a bounded number of steps. Schemas come from whoever may register them, values from whoever may produce.
+    """
+    import jsonschema_rs
+
+    def retrieve(uri: str) -> Any:
+        return others[uri.removeprefix("json-schema:///")]
 
     try:
         schema = json.loads(text)
-        kind = validator_for(schema, default=Draft7Validator)
-        kind.check_schema(schema)
-    except (ValueError, SchemaError) as error:
+        others = {name: json.loads(other) for name, other in references.items()}
+        kind: Any = jsonschema_rs.Draft7Validator
+        if isinstance(schema, dict) and "$schema" in schema:
+            kind = jsonschema_rs.validator_cls_for(schema)
+        return kind(schema, retriever=retrieve, validate_formats=False)
+    except (ValueError, RecursionError, jsonschema_rs.ReferencingError) as error:
         raise SchemaUnusable(f"not a JSON Schema: {str(error).splitlines()[0]}") from error
-    others = [
-        (name, Resource.from_contents(json.loads(other), default_specification=DRAFT7))
-        for name, other in references.items()
-    ]
-    return kind(schema, registry=Registry().with_resources(others))
 
 
 class Validation:
     """For a Spark UDF: value and schema id to the reason, null for a good one. Pickled with the texts alone.
 
-    A plain UDF, since an Arrow one would need pandas on every executor and saves little beside jsonschema.
+    A plain UDF, since an Arrow one would need pandas on every executor and saves little beside the
+    validation.
     """
 
     def __init__(self, schemas: Mapping[int, tuple[str, Mapping[str, str]]]) -> None:

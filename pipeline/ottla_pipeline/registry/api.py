@@ -22,10 +22,13 @@ from ottla_pipeline.registry.bodies import LevelBody, ModeBody, SchemaBody, read
 from ottla_pipeline.registry.decisions import Wanted
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import Entry, as_json
+from ottla_pipeline.registry.schemas import Schemas
+from ottla_pipeline.registry.state import State
 from ottla_pipeline.registry.store import Store
 
 ALL_CONTEXTS: Final = ":*:"
 _VERSION_MAX: Final = 2**31 - 1
+_DIGITS_MAX: Final = 20
 
 
 class SchemaText(str):
@@ -111,10 +114,14 @@ class Api:
         subject, wanted, store = _subject(request), await _wanted(request), self.store
         deleted = _flag(request, "deleted")
         options = {"deleted": deleted, "normalize": _flag(request, "normalize")}
-        found = decisions.find(store.state, store.schemas, subject, wanted, **options)
+
+        def find(state: State, schemas: Schemas) -> Entry | None:
+            return decisions.find(state, schemas, subject, wanted, **options)
+
+        found = await store.decide(find, _client(request))
         if found is None:
             await store.catch_up()
-            found = decisions.find(store.state, store.schemas, subject, wanted, **options)
+            found = await store.decide(find, _client(request))
         if found is None and not store.state.versions(subject, deleted=deleted):
             raise errors.subject_not_found(subject)
         if found is None:
@@ -125,21 +132,23 @@ class Api:
         subject, wanted = _subject(request), await _wanted(request)
         normalize, store = _flag(request, "normalize"), self.store
         entry: Entry = await store.write(
-            lambda state: decisions.register(state, store.schemas, subject, wanted, normalize=normalize)
+            lambda state, schemas: decisions.register(state, schemas, subject, wanted, normalize=normalize),
+            _client(request),
         )
         return {"id": entry.id, "version": entry.version, **_attributes(entry), "schema": entry.text}
 
     async def delete_subject(self, request: Request) -> Any:
         subject, permanent = _subject(request), _flag(request, "permanent")
         return await self.store.write(
-            lambda state: decisions.delete_subject(state, subject, permanent=permanent)
+            lambda state, _: decisions.delete_subject(state, subject, permanent=permanent), _client(request)
         )
 
     async def delete_version(self, request: Request) -> Any:
         subject, version = _subject(request), _version(request)
         permanent = _flag(request, "permanent")
         return await self.store.write(
-            lambda state: decisions.delete_version(state, subject, version, permanent=permanent)
+            lambda state, _: decisions.delete_version(state, subject, version, permanent=permanent),
+            _client(request),
         )
 
     # -- Compatibility --
@@ -147,15 +156,13 @@ class Api:
     async def check(self, request: Request) -> Any:
         subject, wanted, store = _subject(request), await _wanted(request), self.store
         version = _version(request) if "version" in request.path_params else None
-        verbose = _flag(request, "verbose")
+        verbose, normalize = _flag(request, "verbose"), _flag(request, "normalize")
         try:
-            messages = decisions.check(
-                store.state,
-                store.schemas,
-                subject,
-                wanted,
-                version=version,
-                normalize=_flag(request, "normalize"),
+            messages = await store.decide(
+                lambda state, schemas: decisions.check(
+                    state, schemas, subject, wanted, version=version, normalize=normalize
+                ),
+                _client(request),
             )
         except Refused as refusal:
             if refusal.code != 42201 or not verbose:
@@ -178,12 +185,16 @@ class Api:
 
     async def set_level(self, request: Request) -> Any:
         subject, changes = _scope(request), (await read(request, LevelBody)).changes()
-        settings = await self.store.write(lambda state: decisions.set_level(state, subject, changes))
+        settings = await self.store.write(
+            lambda state, _: decisions.set_level(state, subject, changes), _client(request)
+        )
         return {{"compatibilityLevel": "compatibility"}.get(name, name): settings[name] for name in settings}
 
     async def delete_level(self, request: Request) -> Any:
         subject = _scope(request)
-        return await self.store.write(lambda state: decisions.delete_level(state, subject))
+        return await self.store.write(
+            lambda state, _: decisions.delete_level(state, subject), _client(request)
+        )
 
     # -- Modes --
 
@@ -196,12 +207,18 @@ class Api:
     async def set_mode(self, request: Request) -> Any:
         subject, mode = _scope(request), (await read(request, ModeBody)).checked()
         force = _flag(request, "force")
-        written = await self.store.write(lambda state: decisions.set_mode(state, subject, mode, force=force))
+        written = await self.store.write(
+            lambda state, _: decisions.set_mode(state, subject, mode, force=force), _client(request)
+        )
         return {"mode": written}
 
     async def delete_mode(self, request: Request) -> Any:
         subject = _scope(request)
-        return {"mode": await self.store.write(lambda state: decisions.delete_mode(state, subject))}
+        return {
+            "mode": await self.store.write(
+                lambda state, _: decisions.delete_mode(state, subject), _client(request)
+            )
+        }
 
     # -- The rest --
 
@@ -227,7 +244,7 @@ class Api:
 
     async def _under_id(self, request: Request) -> list[Entry]:
         text = request.path_params["id"]
-        if not text.isdecimal() or int(text) > _VERSION_MAX:
+        if not _is_number(text):
             raise errors.Refused(404, f"HTTP 404 Not Found: an id is a number, not '{text}'")
         found = self.store.state.under_id(int(text))
         if not found:
@@ -321,9 +338,18 @@ def _version(request: Request) -> int:
     text = str(request.path_params["version"])
     if text in ("latest", "-1"):
         return -1
-    if not text.isdecimal() or not 0 < int(text) <= _VERSION_MAX:
+    if not _is_number(text) or not int(text):
         raise errors.invalid_version(text)
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX and int(text) <= _VERSION_MAX
+
+
+def _client(request: Request) -> str:
+    """Whose checks of schemas take turns."""
+    return request.client.host if request.client else ""
 
 
 def _flag(request: Request, name: str) -> bool:

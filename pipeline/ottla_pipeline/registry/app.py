@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -27,6 +27,7 @@ from ottla_pipeline.registry.store import Store
 
 log = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
+_CLIENT_GONE: Final = 499  # as nginx counts it
 _ACCEPTED = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
 
 
@@ -34,7 +35,7 @@ class Answer(JSONResponse):
     media_type = CONTENT_TYPE
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 class Metrics:
@@ -72,7 +73,7 @@ class Registry:
         routes += [Route("/healthz", self._health), Route("/metrics", self._show_metrics)]
         self._starlette = Starlette(
             routes=routes,
-            exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+            exception_handlers={HTTPException: _http_error},
         )
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -107,6 +108,10 @@ class Registry:
                     response = _response(request, answer)
                 except Refused as refusal:
                     response = error(refusal.status, refusal.code, str(refusal))
+                except ClientDisconnect:
+                    response = Response(status_code=_CLIENT_GONE)  # nothing reads it
+                except Exception as failure:
+                    response = _internal_error(request, failure)
             self._metrics.requests.labels(method, path, response.status_code).inc()
             return response
 
@@ -141,6 +146,6 @@ async def _http_error(request: Request, exception: Exception) -> Response:
     )
 
 
-async def _internal_error(request: Request, exception: Exception) -> Response:
+def _internal_error(request: Request, exception: Exception) -> Response:
     log.error("%s %s", request.method, request.url.path, exc_info=exception)
     return error(500, 50001, f"{type(exception).__name__}; the registry's log has the details")

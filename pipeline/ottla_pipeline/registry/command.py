@@ -13,6 +13,7 @@ from ottla_pipeline.config.common import check_addresses
 from ottla_pipeline.registry.app import Registry
 from ottla_pipeline.registry.log import SAFE_REPLICAS, TopicLog
 from ottla_pipeline.registry.store import Store
+from ottla_pipeline.registry.worker import Workers
 
 log = logging.getLogger(__name__)
 GRACE_S = 10
@@ -88,7 +89,7 @@ def main(
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key go together")
     settings = {**file_options, **options}
-    store = Store(TopicLog(bootstrap, topic, settings, replication_factor=replication_factor))
+    store = Store(TopicLog(bootstrap, topic, settings, replication_factor=replication_factor), Workers())
     server = uvicorn.Server(
         uvicorn.Config(
             Registry(store),

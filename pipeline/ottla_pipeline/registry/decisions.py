@@ -1,8 +1,8 @@
 """What a write does: from the state and a request to the records that make it so, and the answer.
 
 Called by `store` with the state read to the end of the log, between the fence and the commit; called again
-from the start when another instance came in between. Pure: nothing happens until the records are in the
-log.
+from the start when another instance came in between, and when a check of a schema that it asked for (Pending)
+is done. Pure: nothing happens until the records are in the log.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ottla.client.registry import Reference
-from ottla_pipeline.registry import compatibility, errors
-from ottla_pipeline.registry.formats import Parsed
+from ottla_pipeline.registry import errors
 from ottla_pipeline.registry.records import (
     CONTEXT_PREFIX,
     KIND_CONFIG,
@@ -31,7 +30,7 @@ from ottla_pipeline.registry.records import (
     dump,
     schema_record,
 )
-from ottla_pipeline.registry.schemas import Schemas
+from ottla_pipeline.registry.schemas import Canonical, Schemas
 from ottla_pipeline.registry.state import State
 
 MODES: Final = ("READWRITE", "READONLY", "IMPORT")
@@ -58,7 +57,7 @@ class Wanted:
     id: int | None = None
     version: int | None = None
 
-    def entry(self, subject: str, version: int, schema_id: int, parsed: Parsed) -> Entry:
+    def entry(self, subject: str, version: int, schema_id: int, parsed: Canonical) -> Entry:
         return Entry(
             subject,
             version,
@@ -113,9 +112,7 @@ def check(
             raise errors.version_not_found(version)
         earlier = [] if found is None else [found]
     parsed = _parse(state, schemas, subject, wanted, normalize)
-    return compatibility.problems(
-        state.level(subject), parsed, earlier, lambda entry: schemas.of(state, entry)
-    )
+    return schemas.problems(state, state.level(subject), parsed, earlier, lenient=False)
 
 
 def register(
@@ -135,9 +132,7 @@ def register(
         if known is not None and wanted.id in (None, known.id):
             return Decision(known)
     if mode != "IMPORT":
-        found = compatibility.problems(
-            state.level(subject), parsed, state.versions(subject), lambda entry: schemas.of(state, entry)
-        )
+        found = schemas.problems(state, state.level(subject), parsed, state.versions(subject), lenient=False)
         if found:
             raise errors.incompatible(subject, found)
     every = state.versions(subject, deleted=True)
@@ -255,7 +250,7 @@ def delete_mode(state: State, subject: str | None) -> Decision:
     return Decision(before, (Record(Key(KIND_MODE, subject), None),))
 
 
-def _parse(state: State, schemas: Schemas, subject: str, wanted: Wanted, normalize: bool) -> Parsed:
+def _parse(state: State, schemas: Schemas, subject: str, wanted: Wanted, normalize: bool) -> Canonical:
     if not wanted.text.strip():
         raise errors.invalid_schema("it is empty")
     normalize = normalize or state.normalizes(subject)
@@ -263,24 +258,18 @@ def _parse(state: State, schemas: Schemas, subject: str, wanted: Wanted, normali
 
 
 def _find(
-    state: State, schemas: Schemas, subject: str, wanted: Wanted, parsed: Parsed, *, deleted: bool
+    state: State, schemas: Schemas, subject: str, wanted: Wanted, parsed: Canonical, *, deleted: bool
 ) -> Entry | None:
     probe = wanted.entry(subject, 1, 0, parsed)
+    others: list[Entry] = []
     for entry in reversed(state.versions(subject, deleted=deleted)):
         if entry.identity == probe.identity:
             return entry
-        # Others wrote it in another form, perhaps: held against ours.
-        same_but_text = (entry.type, *entry.identity[2:]) == (probe.type, *probe.identity[2:])
-        if same_but_text and _canonical(state, schemas, entry) == parsed.text:
-            return entry
-    return None
-
-
-def _canonical(state: State, schemas: Schemas, entry: Entry) -> str | None:
-    try:
-        return schemas.of(state, entry).text
-    except errors.Refused:
-        return None
+        if (entry.type, *entry.identity[2:]) == (probe.type, *probe.identity[2:]):
+            others.append(entry)
+    # Others wrote it in another form, perhaps.
+    texts = schemas.canonical(state, others)
+    return next((entry for entry, text in zip(others, texts, strict=True) if text == parsed.text), None)
 
 
 def _id_for(state: State, entry: Entry, wanted: int | None) -> int:

@@ -18,6 +18,13 @@ class Refused(Exception):
         return self.code if self.code < 1000 else self.code // 100
 
 
+class CheckFailed(Refused):
+    """A check of a schema took more time or memory than it may: to be asked again would take as much."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(42201, f"Invalid schema: {reason}")
+
+
 def subject_not_found(subject: str) -> Refused:
     return Refused(40401, f"Subject '{subject}' not found.")
 

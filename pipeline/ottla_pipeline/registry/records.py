@@ -56,6 +56,10 @@ class Entry:
     deleted: bool = False
 
     @property
+    def context(self) -> str:
+        return ""
+
+    @property
     def identity(self) -> tuple[Any, ...]:
         """What makes it the same schema as another: those share an id."""
         return (self.type, self.text, self.references, self.metadata, self.rule_set)

@@ -1,27 +1,84 @@
-"""Schemas of the state, parsed: what `decisions` compares, with a memory of the last ones.
+"""What decisions know of schemas' texts: the results of `checks`, and which are still needed.
 
-A parsed schema depends on the texts of what it refers to; those are part of the key of the memory, so that it
-never has to be told of changes.
+A decision is pure and quick. Where it needs a check that is not known yet, it raises Pending with the job;
+`store` has it performed in a worker's process and decides again. A result depends on the job alone, so the
+memory never has to be told of changes.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from ottla.client.registry import Reference
-from ottla_pipeline.registry import formats
-from ottla_pipeline.registry.errors import invalid_schema
-from ottla_pipeline.registry.formats import Parsed
+from ottla_pipeline.registry import compatibility
+from ottla_pipeline.registry.checks import (
+    Compare,
+    Earlier,
+    Invalid,
+    Job,
+    Parse,
+    Render,
+    Result,
+    Source,
+    weight,
+)
+from ottla_pipeline.registry.errors import Refused, invalid_schema
 from ottla_pipeline.registry.records import Entry
 from ottla_pipeline.registry.state import State
 
 KEPT_MAX: Final = 1000
+KEPT_CHARACTERS_MAX: Final = 64 << 20
+
+
+class Pending(Exception):
+    """A decision waits for the results of `jobs`."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        super().__init__(f"{len(jobs)} checks")
+        self.jobs = tuple(jobs)
+
+
+class Canonical(NamedTuple):
+    """A schema that was parsed, with its canonical text."""
+
+    type: str
+    text: str
+    source: Source
+
+
+class Memory:
+    """The last results, of a bounded number and size. Shared by the decisions of a registry."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Job, Result] = OrderedDict()
+        self._characters = 0
+
+    def get(self, job: Job) -> Result | None:
+        if job in self._kept:
+            self._kept.move_to_end(job)
+        return self._kept.get(job)
+
+    def keep(self, job: Job, result: Result) -> None:
+        if job not in self._kept:
+            self._characters += weight(job)
+        self._kept[job] = result
+        while len(self._kept) > KEPT_MAX or self._characters > KEPT_CHARACTERS_MAX:
+            oldest, _ = self._kept.popitem(last=False)
+            self._characters -= weight(oldest)
 
 
 class Schemas:
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Any, ...], Parsed] = OrderedDict()
+    """For one decision: what it has had checked stays known until its end."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._known: dict[Job, Result] = {}
+
+    def learn(self, job: Job, result: Result) -> None:
+        self._known[job] = result
+        self._memory.keep(job, result)
 
     def parse(
         self,
@@ -30,27 +87,67 @@ class Schemas:
         text: str,
         references: tuple[Reference, ...],
         *,
+        context: str = "",
         normalize: bool = False,
-    ) -> Parsed:
-        """Raises Refused when it is no schema, or refers to what is not there."""
+    ) -> Canonical:
+        """Raises Refused when it is no schema, or refers to what is not there; Pending."""
+        source = self._source(state, kind, text, references, context)
+        (result,) = self._results([Parse(source, normalize)])
+        if isinstance(result, Invalid):
+            raise invalid_schema(result.reason)
+        assert isinstance(result, str)
+        return Canonical(kind, result, source._replace(text=result))
+
+    def canonical(self, state: State, entries: Sequence[Entry]) -> list[str | None]:
+        """The canonical texts of versions; None for one that cannot be read. Raises Pending."""
+        jobs = [None if (source := self._of(state, each)) is None else Parse(source) for each in entries]
+        results = iter(self._results([job for job in jobs if job is not None]))
+        found = [None if job is None else next(results) for job in jobs]
+        return [each if isinstance(each, str) else None for each in found]
+
+    def problems(
+        self, state: State, level: str, new: Canonical, earlier: Sequence[Entry], *, lenient: bool
+    ) -> list[str]:
+        """Why `new` may not follow `earlier` (ascending), as the messages of an answer. Raises Pending."""
+        if not earlier or not compatibility.needs(level):
+            return []
+        held = earlier if compatibility.LEVELS[level].all_versions else earlier[-1:]
+        old = tuple(Earlier(each.version, each.text, each.type, self._of(state, each)) for each in held)
+        (result,) = self._results([Compare(level, new.source, old, lenient)])
+        if isinstance(result, Invalid):
+            return [f"{{errorType:'SCHEMA', description:'{result.reason}'}}"]
+        return list(result)
+
+    def rendered(self, state: State, entry: Entry, form: str) -> str:
+        """The text of a version in another form. Raises Refused, Pending."""
+        source = self._of(state, entry)
+        if source is None:
+            raise invalid_schema("what it refers to is not there")
+        (result,) = self._results([Render(source, form)])
+        if isinstance(result, Invalid):
+            raise invalid_schema(result.reason)
+        assert isinstance(result, str)
+        return result
+
+    def _of(self, state: State, entry: Entry) -> Source | None:
         try:
-            resolved = tuple(state.texts(references))
+            return self._source(state, entry.type, entry.text, entry.references, entry.context)
+        except Refused:
+            return None
+
+    def _source(
+        self, state: State, kind: str, text: str, references: tuple[Reference, ...], context: str
+    ) -> Source:
+        try:
+            return Source(kind, text, tuple(state.texts(references, context)))
         except LookupError as error:
             missing = error.args[0]
             where = f"'{missing.name}', version {missing.version} of subject '{missing.subject}'"
             raise invalid_schema(f"what it refers to as {where}, is not there or refers back") from None
-        key = (kind, text, resolved, normalize)
-        found = self._kept.get(key)
-        if found is None:
-            try:
-                found = formats.parse(kind, text, dict(resolved), normalize=normalize)
-            except formats.InvalidSchema as error:
-                raise invalid_schema(str(error)) from None
-            self._kept[key] = found
-            if len(self._kept) > KEPT_MAX:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return found
 
-    def of(self, state: State, entry: Entry) -> Parsed:
-        return self.parse(state, entry.type, entry.text, entry.references)
+    def _results(self, jobs: Sequence[Job]) -> list[Result]:
+        found = [self._known.get(job, self._memory.get(job)) for job in jobs]
+        missing = [job for job, result in zip(jobs, found, strict=True) if result is None]
+        if missing:
+            raise Pending(missing)
+        return [each for each in found if each is not None]

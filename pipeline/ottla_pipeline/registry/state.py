@@ -134,7 +134,7 @@ class State:
         """The mode in force."""
         return self.modes.get(subject) or self.modes.get(None) or DEFAULT_MODE
 
-    def texts(self, references: tuple[Reference, ...]) -> Iterator[tuple[str, str]]:
+    def texts(self, references: tuple[Reference, ...], context: str = "") -> Iterator[tuple[str, str]]:
         """Name and text of all that is referred to, directly or not, from the bottom up.
 
         Raises LookupError with the Reference that leads nowhere, or around in a circle.

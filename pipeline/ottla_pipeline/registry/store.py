@@ -16,10 +16,11 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+from ottla_pipeline.registry.checks import Job, Result
 from ottla_pipeline.registry.decisions import Decision
-from ottla_pipeline.registry.errors import Refused
+from ottla_pipeline.registry.errors import CheckFailed, Refused
 from ottla_pipeline.registry.log import Deliver, LogFailed, Read, TooLarge
 from ottla_pipeline.registry.records import (
     Key,
@@ -29,15 +30,17 @@ from ottla_pipeline.registry.records import (
     encode_key,
     encode_value,
 )
-from ottla_pipeline.registry.schemas import Schemas
+from ottla_pipeline.registry.schemas import Memory, Pending, Schemas
 from ottla_pipeline.registry.state import State
 
 log = logging.getLogger(__name__)
 WRITE_S: Final = 30.0
 CATCH_UP_S: Final = 10.0
+CHECKS_S: Final = 20.0
 START_S: Final = 300.0
 BROKERS_S: Final = 60.0
-Decide = Callable[[State], Decision]
+Answer = TypeVar("Answer")
+Decide = Callable[[State, Schemas], Answer]
 
 
 class Log(Protocol):
@@ -54,10 +57,19 @@ class Log(Protocol):
     def stop(self) -> None: ...
 
 
+class Checks(Protocol):
+    """See `worker.Workers`."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def run(self, job: Job, client: str) -> Result: ...
+
+
 class Store:
-    def __init__(self, topic_log: Log) -> None:
+    def __init__(self, topic_log: Log, checks: Checks) -> None:
         self.state = State()
-        self.schemas = Schemas()
+        self._checks = checks
+        self._memory = Memory()
         self.topic = topic_log.topic
         self.reached = 0
         self.claims = 0
@@ -74,20 +86,23 @@ class Store:
     async def start(self) -> None:
         """Read the topic to its end. Raises TopicUnfit, LogFailed."""
         self._loop = asyncio.get_running_loop()
-        await self._ensure_topic(self._loop.time() + BROKERS_S)
+        await self._checks.start()
+        deadline = self._loop.time() + BROKERS_S
+        await self._retry(self._log.ensure_topic, deadline)
         self._thread = threading.Thread(target=self._read, name="registry-reader", daemon=True)
         self._thread.start()
-        await self._reach(await asyncio.to_thread(self._log.end), START_S)
+        # A topic that was just created has no leader yet.
+        await self._reach(await self._retry(self._log.end, deadline), START_S)
         self.failure = None
         log.info(
             "topic %s read to offset %d: %d subjects", self.topic, self.reached, len(self.state.subjects)
         )
 
-    async def _ensure_topic(self, deadline: float) -> None:
-        """Brokers that start with the registry may need their time."""
+    async def _retry(self, call: Callable[[], Answer], deadline: float) -> Answer:
+        """The result of a blocking call. Brokers that start with the registry may need their time."""
         while True:
             try:
-                return await asyncio.to_thread(self._log.ensure_topic)
+                return await asyncio.to_thread(call)
             except LogFailed as failure:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
@@ -95,6 +110,7 @@ class Store:
                 await asyncio.sleep(1.0)
 
     async def stop(self) -> None:
+        await self._checks.stop()
         await asyncio.to_thread(self._log.stop)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, 5.0)
@@ -107,21 +123,39 @@ class Store:
         except LogFailed as failure:
             raise Refused(50001, f"{failure}; try again") from failure
 
-    async def write(self, decide: Decide) -> Any:
+    async def decide(self, decide: Decide[Answer], client: str, schemas: Schemas | None = None) -> Answer:
+        """What a pure function of the state says, after the checks of schemas that it asks for. Raises
+        Refused. `client` is whose checks they are."""
+        schemas = schemas or Schemas(self._memory)
+        deadline = asyncio.get_running_loop().time() + CHECKS_S
+        while True:
+            try:
+                return decide(self.state, schemas)
+            except Pending as pending:
+                for job in pending.jobs:
+                    if asyncio.get_running_loop().time() > deadline:
+                        raise CheckFailed(f"all checks of it take longer than {CHECKS_S:.0f} s") from None
+                    schemas.learn(job, await self._checks.run(job, client))
+
+    async def write(self, decide: Decide[Decision], client: str) -> Any:
         """The answer of a decision whose records are in the log and in the state. Raises Refused."""
+        schemas = Schemas(self._memory)
         try:
-            decision = decide(self.state)
+            decision = await self.decide(decide, client, schemas)
             if not decision.records:
                 return decision.answer
+        except CheckFailed:
+            raise
         except Refused:
             pass  # perhaps the state is old
         async with self._writing:
             if not self.claimed:
                 await self.catch_up()
-                decide(self.state)  # whoever is refused takes no claim from another one
-            return await self._write(decide)
+                # Whoever is refused takes no claim from another one.
+                await self.decide(decide, client, schemas)
+            return await self._write(decide, client, schemas)
 
-    async def _write(self, decide: Decide) -> Any:
+    async def _write(self, decide: Decide[Decision], client: str, schemas: Schemas) -> Any:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WRITE_S
         sent: tuple[bytes, Decision] | None = None
@@ -134,7 +168,7 @@ class Store:
                     await self._reach(await asyncio.to_thread(self._log.end), CATCH_UP_S)
                 if sent is not None and self._awaited is None:
                     return sent[1].answer  # it was in the log, though nobody said so
-                decision = decide(self.state)
+                decision = await self.decide(decide, client, schemas)
                 if not decision.records:
                     return decision.answer
                 sent = uuid.uuid4().bytes, decision

@@ -1,6 +1,6 @@
 """The formats of schemas: Avro and JSON Schema, behind two functions.
 
-Called by `schemas` and `compatibility`. Texts in, verdicts out; nothing here knows of subjects, ids or Kafka.
+Called by `checks` and `compatibility`. Texts in, verdicts out; nothing here knows of subjects, ids or Kafka.
 """
 
 from __future__ import annotations
@@ -25,10 +25,20 @@ def parse(kind: str, text: str, references: Mapping[str, str], *, normalize: boo
     """
     if kind not in _PARSE:
         raise InvalidSchema(f"schema type {kind} is not served; served: {', '.join(TYPES)}")
-    return _PARSE[kind](text, references, normalize=normalize)
+    parsed = _PARSE[kind](text, references, normalize=normalize)
+    try:
+        parsed.text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSchema(f"half of a surrogate pair in a string: {error.object[error.start]!a}") from None
+    return parsed
 
 
-def unreadable(reader: Parsed, writer: Parsed) -> list[Incompatibility]:
+def unreadable(reader: Parsed, writer: Parsed, *, lenient: bool = False) -> list[Incompatibility]:
     """What keeps data written with `writer` from being read with `reader`, a schema of the same type."""
     assert reader.type == writer.type, f"{reader.type} against {writer.type}"
     return _UNREADABLE[reader.type](reader, writer)
+
+
+def render(parsed: Parsed, form: str) -> str:
+    """The text of a schema in another form; forms that its format does not know are the canonical one."""
+    return parsed.text

@@ -12,12 +12,17 @@ each of the reader's parts needs one of the writer's that is at least as narrow.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from ottla_pipeline.registry.formats import json_keywords as keywords
-from ottla_pipeline.registry.formats.json_document import Document, Node, UnresolvedReference
+from ottla_pipeline.registry.formats.json_document import (
+    Document,
+    Node,
+    UnresolvedReference,
+    UnusablePattern,
+    matches,
+)
 from ottla_pipeline.registry.formats.parsed import Incompatibility
 
 _CHOICES: Final = ("anyOf", "oneOf")
@@ -29,6 +34,8 @@ def differences(reader: Document, writer: Document) -> list[Incompatibility]:
         found = _Comparison().fits(Node(reader.schema, reader), Node(writer.schema, writer))
     except UnresolvedReference as error:
         return [Incompatibility("REFERENCE_UNRESOLVED", "/", str(error))]
+    except UnusablePattern as error:
+        return [Incompatibility("PATTERN_UNUSABLE", "/", str(error))]
     return [each._replace(path=each.path or "/") for each in dict.fromkeys(found)]
 
 
@@ -60,7 +67,7 @@ class _Comparison:
                     yield each._replace(path=where + each.path)
 
     def _enumerated(self, reader: Node, writer: Node) -> Iterator[Incompatibility]:
-        lost = [value for value in keywords.values(writer.value) if not reader.accepts(value)]
+        lost = reader.rejected(keywords.values(writer.value))
         if lost:
             kind = "ENUM_ARRAY_NARROWED" if keywords.is_enumeration(reader.value) else "TYPE_CHANGED"
             detail = f"{', '.join(map(repr, lost[:5]))} {'is' if len(lost) == 1 else 'are'} not accepted"
@@ -148,7 +155,7 @@ class _Comparison:
             before = writer.value.get("patternProperties", {}).get(pattern, _rest(writer))
             yield from self.fits(reader.at(schema), writer.at(before), path)
             for name in theirs:
-                if name not in mine and re.search(pattern, name):
+                if name not in mine and matches(pattern, name):
                     yield from self.fits(reader.at(schema), writer.at(theirs[name]), path)
         for pattern, schema in writer.value.get("patternProperties", {}).items():
             if pattern not in reader.value.get("patternProperties", {}):
@@ -227,7 +234,7 @@ def _rest(schema: Node) -> Any:
 def _schema_of(schema: Node, name: str) -> Any:
     """The schema of a property that is not named."""
     for pattern, found in schema.value.get("patternProperties", {}).items():
-        if re.search(pattern, name):
+        if matches(pattern, name):
             return found
     return _rest(schema)
 

@@ -7,20 +7,43 @@ schema of another name (`name`, `name#/a/b`); nothing is fetched.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from jsonschema import Draft7Validator
-from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
-from referencing import Registry, Resource
-from referencing.jsonschema import DRAFT7
+import jsonschema_rs
 
 HOPS_MAX: Final = 50
+_BASE: Final = "json-schema:///"
+_DOCUMENT: Final = f"{_BASE}__document"
+_VALUES: Final = ("const", "default", "enum", "examples")
 
 
 class UnresolvedReference(Exception):
     """A `$ref` leads nowhere, or in a circle; the message says which."""
+
+
+class UnusablePattern(Exception):
+    """A regular expression is none, or takes too many steps; the message says which."""
+
+
+@lru_cache(1000)
+def _pattern(pattern: str) -> jsonschema_rs.Draft7Validator:
+    return jsonschema_rs.Draft7Validator({"pattern": pattern})
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a schema's regular expression matches somewhere in a name. Raises UnusablePattern.
+
+    In linear time, or a bounded number of steps where the expression has look-around or back-references.
+    """
+    try:
+        error = next(iter(_pattern(pattern).iter_errors(name)), None)
+    except ValueError as refused:
+        raise UnusablePattern(f"pattern {pattern}: {str(refused).splitlines()[0]}") from None
+    if error is not None and isinstance(error.kind, jsonschema_rs.ValidationErrorKind.BacktrackLimitExceeded):
+        raise UnusablePattern(f"pattern {pattern}: takes too many steps")
+    return error is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +53,37 @@ class Document:
     schema: Any
     references: dict[str, Any]
 
-    def validator(self) -> Validator:
-        resources = [
-            (name, Resource.from_contents(each, default_specification=DRAFT7))
-            for name, each in self.references.items()
-        ]
-        kind = validator_for(self.schema, default=Draft7Validator)
-        return kind(self.schema, registry=Registry().with_resources(resources))
+    def rejected(self, schema: Any, values: list[Any]) -> list[Any]:
+        """The values that a schema within this document does not take. Raises UnresolvedReference."""
+
+        def retrieve(uri: str) -> Any:
+            return self.schema if uri == _DOCUMENT else self.references[uri.removeprefix(_BASE)]
+
+        kind: Any = jsonschema_rs.Draft7Validator
+        if isinstance(self.schema, dict) and "$schema" in self.schema:
+            kind = jsonschema_rs.validator_cls_for(self.schema)
+        try:
+            found = kind(_with_whole_references(schema), retriever=retrieve, validate_formats=False)
+            return [value for value in values if not found.is_valid(value)]
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            raise UnresolvedReference(str(error).splitlines()[0]) from None
+
+
+def _with_whole_references(schema: Any) -> Any:
+    """The schema with its `$ref`s within the document as ones that lead there from outside."""
+    if isinstance(schema, list):
+        return [_with_whole_references(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: f"{_DOCUMENT}{value}"
+        if name == "$ref" and isinstance(value, str) and value.startswith("#")
+        else value
+        if name in _VALUES
+        else _with_whole_references(value)
+        for name, value in schema.items()
+        if name != "$id"
+    }
 
 
 class Node(NamedTuple):
@@ -51,8 +98,9 @@ class Node(NamedTuple):
     def members(self) -> dict[str, Any]:
         return self.value if isinstance(self.value, dict) else {}
 
-    def accepts(self, value: Any) -> bool:
-        return bool(self.document.validator().evolve(schema=self.value).is_valid(value))
+    def rejected(self, values: list[Any]) -> list[Any]:
+        """Those that this schema does not take. Raises UnresolvedReference."""
+        return self.document.rejected(self.value, values)
 
     def resolved(self) -> Node:
         """What a `$ref` leads to; what stands beside it counts no more, as in the drafts up to 7."""
