@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from ottla.client.consumer_records import Unread, deserializing
@@ -115,3 +117,29 @@ def test_settings_of_a_java_client_are_taken() -> None:
     assert made.partition_assignment_strategy == ("cooperative-sticky",)
     assert (made.isolation, made.max_poll_records, made.enable_auto_commit) == (1, 7, True)
     assert not config().enable_auto_commit
+
+
+class Frame(bytearray):
+    """A response, as it came; it can be referenced weakly."""
+
+
+def test_what_is_buffered_of_a_paused_partition_does_not_keep_the_whole_response() -> None:
+    assigned = Assigned()
+    assigned.assign([ONE, OTHER])
+    buffer = FetchBuffer(assigned, None)
+    small = build_batch([Record(n, 1, None, b"%d" % n) for n in range(2)])
+    large = build_batch([Record(0, 1, None, bytes(10_000))])
+    frame = Frame(small + large)
+    alive = weakref.ref(frame)
+    view = memoryview(frame)
+    for place, part in ((ONE, view[: len(small)]), (OTHER, view[len(small) :])):
+        assigned[place].seek(0)
+        buffer.add(assigned[place], PartitionData(place, part, 0, check_crcs=True, aborted=None), len(part))
+    del frame, view, part
+    assert [record.offset for record in buffer.take(1)[ONE]] == [0]
+    assigned[ONE].paused = True
+    assert [record.offset for record in buffer.take(10)[OTHER]] == [0]
+    assert alive() is None
+    assigned[ONE].paused = False
+    assert [record.offset for record in buffer.take(10)[ONE]] == [1]
+    assert buffer.bytes == 0

@@ -33,6 +33,7 @@ PLACES = [TopicPartition("t", n) for n in range(3)]
 RECORD_BYTES = 100
 BATCH = 4
 MOST_BYTES = 6000
+MOST_PARTITION_BYTES = 2000
 
 
 class Broker:
@@ -52,7 +53,7 @@ class FetcherMachine(RuleBasedStateMachine):
             bootstrap_servers="h:1",
             auto_offset_reset="earliest",
             fetch_max_bytes=MOST_BYTES,
-            max_partition_fetch_bytes=2000,
+            max_partition_fetch_bytes=MOST_PARTITION_BYTES,
         )
 
         def uniform(low: float, high: float) -> float:
@@ -256,7 +257,8 @@ class FetcherMachine(RuleBasedStateMachine):
         if not hasattr(self, "buffer"):
             return
         one_batch = len(batch_at(PLACES[0], 0, 1))
-        assert self.buffer.bytes <= MOST_BYTES + len(PLACES) * one_batch
+        paused = len(PLACES) * 2 * (MOST_PARTITION_BYTES + one_batch)
+        assert self.buffer.bytes <= len(self.brokers) * (MOST_BYTES + one_batch) + paused
         nodes = [outgoing.node_id for core, outgoing in self.sent if core is self.fetcher]
         assert len(nodes) == len(set(nodes)), "two fetches on their way to one node"
 

@@ -265,6 +265,7 @@ class ConsumerOffsets(ConsumerParts):
         """Nothing of these until they are resumed; they stay assigned."""
         for partition in partitions:
             self._state(partition).paused = True
+        self._wake()
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Give out records of these again."""

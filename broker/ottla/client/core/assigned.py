@@ -49,6 +49,7 @@ class AssignedPartition:
         "reset_to",
         "retry_at",
         "tp",
+        "turn",
     )
 
     def __init__(self, tp: TopicPartition) -> None:
@@ -62,7 +63,7 @@ class AssignedPartition:
         self.fetch_offset = -1
         """The offset of the next record to ask for."""
         self.buffered_bytes = 0
-        """What lies here, fetched and not given out."""
+        """What lies here, fetched from the position on and not given out."""
         self.era = 0
         """Grows when the position is set anew: what was fetched before is of no use then."""
         self.leader_epoch = -1
@@ -76,6 +77,8 @@ class AssignedPartition:
         self.preferred = -1
         """The replica to read from (KIP-392); -1: the leader."""
         self.preferred_until = -math.inf
+        self.turn = 0
+        """Grows when an answer brings records or an error: a request names partitions in this order."""
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Continue at an offset; `epoch` is the leader epoch of the record before it, if that is known."""
@@ -83,6 +86,7 @@ class AssignedPartition:
         self.position = self.fetch_offset = offset
         self.epoch = epoch
         self.era += 1
+        self.buffered_bytes = 0
         self.preferred = -1
         self.retry_at = -math.inf
 
@@ -92,6 +96,7 @@ class AssignedPartition:
         self.reset_to = timestamp
         self.position = self.fetch_offset = self.epoch = -1
         self.era += 1
+        self.buffered_bytes = 0
         self.preferred = -1
         self.retry_at = -math.inf
 
@@ -152,12 +157,6 @@ class Assigned:
 
     def in_phase(self, phase: Phase) -> list[AssignedPartition]:
         return [state for state in self._partitions.values() if state.phase is phase]
-
-    def to_the_end(self, tp: TopicPartition) -> None:
-        """Others come first the next time."""
-        state = self._partitions.pop(tp, None)
-        if state is not None:
-            self._partitions[tp] = state
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What a commit of everything that was given out would say."""

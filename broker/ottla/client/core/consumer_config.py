@@ -70,7 +70,8 @@ class ConsumerConfig(ClientConfig):
     client_rack: str = setting("", text)
     fetch_min_bytes: int = setting(1, integer())
     fetch_max_bytes: int = setting(50 * 1024 * 1024, integer())
-    """Also what may lie fetched and not given out; a batch that is larger than that alone still comes."""
+    """Bounds one response, together with the records of that broker that are fetched and not given out. A
+    larger batch still comes, alone."""
     fetch_max_wait_ms: int = setting(500, integer())
     max_partition_fetch_bytes: int = setting(1024 * 1024, integer())
     check_crcs: bool = setting(True, boolean)

@@ -83,7 +83,17 @@ def last_batch(data: memoryview, offset: int) -> Batch | None:
 class PartitionData:
     """One answer for one partition, batch by batch."""
 
-    __slots__ = ("_aborted", "_aborting", "_at", "_check_crcs", "_data", "_tp", "epoch", "next_offset")
+    __slots__ = (
+        "_aborted",
+        "_aborting",
+        "_at",
+        "_check_crcs",
+        "_data",
+        "_detached",
+        "_tp",
+        "epoch",
+        "next_offset",
+    )
 
     def __init__(
         self,
@@ -98,6 +108,7 @@ class PartitionData:
         self._tp = tp
         self._data = data
         self._at = 0
+        self._detached = False
         self._check_crcs = check_crcs
         self._aborted: list[tuple[int, int]] | None = None
         if aborted is not None:
@@ -109,6 +120,13 @@ class PartitionData:
         """What is before this is done with."""
         self.epoch = -1
         """The leader's, of the last batch."""
+
+    def detach(self) -> None:
+        """Copy what is left, once, so that it does not keep the whole answer in memory."""
+        if not self._detached:
+            self._data = memoryview(bytes(self._data[self._at :]))
+            self._at = 0
+            self._detached = True
 
     def next_batch(self) -> list[ConsumerRecord] | None:
         """The records of the next batch, which may be none; None at the end. Raises ClientError."""

@@ -45,6 +45,16 @@ class FetchBuffer:
         self.problems: deque[Exception] = deque()
         """What `take` is to raise."""
 
+    def drop_obsolete(self) -> None:
+        """Free what is never given out: `take` would only come to it after all that came before."""
+        kept: deque[_Chunk] = deque()
+        for chunk in self._chunks:
+            if self._of_use(chunk):
+                kept.append(chunk)
+            else:
+                self._free(chunk)
+        self._chunks = kept
+
     def add(self, state: AssignedPartition, data: PartitionData, size: int) -> None:
         self._chunks.append(_Chunk(state, data, size))
         state.buffered_bytes += size
@@ -70,11 +80,12 @@ class FetchBuffer:
                 chunk = self._chunks[0]
                 state = chunk.state
                 if not self._of_use(chunk):
-                    self._drop(chunk)
+                    self._free(self._chunks.popleft())
                 elif not state.fetchable:
+                    chunk.data.detach()
                     paused.append(self._chunks.popleft())
                 elif chunk.next == len(chunk.batch) and not self._open_next(chunk):
-                    self._drop(chunk)
+                    self._free(self._chunks.popleft())
                 else:
                     records = chunk.batch[chunk.next : chunk.next + left]
                     if records:
@@ -91,11 +102,11 @@ class FetchBuffer:
         state = chunk.state
         return chunk.era == state.era and self._assigned.get(state.tp) is state
 
-    def _drop(self, chunk: _Chunk) -> None:
-        self._chunks.popleft()
+    def _free(self, chunk: _Chunk) -> None:
         self.freed = True
-        chunk.state.buffered_bytes -= chunk.size
         self.bytes -= chunk.size
+        if chunk.era == chunk.state.era:
+            chunk.state.buffered_bytes -= chunk.size
 
     def _open_next(self, chunk: _Chunk) -> bool:
         """Decode the next batch; False at the end."""

@@ -97,14 +97,12 @@ class FetchSession:
 
 
 def _topics(sent: Mapping[TopicPartition, Wanted]) -> list[m.FetchRequest.FetchTopic]:
-    rows: dict[str, m.FetchRequest.FetchTopic] = {}
+    """In the order of `sent`, in which a broker serves them; a topic may come more than once, as in Java."""
+    rows: list[m.FetchRequest.FetchTopic] = []
     for tp, want in sent.items():
-        row = rows.get(tp.topic)
-        if row is None:
-            row = rows[tp.topic] = m.FetchRequest.FetchTopic(
-                topic=tp.topic, topic_id=want.topic_id, partitions=[]
-            )
-        row.partitions.append(
+        if not rows or rows[-1].topic != tp.topic:
+            rows.append(m.FetchRequest.FetchTopic(topic=tp.topic, topic_id=want.topic_id, partitions=[]))
+        rows[-1].partitions.append(
             m.FetchRequest.FetchPartition(
                 partition=tp.partition,
                 current_leader_epoch=want.leader_epoch,
@@ -112,7 +110,7 @@ def _topics(sent: Mapping[TopicPartition, Wanted]) -> list[m.FetchRequest.FetchT
                 partition_max_bytes=want.max_bytes,
             )
         )
-    return list(rows.values())
+    return rows
 
 
 def _forgotten(forgotten: Mapping[TopicPartition, UUID]) -> list[m.FetchRequest.ForgottenTopic]:

@@ -1,17 +1,25 @@
 """Fetches ahead of the reader: sessions (KIP-227), near replicas (KIP-392), bounded memory.
 
-Polled by the driver; what comes goes into `fetch_buffer`, where `Consumer` takes it. Invariants: one
-request is on its way to a node at most; no more than fetch.max.bytes lie here or are on their way, but for
-a single batch that is larger; an answer counts only for the offset that is still the next to fetch.
+Polled by the driver; what comes goes into `fetch_buffer`, where `Consumer` takes it. Invariants:
+
+* One request is on its way to a node at most, and no node waits for another.
+* A request reserves no memory. Its max_bytes is fetch.max.bytes less what is buffered of the partitions that
+  are read from the node. So a node takes fetch.max.bytes, in flight and buffered, but for a larger batch.
+* A paused partition does not count. It keeps what is buffered: at most twice max.partition.fetch.bytes.
+* A request names the partitions first that had no records for longest: brokers without a session for us serve
+  them in this order.
+* An answer counts only for the offset that is still the next to fetch.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 from ottla.client import errors
 from ottla.client.core.assigned import Assigned, AssignedPartition, Phase
@@ -49,16 +57,9 @@ _SPEAKS_ITSELF_OUT: Final = frozenset(
 """Another try, after a look at the metadata, will mend it."""
 
 
-class _Request:
-    __slots__ = ("asked", "node_id", "reserved_bytes")
-
-    def __init__(
-        self, node_id: int, asked: dict[TopicPartition, tuple[AssignedPartition, int, int]], reserved: int
-    ) -> None:
-        self.node_id = node_id
-        self.asked = asked
-        """With the state, its era and the offset asked for."""
-        self.reserved_bytes = reserved
+_Asked: TypeAlias = dict[TopicPartition, tuple[AssignedPartition, int, int]]
+"""The partitions of a request: the state, its era and the offset asked for."""
+_BY_TURN: Final = attrgetter("turn")
 
 
 class Fetcher:
@@ -80,34 +81,42 @@ class Fetcher:
         self._buffer = buffer
         self._stats = stats
         self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
-        self._on_its_way: dict[int, _Request] = {}
+        self._on_its_way: dict[int, _Asked] = {}
         self._not_before: dict[int, float] = {}
         self._failures: dict[int, int] = {}
+        self._turns = itertools.count(1)
 
     # --- the driver's side ---
 
     def poll(self, now: float) -> list[Outgoing]:
         by_node: defaultdict[int, list[AssignedPartition]] = defaultdict(list)
+        buffered_bytes: defaultdict[int, int] = defaultdict(int)
         busy: set[int] = set()  # with partitions of which there is enough here for now
         for state in self._assigned:
-            if not state.fetchable or state.retry_at > now:
+            if not state.fetchable:
                 continue
             leader = self._cluster.leader(state.tp)
             if leader is None:
-                self._cluster.invalidate(state.tp)
-                state.retry_at = now + self._pause_s()
+                if state.retry_at <= now:
+                    self._cluster.invalidate(state.tp)
+                    state.retry_at = now + self._pause_s()
                 continue
             node_id = self._near(state, leader, now)
+            buffered_bytes[node_id] += state.buffered_bytes
             if state.buffered_bytes > self._config.max_partition_fetch_bytes:
                 busy.add(node_id)
-            elif node_id not in self._on_its_way and self._not_before.get(node_id, now) <= now:
+            elif (
+                node_id not in self._on_its_way
+                and state.retry_at <= now
+                and self._not_before.get(node_id, now) <= now
+            ):
                 by_node[node_id].append(state)
         out = []
         for node_id, states in by_node.items():
             if node_id in busy and all(map(self._caught_up, states)):
                 continue  # waiting for something new there would hold up those that will soon want more
-            free_bytes = self._config.fetch_max_bytes - self._buffer.bytes - self._reserved_bytes()
-            if free_bytes > 0:
+            free_bytes = self._config.fetch_max_bytes - buffered_bytes[node_id]
+            if free_bytes > 0 or not buffered_bytes[node_id]:
                 out.append(self._fetch(node_id, states, free_bytes))
         return out
 
@@ -115,9 +124,6 @@ class Fetcher:
         """Whether there was nothing more when it was fetched last."""
         end = state.last_stable_offset if self._config.isolation else state.high_watermark
         return 0 <= end <= state.fetch_offset
-
-    def _reserved_bytes(self) -> int:
-        return sum(request.reserved_bytes for request in self._on_its_way.values())
 
     def _near(self, state: AssignedPartition, leader: Leader, now: float) -> int:
         """The replica to read from."""
@@ -130,8 +136,9 @@ class Fetcher:
             return leader.node_id
         return state.preferred
 
-    def _fetch(self, node_id: int, states: list[AssignedPartition], free_bytes: int) -> Outgoing:
+    def _fetch(self, node_id: int, states: list[AssignedPartition], bytes_max: int) -> Outgoing:
         config = self._config
+        states.sort(key=_BY_TURN)
         wanted = {}
         for state in states:
             topic_id = self._cluster.topic_id(state.tp.topic) or ZERO_UUID
@@ -142,18 +149,16 @@ class Fetcher:
                 -1 if leader is None else leader.epoch,
                 config.max_partition_fetch_bytes,
             )
-        reserved = min(free_bytes, len(states) * config.max_partition_fetch_bytes)
         request = m.FetchRequest(
             replica_id=_CONSUMER,
             max_wait_ms=config.fetch_max_wait_ms,
             min_bytes=config.fetch_min_bytes,
-            max_bytes=free_bytes,
+            max_bytes=bytes_max,
             isolation_level=config.isolation,
             rack_id=config.client_rack,
         )
         version_max = self._sessions[node_id].build(wanted, request)
-        asked = {state.tp: (state, state.era, state.fetch_offset) for state in states}
-        self._on_its_way[node_id] = _Request(node_id, asked, reserved)
+        self._on_its_way[node_id] = {state.tp: (state, state.era, state.fetch_offset) for state in states}
         timeout_s = config.request_timeout_ms / 1000
         return Outgoing(node_id, request, node_id, timeout_s, version_max=version_max, keeps=True)
 
@@ -164,14 +169,15 @@ class Fetcher:
 
     def answered(self, tag: Hashable, response: Any, now: float) -> None:
         assert isinstance(tag, int)
-        request = self._on_its_way.pop(tag)
+        all_asked = self._on_its_way.pop(tag)
+        self._buffer.drop_obsolete()
         session = self._sessions[tag]
         if isinstance(response, BaseException):
             session.failed()
             failures = self._failures.get(tag, 0)
             self._not_before[tag] = now + self._pause_s(failures)
             self._failures[tag] = failures + 1
-            for state, _, _ in request.asked.values():
+            for state, _, _ in all_asked.values():
                 if state.preferred == tag:
                     state.preferred = -1
             log.debug("fetching from broker %d: %s", tag, response)
@@ -189,7 +195,7 @@ class Fetcher:
         for topic in response.responses:
             name = session.name(topic)
             for row in topic.partitions:
-                asked = request.asked.get(TopicPartition(name or "", row.partition_index))
+                asked = all_asked.get(TopicPartition(name or "", row.partition_index))
                 if asked is not None:
                     self._take_answer(*asked, row, nodes, tag, now)
                 size += len(row.records or b"")
@@ -222,6 +228,7 @@ class Fetcher:
         data = row.records
         if not data:
             return
+        state.turn = next(self._turns)
         view = memoryview(data)
         last = last_batch(view, offset)
         if last is None:
@@ -245,7 +252,7 @@ class Fetcher:
         now: float,
     ) -> None:
         tp = state.tp
-        self._assigned.to_the_end(tp)
+        state.turn = next(self._turns)
         state.retry_at = now + self._pause_s()
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if state.preferred == node_id:

@@ -1,0 +1,184 @@
+"""Ottla's consumers with many partitions on three brokers: every record comes, and soon, whatever the other
+partitions have. What there is to read is what confluent-kafka reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Producer
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import TopicPartition as ConfluentTopicPartition
+
+from ottla.client import Consumer, ConsumerRecord, TopicPartition, blocking
+from ottla.local.cluster import LocalCluster
+from ottla.testing import DevBroker
+
+pytestmark = pytest.mark.timeout(300)
+
+IDLE_PARTITIONS = 180
+BACKLOG_PARTITIONS = 40
+BACKLOG_RECORDS = 400
+"""In each partition that has any, of a KiB."""
+MiB = 1024 * 1024
+WAIT_S = 60.0
+FETCH_WAIT_S = 0.2
+SOON_S = 10.0
+"""A record is there in a fraction of a second; the machine may be busy."""
+Poll = Callable[[], Mapping[TopicPartition, list[ConsumerRecord]]]
+Reading = Callable[[Mapping[str, object], Iterable[TopicPartition]], AbstractContextManager[Poll]]
+
+
+@contextmanager
+def asynchronous(settings: Mapping[str, object], places: Iterable[TopicPartition]) -> Iterator[Poll]:
+    with asyncio.Runner() as runner:
+        consumer = Consumer(settings)
+        runner.run(consumer.start())
+        consumer.assign(places)
+        yield lambda: runner.run(consumer.poll(0.5))
+        runner.run(consumer.stop())
+
+
+@contextmanager
+def in_a_thread(settings: Mapping[str, object], places: Iterable[TopicPartition]) -> Iterator[Poll]:
+    with blocking.Consumer(settings) as consumer:
+        consumer.assign(places)
+        yield lambda: consumer.poll(0.5)
+
+
+BACKLOGGED = [number for number in range(BACKLOG_PARTITIONS) if number % 3]
+"""Not those of the first broker, which has nothing and waits."""
+KINDS = pytest.mark.parametrize("reading", [asynchronous, in_a_thread], ids=["asyncio", "blocking"])
+
+
+def create(cluster: LocalCluster, topic: str, partitions: int) -> None:
+    """The first broker leads the first partition, and each third one."""
+    brokers = sorted(cluster.brokers)
+    cluster.create_topic(
+        topic, partitions=partitions, assignment={n: [brokers[n % 3]] for n in range(partitions)}
+    )
+
+
+@pytest.fixture(scope="module")
+def idle(cluster: LocalCluster) -> str:
+    name = f"idle-{uuid.uuid4().hex[:8]}"
+    create(cluster, name, IDLE_PARTITIONS)
+    return name
+
+
+def places_of(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in range(count)]
+
+
+def read_with_librdkafka(bootstrap: str, places: list[TopicPartition], count: int) -> set[tuple[int, int]]:
+    consumer = ConfluentConsumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex})
+    consumer.assign([ConfluentTopicPartition(*place, OFFSET_BEGINNING) for place in places])
+    found: set[tuple[int, int]] = set()
+    until = time.monotonic() + WAIT_S
+    while len(found) < count and time.monotonic() < until:
+        for message in consumer.consume(500, 0.5):
+            assert message.error() is None
+            found.add((message.partition() or 0, message.offset() or 0))
+    consumer.close()
+    return found
+
+
+@KINDS
+def test_a_record_of_any_of_180_idle_partitions_comes_soon(
+    cluster: LocalCluster, idle: str, reading: Reading
+) -> None:
+    places = places_of(idle, IDLE_PARTITIONS)
+    settings = {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest"}
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    chosen = random.Random(16).sample(places, 12)
+    before = dict.fromkeys(places, 0)
+    with reading(settings, places) as poll:
+        for _ in range(8):  # positions are found, and all brokers are asked
+            for place, records in poll().items():
+                before[place] += len(records)
+        for place in chosen:
+            producer.produce(idle, b"x", partition=place.partition)
+            assert producer.flush(30) == 0
+            until = time.monotonic() + SOON_S
+            found: Mapping[TopicPartition, list[ConsumerRecord]] = {}
+            while not found and time.monotonic() < until:
+                found = poll()
+            assert [(each, len(records)) for each, records in found.items()] == [(place, 1)]
+            before[place] += 1
+    in_log = read_with_librdkafka(cluster.bootstrap, places, sum(before.values()))
+    assert len(in_log) == sum(before.values())
+
+
+@KINDS
+def test_a_backlog_is_read_with_4_mib_while_a_broker_has_nothing(
+    cluster: LocalCluster, reading: Reading
+) -> None:
+    topic = f"backlog-{uuid.uuid4().hex[:8]}"
+    create(cluster, topic, BACKLOG_PARTITIONS)
+    places = places_of(topic, BACKLOG_PARTITIONS)
+    settings = {
+        "bootstrap.servers": cluster.bootstrap,
+        "auto.offset.reset": "earliest",
+        "fetch.max.bytes": 4 * MiB,
+    }
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 50})
+    found: set[tuple[int, int]] = set()
+    with reading(settings, places) as poll:
+        for _ in range(8):  # positions are found, and all brokers are asked
+            assert not poll()
+        for number in BACKLOGGED:
+            for _ in range(BACKLOG_RECORDS):
+                producer.produce(topic, bytes(1000), partition=number)
+                producer.poll(0)
+        assert producer.flush(60) == 0
+        in_log = read_with_librdkafka(cluster.bootstrap, places, len(BACKLOGGED) * BACKLOG_RECORDS)
+        assert len(in_log) == len(BACKLOGGED) * BACKLOG_RECORDS
+        last = time.monotonic()
+        while len(found) < len(in_log) and time.monotonic() < last + SOON_S:
+            for place, records in poll().items():
+                found.update((place.partition, record.offset) for record in records)
+                last = time.monotonic()
+    assert found == in_log
+
+
+def test_pausing_a_partition_lets_its_broker_be_asked_for_the_others() -> None:
+    """While a partition with a backlog is full here, its broker is not asked for those that had no more."""
+    with DevBroker() as broker:
+        broker.create_topic("t", partitions=2)
+        hot, other = places_of("t", 2)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.num.messages": 10})
+        producer.produce("t", b"first", partition=other.partition)
+        for _ in range(100):
+            producer.produce("t", bytes(1000), partition=hot.partition)
+        assert producer.flush(30) == 0
+        settings = {
+            "bootstrap.servers": broker.bootstrap,
+            "auto.offset.reset": "earliest",
+            "max.partition.fetch.bytes": 1000,
+            "max.poll.records": 1,
+            "fetch.max.wait.ms": round(FETCH_WAIT_S * 1000),
+        }
+        with blocking.Consumer(settings) as consumer:
+            consumer.assign([hot, other])
+            until = time.monotonic() + WAIT_S
+            while not consumer.position(other) and time.monotonic() < until:
+                consumer.poll(0.5)
+            assert consumer.poll(WAIT_S).keys() == {hot}  # the first record of a batch
+            fetches, before = consumer.metrics()["fetch-total"], -1.0
+            while fetches > before:  # until none is on its way
+                time.sleep(3 * FETCH_WAIT_S)
+                fetches, before = consumer.metrics()["fetch-total"], fetches
+            consumer.pause(hot)
+            producer.produce("t", b"second", partition=other.partition)
+            assert producer.flush(30) == 0
+            until = time.monotonic() + SOON_S
+            found: list[bytes | None] = []
+            while not found and time.monotonic() < until:
+                found = [record.value for record in consumer.poll(0.5).get(other, ())]
+            assert found == [b"second"]
