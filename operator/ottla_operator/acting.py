@@ -117,7 +117,7 @@ class Actor:
     ) -> None:
         """Take a resource's steps and write its status; `failures`: of what was tried for it before."""
         metadata = planned.resource.metadata
-        if metadata.managed and not metadata.paused:
+        if metadata.acted_upon:
 
             async def take(step: Step) -> None:
                 await self._take(planned.resource, step, cluster, target)
@@ -130,7 +130,7 @@ class Actor:
     async def act_on_driver(self, planned: Planned, pipeline: Pipeline, result: Pass) -> None:
         """The same of a Pipeline, which needs no cluster for it."""
         metadata, failures = pipeline.metadata, list[StepFailed]()
-        if metadata.managed and not metadata.paused:
+        if metadata.acted_upon:
             if planned.launch is not None and not any(isinstance(s, StartDriver) for s in planned.steps):
                 failures = await self._keep_driver(pipeline, planned.launch, result)
 
@@ -164,7 +164,7 @@ class Actor:
     ) -> list[StepFailed]:
         """Put right what surrounds the brokers, unless we are to keep our hands off."""
         metadata = cluster.metadata
-        if metadata.deleting or metadata.paused or not metadata.managed:
+        if metadata.deleting or not metadata.acted_upon:
             return []
         lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
         try:
@@ -249,7 +249,7 @@ class Actor:
             findings.insert(0, no("Ready", failures[0].reason, message))
         metadata = resource.metadata
         observed_generation = metadata.generation
-        if metadata.paused or not metadata.managed:
+        if not metadata.acted_upon:
             why = "Paused" if metadata.paused else "Unmanaged"
             findings = [_as_paused(finding, why, planned.steps) for finding in findings]
             findings.append(yes("ReconciliationPaused", why, "observed only, because of its annotation"))

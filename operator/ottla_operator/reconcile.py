@@ -165,7 +165,7 @@ class Reconciler:
         quota_plans = plan_quotas(quotas, observed, placement.usable, cluster)
         users = [r for r in ours if isinstance(r, User)]
         user_plans = plan_users(users, observed, placement.usable, cluster)
-        acted_upon = (t.key for t in topics if t.metadata.managed and not t.metadata.paused)
+        acted_upon = (t.key for t in topics if t.metadata.acted_upon)
         moves = {key: to for topic in acted_upon for key, to in topic_plans[topic].moves.items()}
         throttling = plan_throttle(cluster, observed, {**moves, **plan.moves})
         planned = []

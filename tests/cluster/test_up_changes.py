@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from judges import needs_kafka_jars
 from up_session import HOST, UpSession
 
+from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
 from ottla.local.ports import port_in_use
@@ -240,6 +242,73 @@ def test_a_changed_dynamic_setting_reaches_brokers_that_run(up: UpSession) -> No
         "all to have the setting",
     )
     assert {broker: up.broker_pid(broker) for broker in range(3)} == pids, "no broker is bounced for it"
+
+
+def kafka_configs(up: UpSession, *arguments: str) -> str:
+    """Java's kafka-configs."""
+    done = run_tool("kafka.admin.ConfigCommand", ["--bootstrap-server", up.bootstrap, *arguments])
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_settings_that_other_tools_set_are_shown_and_stay(up: UpSession) -> None:
+    needs_kafka_jars()
+    named = {**STATIC_CHANGED, "log.segment.bytes": 3_000_000}
+    up.write("BrokerCluster", "demo", cluster_spec(**named, **{"log.index.interval.bytes": 5000}))
+    up.write("Topic", "orders", {**TOPIC, "partitions": 8})
+    up.wait_line("alter the brokers' settings: log.index.interval.bytes=5000")
+    up.wait_until(lambda: up.condition("BrokerCluster/demo")[0] == "True", "the spec to be applied")
+    all_brokers = ("--entity-type", "brokers", "--entity-default")
+    one_broker = ("--entity-type", "brokers", "--entity-name", "1")
+    orders = ("--entity-type", "topics", "--entity-name", "orders")
+    theirs = "log.retention.ms=86400001,follower.replication.throttled.rate=9000001,plugin.secret=s3cret"
+    kafka_configs(up, *all_brokers, "--alter", "--add-config", f"{theirs},log.segment.bytes=4000000")
+    kafka_configs(up, *one_broker, "--alter", "--add-config", "leader.replication.throttled.rate=9000002")
+    kafka_configs(up, *orders, "--alter", "--add-config", "retention.bytes=9000003,min.insync.replicas=1")
+    up.wait_line("alter the brokers' settings: log.segment.bytes=3000000")
+    up.wait_line("alter topic orders: min.insync.replicas=2")
+
+    def unmanaged(key: str) -> dict[str, str | None]:
+        resource = up.resource(key)
+        assert resource is not None
+        return {each["name"]: each.get("value") for each in resource["status"]["unmanagedSettings"]}
+
+    shown = {
+        "follower.replication.throttled.rate": "9000001",
+        "log.retention.ms": "86400001",
+        "plugin.secret": None,
+    }
+    up.wait_until(lambda: unmanaged("BrokerCluster/demo") == shown, "the status to show them")
+    up.wait_until(
+        lambda: unmanaged("Topic/orders") == {"retention.bytes": "9000003"}, "the topic's to be shown"
+    )
+
+    # A field that the resource names no more is reset; by then the operator has looked often enough.
+    up.write("BrokerCluster", "demo", cluster_spec(**named))
+    up.wait_line("alter the brokers' settings: log.index.interval.bytes to default")
+    up.wait_until(
+        lambda: "log.index.interval.bytes" not in up.cluster_status()["managedSettings"], "it to be reset"
+    )
+    of_all = kafka_configs(up, *all_brokers, "--describe")
+    assert "log.retention.ms=86400001 sensitive=false" in of_all
+    assert "follower.replication.throttled.rate=9000001" in of_all
+    assert "plugin.secret=null sensitive=true" in of_all
+    assert "log.segment.bytes=3000000" in of_all
+    assert "log.index.interval.bytes" not in of_all
+    assert "leader.replication.throttled.rate=9000002" in kafka_configs(up, *one_broker, "--describe")
+    of_topic = kafka_configs(up, *orders, "--describe")
+    assert "retention.bytes=9000003" in of_topic
+    assert "min.insync.replicas=2" in of_topic
+    changes = [line for line in up.lines if " alter " in line]
+    names = ("log.retention.ms", "throttled.rate", "plugin", "retention.bytes")
+    assert not [line for line in changes if any(name in line for name in names)]
+
+    left = "log.retention.ms,follower.replication.throttled.rate,plugin.secret"
+    kafka_configs(up, *all_brokers, "--alter", "--delete-config", left)
+    kafka_configs(up, *one_broker, "--alter", "--delete-config", "leader.replication.throttled.rate")
+    kafka_configs(up, *orders, "--alter", "--delete-config", "retention.bytes")
+    up.wait_until(lambda: not unmanaged("BrokerCluster/demo") | unmanaged("Topic/orders"), "none to be left")
+    up.wait_until(lambda: up.condition("BrokerCluster/demo")[0] == "True", "all to be well")
 
 
 def test_topic_settings_and_partitions_follow_the_file(up: UpSession) -> None:

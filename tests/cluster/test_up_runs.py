@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,31 @@ def test_a_data_folder_in_use_is_refused(tmp_path: Path) -> None:
         assert "is in use by another `ottla up`" in second.stderr
         assert session.process is not None
         assert str(session.process.pid) in second.stderr
+
+
+def phase(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/readyz", timeout=30) as answer:
+        return str(answer.read().decode().strip())
+
+
+def test_a_fixed_http_port_is_the_first_brokers_and_the_others_count_up_from_it(tmp_path: Path) -> None:
+    session = UpSession(tmp_path, ports=6)
+    fixed = session.port + 3
+    session.write("BrokerCluster", "demo", {"replicas": 3, "config": {**QUICK, "ottla.http.port": fixed}})
+    with session:
+        session.wait_ready()
+        for broker in range(3):
+            said = f"broker {broker} metrics=http://{HOST}:{fixed + broker}/metrics"
+            assert session.lines.count(said) == 1
+            assert phase(f"{HOST}:{fixed + broker}") == "ready"
+        assert not [line for line in session.lines if "Crashed" in line]
+
+        session.write("BrokerCluster", "demo", {"replicas": 3, "config": {**QUICK, "ottla.http.port": 0}})
+        found = (session.wait_line(r"^broker (\d) metrics=http://(\S+)/metrics$") for _ in range(3))
+        free = {match[1]: match[2] for match in found}
+        session.wait_ready()
+        assert len(set(free.values())) == len(free) == 3
+        assert {phase(address) for address in free.values()} == {"ready"}
 
 
 def test_a_port_in_use_is_refused(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class FakeCluster:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, FakeTopic] = {}
         self.groups: dict[str, GroupState] = {}
-        self.settings: dict[str, str] = {}
+        self.settings: dict[str, str | None] = {}
         self.controller = -1
         self.broken_hashes = set(broken_hashes)
         self.racks = dict(racks or {})

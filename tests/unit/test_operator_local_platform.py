@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -195,9 +196,46 @@ def test_a_port_that_is_taken_is_said(world: World) -> None:
     with socket.socket() as taken:
         taken.bind((local.HOST, world.port))
         taken.listen()
-        with pytest.raises(StepFailed, match=f"port {world.port} is in use"):
+        with pytest.raises(StepFailed, match=f"port {world.port}, for broker 0, is in use"):
             world.start()
     world.start()
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "127.0.0.1"])
+def test_a_fixed_http_port_is_counted_up_by_broker(world: World, host: str) -> None:
+    first = free_port()
+    settings = {"ottla.http.port": str(first), "ottla.http.host": host}
+    world.cluster = a_cluster(replicas=3)
+    for broker in range(3):
+        asyncio.run(world.platform.start_broker(world.cluster, broker, Launch("one", settings, settings)))
+        assert FakeProcess.last.properties["ottla.http.port"] == str(first + broker)
+    assert world.platform.http_addresses() == {n: f"127.0.0.1:{first + n}" for n in range(3)}
+    FakeProcess.last.end(0)
+    assert sorted(world.platform.http_addresses()) == [0, 1]
+    world.platform = world.again()
+    asyncio.run(world.platform.start_broker(world.cluster, 1, None))
+    assert FakeProcess.last.properties["ottla.http.port"] == str(first + 1), "counted once"
+
+
+def test_any_http_port_is_drawn_by_us_so_that_it_can_be_said(world: World) -> None:
+    settings = {"ottla.http.port": "0"}
+    world.start(Launch("one", settings, settings))
+    port = FakeProcess.last.properties["ottla.http.port"]
+    assert int(port) > 0
+    assert world.platform.http_addresses() == {0: f"127.0.0.1:{port}"}
+
+
+def test_an_http_port_that_is_a_listeners_is_refused_by_its_name(world: World) -> None:
+    world.cluster = a_cluster(replicas=3)
+    settings = {"ottla.http.port": str(world.port + 2)}
+    words = (
+        f"port {world.port + 2}, for the metrics of broker 0, is that of a listener of broker 2; .*http.port"
+    )
+    assert re.match(words, world.platform.port_problem(world.cluster, 0, settings))
+    with pytest.raises(StepFailed, match=words):
+        asyncio.run(world.platform.start_broker(world.cluster, 0, Launch("one", settings, settings)))
+    high = world.platform.port_problem(world.cluster, 2, {"ottla.http.port": "65534"})
+    assert high == "port 65536, for broker 2, is no port; give another one with ottla.http.port"
 
 
 def test_after_a_restart_of_ours_a_broker_can_be_started_as_it_was(world: World) -> None:

@@ -10,7 +10,8 @@ from operator_cluster import FakeCluster, World
 
 from ottla_operator.planning.steps import CreateTopic
 from ottla_operator.platform.port import StepFailed
-from ottla_operator.resources import BrokerClusterStatus, ConsumerGroup, TopicStatus
+from ottla_operator.resources import BrokerClusterStatus, ConsumerGroup, QuotaStatus, TopicStatus
+from ottla_operator.resources.common import UnmanagedSetting
 
 
 def cluster_status(world: World) -> BrokerClusterStatus:
@@ -239,9 +240,35 @@ def test_topic_settings_are_applied_and_drift_is_corrected(world: World) -> None
     world.topic("orders", config={"min.insync.replicas": 2, "retention.ms": 60000})
     world.settle()
     assert world.cluster.topics["orders"].config == {"min.insync.replicas": "2", "retention.ms": "60000"}
-    world.cluster.topics["orders"].config = {"retention.ms": "5", "segment.ms": "10"}
+    world.cluster.topics["orders"].config = {"retention.ms": "5"}
     world.settle()
     assert world.cluster.topics["orders"].config == {"min.insync.replicas": "2", "retention.ms": "60000"}
+
+
+def test_settings_of_a_topic_that_its_resource_never_named_stay_and_are_shown(world: World) -> None:
+    world.topic("orders", config={"retention.ms": 60000, "segment.ms": 20})
+    world.settle()
+    config = world.cluster.topics["orders"].config
+    throttle = {"leader.replication.throttled.replicas": "0:1"}
+    config.update({"max.message.bytes": "5000", **throttle})
+    for _ in range(3):
+        assert world.step() == []
+    assert topic_status(world, "orders").managed_settings == ["retention.ms", "segment.ms"]
+    assert topic_status(world, "orders").unmanaged_settings == [
+        UnmanagedSetting(name="max.message.bytes", value="5000")
+    ]
+    world.topic("orders", config={"retention.ms": 60000})
+    world.settle()
+    assert config == {"retention.ms": "60000", "max.message.bytes": "5000", **throttle}
+    assert topic_status(world, "orders").managed_settings == ["retention.ms"]
+    config["segment.ms"] = "30"
+    assert world.step() == [], "it is no longer the resource's"
+    world.topic("orders", config={"retention.ms": 60000, "max.message.bytes": 6000})
+    world.settle()
+    assert config["max.message.bytes"] == "6000"
+    assert topic_status(world, "orders").unmanaged_settings == [
+        UnmanagedSetting(name="segment.ms", value="30")
+    ]
 
 
 def test_partitions_grow_and_never_shrink(world: World) -> None:
@@ -381,9 +408,33 @@ def test_a_quota_is_applied_and_kept(world: World) -> None:
     world.settle()
     assert world.cluster.quotas["a", None] == {"producer_byte_rate": 1024}
     assert world.condition("Quota/first", "Effective")[:2] == ("True", "Enforced")
-    world.cluster.quotas["a", None] = {"producer_byte_rate": 1, "consumer_byte_rate": 2}
+    world.cluster.quotas["a", None] = {"producer_byte_rate": 1}
     world.step()
     assert world.cluster.quotas["a", None] == {"producer_byte_rate": 1024}
+
+
+def test_limits_that_a_quota_never_named_stay_and_are_shown(world: World) -> None:
+    world.apply("Quota", "first", a_quota(producerByteRate=1024, requestPercentage=50))
+    world.settle()
+    world.cluster.quotas["a", None]["consumer_byte_rate"] = 0.0
+    for _ in range(3):
+        assert world.step() == []
+    limits = {"producer_byte_rate": 1024, "request_percentage": 50, "consumer_byte_rate": 0}
+    assert world.cluster.quotas["a", None] == limits
+    status = world.status("Quota/first")
+    assert isinstance(status, QuotaStatus)
+    assert status.unmanaged_limits == [UnmanagedSetting(name="consumerByteRate", value="0")]
+    world.apply("Quota", "first", a_quota(producerByteRate=1024))
+    world.settle()
+    left = {"producer_byte_rate": 1024, "consumer_byte_rate": 0.0}
+    assert world.cluster.quotas["a", None] == left, "what was named once is lifted once"
+    world.cluster.quotas["a", None]["request_percentage"] = 5
+    assert world.step() == []
+    world.store.delete("Quota/first")
+    world.step()
+    world.step()
+    assert "Quota/first" not in world.store.kept
+    assert world.cluster.quotas["a", None] == {"consumer_byte_rate": 0.0, "request_percentage": 5}
 
 
 def test_of_two_quotas_for_one_entity_the_older_has_it(world: World) -> None:
@@ -416,11 +467,10 @@ def test_the_clusters_default_limits_are_lifted_with_them(world: World) -> None:
     world.cluster.quotas["a", None] = {"producer_byte_rate": 5}
     world.brokers(defaultQuotas={"producerByteRate": 1024, "requestPercentage": 50})
     world.settle()
-    world.cluster.quotas[DEFAULT]["consumer_byte_rate"] = 7
+    world.cluster.quotas[DEFAULT]["controller_mutation_rate"] = 3
     world.brokers(defaultQuotas={"producerByteRate": 1024})
     world.settle()
-    assert world.cluster.quotas[DEFAULT] == {"producer_byte_rate": 1024}
-    world.cluster.quotas[DEFAULT]["controller_mutation_rate"] = 3
+    assert world.cluster.quotas[DEFAULT] == {"producer_byte_rate": 1024, "controller_mutation_rate": 3}
     world.brokers()
     world.settle()
     assert world.cluster.quotas[DEFAULT] == {"controller_mutation_rate": 3}, "which somebody else has set"

@@ -8,6 +8,7 @@ from operator_cluster import World
 from ottla_operator.planning.revision import target_revision
 from ottla_operator.planning.steps import AlterBrokerSettings
 from ottla_operator.platform.port import StepFailed
+from ottla_operator.resources import BrokerClusterStatus
 from ottla_operator.resources.cluster import BrokerClusterSpec
 
 STATIC = {"replica.fetch.max.bytes": "1048576"}
@@ -21,6 +22,12 @@ def world() -> World:
     world.settle()
     world.cluster.log.clear()
     return world
+
+
+def status(world: World) -> BrokerClusterStatus:
+    found = world.status()
+    assert isinstance(found, BrokerClusterStatus)
+    return found
 
 
 def test_what_brokers_take_while_they_run_is_not_part_of_what_they_are_started_with() -> None:
@@ -49,11 +56,79 @@ def test_one_that_is_no_longer_wanted_goes_back_to_its_default(world: World) -> 
     assert world.cluster.log == ["alter the brokers' settings: log.retention.ms to default"]
 
 
-def test_what_somebody_else_set_is_put_right_but_for_the_rates_of_throttled_replicas(world: World) -> None:
-    throttle = {"leader.replication.throttled.rate": "1000", "some.plugin": "x"}
-    world.cluster.settings.update(throttle, **{"log.retention.ms": "7", "num.network.threads": "2"})
+def test_what_the_resource_names_is_set_back_and_what_other_tools_set_stays_and_is_shown(
+    world: World,
+) -> None:
+    others = {
+        "leader.replication.throttled.rate": "1000",
+        "message.max.bytes": "9000",
+        "num.network.threads": "2",
+        "some.plugin": None,
+    }
+    world.cluster.settings.update(others, **{"log.retention.ms": "7"})
     world.settle()
-    assert world.cluster.settings == {"log.retention.ms": "1000", "num.network.threads": "2", **throttle}
+    assert world.cluster.settings == {"log.retention.ms": "1000", **others}
+    assert world.cluster.log == ["alter the brokers' settings: log.retention.ms=1000"]
+    assert world.step() == []
+    assert status(world).managed_settings == ["log.retention.ms"]
+    shown = {each.name: each.value for each in status(world).unmanaged_settings}
+    assert shown == others
+    assert list(shown) == sorted(shown)
+
+
+def test_one_that_the_resource_no_longer_names_is_reset_once(world: World) -> None:
+    world.brokers(3, config=STATIC)
+    world.settle()
+    assert world.cluster.settings == {}
+    assert status(world).managed_settings == []
+    world.cluster.settings["log.retention.ms"] = "5"
+    for _ in range(3):
+        assert world.step() == []
+    assert world.cluster.settings == {"log.retention.ms": "5"}
+    assert [each.name for each in status(world).unmanaged_settings] == ["log.retention.ms"]
+
+
+def test_one_that_another_tool_has_set_becomes_the_resources_when_it_names_it(world: World) -> None:
+    world.cluster.settings["message.max.bytes"] = "9000"
+    world.brokers(3, config={**STATIC, "message.max.bytes": "9000"})
+    world.settle()
+    world.step()
+    assert status(world).managed_settings == ["message.max.bytes"]
+    assert status(world).unmanaged_settings == []
+    world.brokers(3, config=STATIC)
+    world.settle()
+    assert world.cluster.settings == {}
+
+
+def test_nothing_is_set_before_the_status_says_that_it_is_the_resources() -> None:
+    """An operator that is stopped in between, and finds another spec when it starts, resets what it set."""
+    world = World()
+    world.brokers(3, config=STATIC)
+    world.settle()
+    world.brokers(3, config={**STATIC, "log.retention.ms": "1000"})
+    recorded: list[str] = []
+    while "log.retention.ms" not in world.cluster.settings:
+        recorded = status(world).managed_settings
+        world.step()
+    assert recorded == ["log.retention.ms"]
+
+
+def test_a_paused_resource_takes_possession_of_nothing(world: World) -> None:
+    config = {**STATIC, "log.retention.ms": "1000"}
+    spec = {"replicas": 3, "config": {**config, "message.max.bytes": "5000"}}
+    world.apply("BrokerCluster", "demo", spec, pause_reconciliation="true")
+    world.cluster.settings["message.max.bytes"] = "9000"
+    world.step()
+    world.step()
+    world.brokers(3, config=config)
+    world.settle()
+    assert world.cluster.settings == {"log.retention.ms": "1000", "message.max.bytes": "9000"}
+
+
+def test_a_setting_of_single_brokers_is_no_setting_of_all() -> None:
+    config = {"sasl.enabled.mechanisms": "PLAIN", "log.segment.bytes": "2000"}
+    revision = target_revision(BrokerClusterSpec.model_validate({"replicas": 3, "config": config}))
+    assert revision.live == {"log.segment.bytes": "2000"}
 
 
 def test_a_list_with_blanks_is_the_same_list(world: World) -> None:

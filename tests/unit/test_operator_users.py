@@ -258,6 +258,27 @@ def test_a_user_has_the_acls_of_its_resource_and_no_others(world: World) -> None
     assert world.cluster.acls == {stranger, prefixed, AclBinding(pattern, denied)}
 
 
+def test_acls_of_a_user_without_authorization_are_left_to_other_tools(world: World) -> None:
+    theirs = acl("User:alice", Operation.DELETE)
+    world.cluster.acls = {theirs}
+    spec = {"clusterRef": {"name": "demo"}, "authentication": SCRAM}
+    world.apply("User", "alice", spec)
+    world.settle()
+    assert world.cluster.acls == {theirs}
+    user(world, "alice", SCRAM, READ)
+    world.settle()
+    assert theirs not in world.cluster.acls, "the spec has the whole list now"
+    world.apply("User", "alice", spec)
+    world.settle()
+    assert world.cluster.acls == set(), "what was named once is taken away once"
+    assert status(world).authorization == ""
+    world.cluster.acls.add(theirs)
+    assert world.step() == []
+    world.store.delete("User/alice")
+    world.until(lambda: "User/alice" not in world.store.kept)
+    assert world.cluster.acls == {theirs}
+
+
 def test_without_an_authorizer_acls_are_not_supported_and_logins_are(world: World) -> None:
     world.cluster.acls = None
     user(world, "alice", SCRAM, READ)

@@ -456,6 +456,13 @@ BROKER_CONFIGS = ConfigDef(
     ]
 )
 
+_LISTENERS = ("advertised.listeners", "listener.security.protocol.map", "listeners")
+
+PER_BROKER = frozenset(
+    (*_LISTENERS, *(key.name for key in (*SECURITY_CONFIGS, *INERT_SECURITY_CONFIGS) if key.dynamic))
+)
+"""Dynamic settings that each broker has for itself (DynamicBrokerConfig.PerBrokerConfigs)."""
+
 QUOTA_CONFIGS = ConfigDef(
     [
         K(

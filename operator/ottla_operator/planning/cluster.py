@@ -28,7 +28,7 @@ from ottla_operator.planning.scaling import (
     plan_scale_down,
     plan_scale_up,
 )
-from ottla_operator.planning.settings import difference
+from ottla_operator.planning.settings import OwnedSettings, plan_settings
 from ottla_operator.planning.steps import (
     AlterBrokerSettings,
     ClusterStep,
@@ -39,11 +39,11 @@ from ottla_operator.planning.steps import (
     StopBroker,
     StopZooKeeper,
 )
+from ottla_operator.planning.throttle import RATES
 from ottla_operator.planning.versions import Upgrade
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster import ReassignRequestStatus
 from ottla_operator.resources.common import APPROVE_ANNOTATION
-from ottla_operator.resources.settings import is_live_setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def plan_cluster(
     scaling, asked = Scaling(), cluster.status.reassign_request
     replacing = Replacing()
     defaults = plan_defaults(cluster, observed, elsewhere=default_client_elsewhere)
-    settings = _settings(observed, target)
+    settings = _settings(cluster, observed, target)
     steps: list[ClusterStep] = []
     if not observed.zookeeper.running:
         steps.append(EnsureZooKeeper())
@@ -120,16 +120,21 @@ def plan_cluster(
         replacing = plan_replacement(observed, members.desired, spec.rolling_update, roll.bounce)
         steps += _starts(observed, members, target, roll)
         steps += replacing.steps
-        steps += [*settings, *defaults.steps]
+        steps += [*(_alterations(settings) if settings.recorded else ()), *defaults.steps]
         scaling, asked = _scaling(cluster, observed, members, roll, request)
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
         if elect:
             steps.append(ElectPreferredLeaders(elect))
         steps += _bounces(observed, target, roll)
         steps += scaling.steps
-    altered = [*settings, *defaults.due]
+    altered: list[ClusterStep] = [*_alterations(settings), *defaults.due]
     decided = Decisions(members, target, roll, scaling, replacing, altered, upgrade or Upgrade(), request)
-    more = {"default_quotas": defaults.record, "reassign_request": asked}
+    more = {
+        "default_quotas": defaults.record,
+        "reassign_request": asked,
+        "managed_settings": settings.managed,
+        "unmanaged_settings": settings.unmanaged,
+    }
     return ClusterPlan(
         steps=tuple(steps),
         findings=tuple(findings_of(cluster, observed, decided)),
@@ -201,13 +206,19 @@ def _starts(observed: Observed, members: Members, target: Revision, roll: Roll) 
     return [*steps, *(StartBroker(broker, on_target=False) for broker in idle)]
 
 
-def _settings(observed: Observed, target: Revision) -> list[ClusterStep]:
-    """What brokers take while they run. A rate that somebody throttles replicas with is not ours to undo."""
+def _settings(cluster: BrokerCluster, observed: Observed, target: Revision) -> OwnedSettings:
+    """What brokers take while they run. The rates of our own throttle are `planning.throttle`'s."""
+    status = cluster.status
     if not observed.kafka.settled:
-        return []
-    current = {name: value for name, value in observed.kafka.settings.items() if is_live_setting(name)}
-    changed, deleted = difference(target.live, current)
-    return [AlterBrokerSettings(changed, tuple(deleted))] if changed or deleted else []
+        wanted = target.live if cluster.metadata.acted_upon else {}
+        return OwnedSettings(sorted({*status.managed_settings, *wanted}), status.unmanaged_settings)
+    throttled = status.throttle is not None and status.throttle.rate is not None
+    current = {n: v for n, v in observed.kafka.settings.items() if not (throttled and n in RATES)}
+    return plan_settings(target.live, current, status.managed_settings, cluster.metadata)
+
+
+def _alterations(settings: OwnedSettings) -> list[AlterBrokerSettings]:
+    return [AlterBrokerSettings(settings.changed, settings.deleted)] if settings.is_due else []
 
 
 def _bounces(observed: Observed, target: Revision, roll: Roll) -> list[ClusterStep]:

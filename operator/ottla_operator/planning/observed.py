@@ -233,8 +233,8 @@ class KafkaState:
     groups: Mapping[str, GroupState] = field(default_factory=dict)
     problem: str = ""
     """Why the cluster could not be reached."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """What is set for all brokers together, and taken while they run."""
+    settings: Mapping[str, str | None] = field(default_factory=dict)
+    """What is set for all brokers together, and taken while they run; None: a value that they do not tell."""
     quotas: Mapping[QuotaEntity, Mapping[str, float]] | None = None
     """Limits by entity, under Kafka's names; None when they could not be read."""
     access: AccessState | None = None

@@ -1,7 +1,8 @@
 """Quota resources: limits of clients, applied through the Admin API and kept so.
 
-Called by `reconcile` with all Quotas at once: two may not be for one entity, the older has it. An entity that
-has a resource has the limits of the resource and no others, whoever set them.
+Called by `reconcile` with all Quotas at once: two may not be for one entity, the older has it. A resource
+owns the limits that it names, and those that it named before until they are lifted (`status.managedLimits`,
+written before they are set). Other limits of the entity belong to whoever set them: they are shown, and stay.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from ottla_operator.conditions import Finding, no, unknown, yes
 from ottla_operator.planning.observed import Observed, QuotaEntity
 from ottla_operator.planning.steps import AlterQuota, ResourceStep
 from ottla_operator.resources import BrokerCluster, Quota, QuotaStatus
-from ottla_operator.resources.quota import Limits
+from ottla_operator.resources.common import UnmanagedSetting
+from ottla_operator.resources.quota import Limits, spec_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +85,40 @@ def plan_defaults(cluster: BrokerCluster, observed: Observed, *, elsewhere: bool
         return Defaults()
     if limits is None or not observed.kafka.settled:
         return Defaults((), before)
-    current = limits.get(DEFAULT_CLIENT, {})
-    if wanted is not None:
-        steps = _steps(DEFAULT_CLIENT, wanted_limits(wanted), current)
-        return Defaults(tuple(steps), wanted, before == wanted)
-    assert before is not None
-    # One that somebody has changed since is theirs.
-    set_by_us = wanted_limits(before)
-    left = tuple(sorted(name for name, value in current.items() if set_by_us.get(name) == value))
-    return Defaults((AlterQuota(DEFAULT_CLIENT, {}, left),), before) if left else Defaults()
+    owned = _owned(DEFAULT_CLIENT, wanted, before, limits.get(DEFAULT_CLIENT, {}))
+    record = owned.record if cluster.metadata.acted_upon else before
+    return Defaults(tuple(owned.due), record, owned.recorded)
 
 
 def default_client_is_elsewhere(quotas: Iterable[Quota]) -> bool:
     return any(entity_of(quota) == DEFAULT_CLIENT and not quota.metadata.deleting for quota in quotas)
 
 
-def _steps(
-    entity: QuotaEntity, wanted: Mapping[str, float], current: Mapping[str, float]
-) -> list[AlterQuota]:
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """Of one entity's limits."""
+
+    due: list[AlterQuota]
+    record: Limits | None
+    """What is the resource's, for the status."""
+    recorded: bool
+    """The status says so already: the limits may be set."""
+
+
+def _owned(
+    entity: QuotaEntity, spec: Limits | None, record: Limits | None, current: Mapping[str, float]
+) -> _Owned:
+    """`record`: what the status says is ours."""
+    wanted = {} if spec is None else wanted_limits(spec)
+    before = {} if record is None else wanted_limits(record)
     set_ = {name: value for name, value in wanted.items() if current.get(name) != value}
-    deleted = tuple(sorted(name for name in current if name not in wanted))
-    return [AlterQuota(entity, set_, deleted)] if set_ or deleted else []
+    deleted = tuple(sorted(name for name in before if name not in wanted and name in current))
+    now = {**{name: before[name] for name in deleted}, **wanted}
+    return _Owned(
+        [AlterQuota(entity, set_, deleted)] if set_ or deleted else [],
+        Limits.model_validate(now) if now else None,
+        set_.keys() <= before.keys(),
+    )
 
 
 def _younger(quota: Quota, owner: Quota | BrokerCluster) -> QuotaPlan:
@@ -124,14 +139,28 @@ def _plan(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None
         )
         return QuotaPlan(findings, quota.status, keep=True)
     entity = entity_of(quota)
-    steps = _steps(entity, wanted_limits(quota.spec.limits), limits.get(entity, {}))
-    if not steps:
-        status = QuotaStatus(applied_limits=quota.spec.limits)
+    current = limits.get(entity, {})
+    owned = _owned(entity, quota.spec.limits, quota.status.managed_limits, current)
+    status = QuotaStatus(
+        applied_limits=quota.status.applied_limits if owned.due else quota.spec.limits,
+        managed_limits=owned.record if quota.metadata.acted_upon else quota.status.managed_limits,
+        unmanaged_limits=_unmanaged(current, owned.record),
+    )
+    if not owned.due:
         return QuotaPlan(
             (yes("Ready", "Applied", "the brokers have the limits"), yes("Effective", "Enforced")), status
         )
-    findings = (no("Ready", "Applying", str(steps[0])), no("Effective", "Applying"))
-    return QuotaPlan(findings, quota.status, tuple(steps))
+    findings = (no("Ready", "Applying", str(owned.due[0])), no("Effective", "Applying"))
+    return QuotaPlan(findings, status, tuple(owned.due) if owned.recorded else ())
+
+
+def _unmanaged(current: Mapping[str, float], record: Limits | None) -> list[UnmanagedSetting]:
+    ours = {} if record is None else wanted_limits(record)
+    return [
+        UnmanagedSetting(name=spec_name(name), value=f"{value:.15g}")
+        for name, value in sorted(current.items())
+        if name not in ours
+    ]
 
 
 def _plan_deletion(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None) -> QuotaPlan:
@@ -140,7 +169,6 @@ def _plan_deletion(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float
         return QuotaPlan(findings, quota.status, done=True)
     if limits is None:
         return QuotaPlan(findings, quota.status)
-    current = limits.get(entity_of(quota), {})
-    if not current:
-        return QuotaPlan(findings, quota.status, done=True)
-    return QuotaPlan(findings, quota.status, (AlterQuota(entity_of(quota), {}, tuple(sorted(current))),))
+    record = quota.status.managed_limits or quota.spec.limits
+    owned = _owned(entity_of(quota), None, record, limits.get(entity_of(quota), {}))
+    return QuotaPlan(findings, quota.status, tuple(owned.due), done=not owned.due)

@@ -16,7 +16,7 @@ from ottla_operator.planning.observed import Observed, TopicState
 from ottla_operator.planning.placement import Layout, Unplaceable
 from ottla_operator.planning.rebalance import Changes, batch, change_factor
 from ottla_operator.planning.scaling import target_assignment
-from ottla_operator.planning.settings import difference
+from ottla_operator.planning.settings import OwnedSettings, is_same, plan_settings
 from ottla_operator.planning.steps import (
     AlterTopicConfig,
     CreatePartitions,
@@ -168,7 +168,8 @@ def _plan_existing(
         )
         return _refused(topic, "ResourceConflict", message)
     change = _Change()
-    _plan_config(topic, state, change)
+    settings = _settings(topic, state)
+    _plan_config(state, settings, change)
     _plan_partitions(topic, state, placement, layout, change)
     _plan_replicas(topic, state, placement, layout, change, busy)
     status = TopicStatus(
@@ -178,6 +179,8 @@ def _plan_existing(
         replicas=state.replication_factor,
         under_replicated_partitions=sum(partition.under_replicated for partition in state.partitions),
         replicas_change=change.replicas_change,
+        managed_settings=settings.managed,
+        unmanaged_settings=settings.unmanaged,
     )
     findings = (_ready(state, change), change.config_synced, change.replicas_changing)
     return TopicPlan(findings, status, tuple(change.steps), moves=change.moves)
@@ -198,29 +201,31 @@ def _ready(state: TopicState, change: _Change) -> Finding:
 def _ours(topic: Topic, state: TopicState) -> bool:
     if topic.spec.adopt or topic.status.topic_id:
         return True
-    spec = topic.spec
+    spec, wanted = topic.spec, config_texts(topic.spec.config)
+    current = {n: v for n, v in state.config.items() if n in wanted or n not in THROTTLED_REPLICAS}
     return (
         spec.partitions in (None, len(state.partitions))
         and spec.replicas in (None, state.replication_factor)
-        and _config_difference(topic, state) == ({}, [])
+        and current.keys() == wanted.keys()
+        and all(is_same(current[name], value) for name, value in wanted.items())
     )
 
 
-def _config_difference(topic: Topic, state: TopicState) -> tuple[dict[str, str], list[str]]:
-    """(settings to set, settings to put back to their default). Which replicas are throttled is the affair of
-    who moves them, unless the spec says so."""
+def _settings(topic: Topic, state: TopicState) -> OwnedSettings:
+    """Which replicas are throttled is the affair of who moves them, unless the spec says so."""
     wanted = config_texts(topic.spec.config)
-    current = {n: v for n, v in state.config.items() if n in wanted or n not in THROTTLED_REPLICAS}
-    return difference(wanted, current)
+    managed = topic.status.managed_settings
+    theirs = [n for n in THROTTLED_REPLICAS if n not in wanted and n not in managed]
+    current = {n: v for n, v in state.config.items() if n not in theirs}
+    return plan_settings(wanted, current, managed, topic.metadata)
 
 
-def _plan_config(topic: Topic, state: TopicState, change: _Change) -> None:
-    changed, deleted = _config_difference(topic, state)
-    if not changed and not deleted:
+def _plan_config(state: TopicState, settings: OwnedSettings, change: _Change) -> None:
+    if not settings.is_due:
         return
-    step = AlterTopicConfig(state.name, changed, tuple(deleted))
-    names = ", ".join([*changed, *deleted])
-    change.steps.append(step)
+    names = ", ".join([*settings.changed, *settings.deleted])
+    if settings.recorded:
+        change.steps.append(AlterTopicConfig(state.name, settings.changed, settings.deleted))
     change.pending.append(f"applying {names}")
     change.config_synced = no("ConfigSynced", "Applying", names)
 

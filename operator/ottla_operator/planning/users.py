@@ -1,8 +1,9 @@
 """User resources: credentials and ACLs, applied through the Admin API and kept so.
 
-Called by `reconcile` with all Users at once: two may not be for one user, the older has it. A user that has a
-resource has the ACLs of the resource and no others, whoever set them. The password or the key is in a Secret;
-what is there already is kept, and only what is missing or past its time is made.
+Called by `reconcile` with all Users at once: two may not be for one user, the older has it. A user whose
+resource has `spec.authorization` has the ACLs of the resource and no others, whoever set them; without, and
+once those that it had are taken away (`status.authorization`), ACLs are left to other tools. The password or
+the key is in a Secret; what is there already is kept, and only what is missing or past its time is made.
 
 Brokers never tell a password, so a SCRAM credential cannot be compared with the Secret's. What they tell is
 the number of its iterations, and that number is ours to choose: it is drawn from the Secret's version, and
@@ -14,8 +15,9 @@ Only somebody who takes the pains to set just as many goes unnoticed.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ottla.security.acls import AclBinding
 from ottla.security.scram import ITERATIONS_MIN
@@ -142,6 +144,7 @@ def _plan(user: User, access: AccessState, observed: Observed, cluster: BrokerCl
         secret=user.secret_name if user.secret_name in observed.secrets and user.spec.authentication else "",
         secret_version=user.status.secret_version if user.authentication_type == "scram-sha-512" else "",
         acls=len((access.acls or {}).get(user.principal, ())),
+        authorization=_acls_record(user, acl_steps),
     )
     refused = next(
         (f for f in (credentials.finding, acls) if f.status == "False" and f.reason != "Applying"), None
@@ -282,7 +285,7 @@ def _authority(cluster: BrokerCluster, secrets: Mapping[str, Secret], trusted: b
 
 def _left_over(user: User, access: AccessState, secrets: Mapping[str, Secret]) -> Iterator[UserStep]:
     """What another type of authentication has left behind."""
-    if user.status.username != user.username:
+    if user.status.username != user.username and _owns_acls(user):
         yield from _acls_of({user.status.username}, access)
     if user.authentication_type != "scram-sha-512":
         yield from _credential_of(user, access)
@@ -302,13 +305,27 @@ def _acls(user: User, access: AccessState, cluster: BrokerCluster) -> tuple[Find
         message = f"the brokers run without an authorizer: {cluster.key} has no spec.authorization"
         return no("AclsSynced", "NotSupported", message), ()
     current = access.acls.get(user.principal, frozenset())
-    steps = acl_steps(wanted - current, current - wanted)
+    if not _owns_acls(user):
+        return yes("AclsSynced", "NotAsked", f"{len(current)} ACLs, left to other tools"), ()
+    steps = steps_of_acls(wanted - current, current - wanted)
     if steps:
         return no("AclsSynced", "Applying", str(steps[0])), steps
     return yes("AclsSynced", "Synced", f"{len(wanted)} ACLs"), ()
 
 
-def acl_steps(missing: frozenset[AclBinding], surplus: frozenset[AclBinding]) -> tuple[UserStep, ...]:
+def _owns_acls(user: User) -> bool:
+    return user.spec.authorization is not None or user.status.authorization != ""
+
+
+def _acls_record(user: User, steps: Sequence[UserStep]) -> Literal["", "simple"]:
+    """Whether the ACLs are ours: from when the spec has some, until they are taken away."""
+    before = user.status.authorization
+    if user.spec.authorization is not None:
+        return user.spec.authorization.type if user.metadata.acted_upon else before
+    return before if steps else ""
+
+
+def steps_of_acls(missing: frozenset[AclBinding], surplus: frozenset[AclBinding]) -> tuple[UserStep, ...]:
     """New ones first: who may still do a thing is not to be refused in between."""
     steps: list[UserStep] = []
     if missing:
@@ -328,7 +345,8 @@ def _plan_deletion(user: User, owner: User, access: AccessState | None) -> UserP
         return UserPlan(findings, user.status, done=True)
     if access is None:
         return UserPlan(findings, user.status)
-    steps = (*_acls_of({user.username, user.status.username}, access), *_credential_of(user, access))
+    acls = _acls_of({user.username, user.status.username}, access) if _owns_acls(user) else ()
+    steps = (*acls, *_credential_of(user, access))
     return UserPlan(findings, user.status, steps, done=not steps)
 
 

@@ -167,7 +167,7 @@ class KafkaAdmin:
             topics={
                 name: _topic_state(topic, configs.get(name, {}), moves) for name, topic in topics.items()
             },
-            settings={name: entry.value for name, entry in settings.items() if entry.value is not None},
+            settings={name: entry.value for name, entry in settings.items()},
         )
 
     async def _quotas(self, admin: AdminClient) -> dict[QuotaEntity, dict[str, float]] | None:

@@ -1,9 +1,10 @@
 """Brokers as processes on this machine, in place of pods: the `Platform` port over `ottla.local`.
 
-Called by `ottla up`. A broker's folder, `<data>/brokers/<id>/`, stands for its pod and its volume;
-`revision.json` in it says what it runs with and outlives this process. Like a kubelet, and with no more
-memory than one, it remembers which exits were asked for and how often a broker crashed. Brokers of a cluster
-that is not secured have one listener, without TLS, on the port they are given.
+Called by `ottla up`. All brokers are on one address: a port that the spec fixes for all of them is the first
+broker's, and the others count up from it. A broker's folder, `<data>/brokers/<id>/`, stands for its pod and
+its volume; `revision.json` in it says what it runs with and outlives this process. Like a kubelet, and with
+no more memory than one, it remembers which exits were asked for and how often a broker crashed. Brokers of a
+cluster that is not secured have one listener, without TLS, on the port they are given.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ PROBE_TIMEOUT_S = 3.0
 TERMINATION_GRACE_MS = 60_000
 BACK_OFF_MS_MIN, BACK_OFF_MS_MAX = 1_000, 30_000
 BACK_OFF_RESET_MS = 60_000
+_HTTP_PORT, _HTTP_HOST = "ottla.http.port", "ottla.http.host"
 
 
 @dataclass(slots=True)
@@ -49,6 +51,8 @@ class _Running:
     process: BrokerProcess
     port: int
     """By which we talk to it."""
+    http_address: str = ""
+    """HOST:PORT of its metrics and probes, if it has them."""
     started_at_ms: int | None = None
     ready_since_ms: int | None = None
     stop_asked_ms: int | None = None
@@ -91,6 +95,34 @@ class LocalPlatform:
         if cluster.spec.is_secured:
             return self._secured.client_ports(cluster, broker)
         return [self._first_port + broker]
+
+    def port_problem(self, cluster: BrokerCluster, broker: int, settings: Mapping[str, str]) -> str:
+        """What keeps a broker that does not run from its ports, and what to do about it."""
+        ports = dict.fromkeys(self.client_ports(cluster, broker), "--port")
+        of_listeners = {
+            port: f"broker {other}"
+            for other in range(cluster.spec.replicas)
+            for port in self.client_ports(cluster, other)
+        }
+        http = _http_port(settings, broker)
+        if http > 0:
+            if http in of_listeners:
+                where = f"port {http}, for the metrics of broker {broker}, is that of a listener of "
+                return f"{where}{of_listeners[http]}; give another {_HTTP_PORT}"
+            ports[http] = _HTTP_PORT
+        for port, given_by in ports.items():
+            if port > 65535 or port_in_use(port, HOST):
+                what = "is no port" if port > 65535 else "is in use by another program"
+                return f"port {port}, for broker {broker}, {what}; give another one with {given_by}"
+        return ""
+
+    def http_addresses(self) -> Mapping[int, str]:
+        """Where the brokers that run have their metrics and probes."""
+        return {
+            broker: running.http_address
+            for broker, running in sorted(self._brokers.items())
+            if running.http_address and running.process.running
+        }
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         return [(HOST, self._brokers[broker].port) for broker in sorted(brokers)]
@@ -264,15 +296,19 @@ class LocalPlatform:
             crashed = running.stop_asked_ms is None and running.exited_at_ms is not None
             if crashes and crashed and self._clock_ms() - (running.exited_at_ms or 0) < running.back_off_ms:
                 return
-        for port in self.client_ports(cluster, broker):
-            if port_in_use(port, HOST):
-                self._problems[broker] = f"port {port} is in use by another program"
-                raise StepFailed("PortInUse", f"broker {broker}: port {port} is in use by another program")
+        problem = self.port_problem(cluster, broker, launch.properties)
+        if problem:
+            self._problems[broker] = problem
+            raise StepFailed("PortInUse", problem)
         self._problems.pop(broker, None)
         port = self._first_port + broker if secured is None else free_port(HOST)
         process = BrokerProcess(broker, self.brokers_dir / str(broker), port, host=HOST)
         of_listeners = {} if secured is None else self._secured.listening_at(secured, port)
-        process.write_properties(self._connect(cluster), {**launch.properties, **of_listeners})
+        http = _http_port(launch.properties, broker)
+        if http == 0:
+            http = free_port(HOST)  # so that we know it, and can say it
+        of_http = {_HTTP_PORT: str(http)} if http > 0 else {}
+        process.write_properties(self._connect(cluster), {**launch.properties, **of_listeners, **of_http})
         revision = {
             "hash": launch.config_hash,
             "static": dict(launch.static),
@@ -281,8 +317,15 @@ class LocalPlatform:
         }
         _write_atomically(self._revision_file(broker), json.dumps(revision, indent=1, sort_keys=True))
         process.start()
+        host = launch.properties.get(_HTTP_HOST, "")
+        host = HOST if host in ("", "0.0.0.0", "::") else host
         self._brokers[broker] = _Running(
-            process, port, started_at_ms=self._clock_ms(), crashes=crashes, last_crash=last_crash
+            process,
+            port,
+            http_address=f"{host}:{http}" if http > 0 else "",
+            started_at_ms=self._clock_ms(),
+            crashes=crashes,
+            last_crash=last_crash,
         )
 
     async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:
@@ -339,6 +382,12 @@ class LocalPlatform:
             running.process.kill()
         if self._zookeeper is not None and self._zookeeper.running:
             self._zookeeper.kill()
+
+
+def _http_port(settings: Mapping[str, str], broker: int) -> int:
+    """Of one broker's metrics and probes: counted up from a port that is fixed; 0 is any, -1 none."""
+    port = int(settings.get(_HTTP_PORT, "-1"))
+    return port + broker if port > 0 else port
 
 
 def _crash_message(process: BrokerProcess) -> str:

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from ottla_operator.resources.common import (
     AGE,
+    LISTED_BY_NAME,
+    MANAGED_SETTINGS,
+    UNMANAGED_SETTINGS,
     ConfigMap,
     Definition,
     Duration,
@@ -21,6 +24,7 @@ from ottla_operator.resources.common import (
     Resource,
     Status,
     TransitionRule,
+    UnmanagedSetting,
     condition_column,
     config_texts,
     parse_quantity,
@@ -291,6 +295,10 @@ class BrokerClusterStatus(Status):
     upgrade: UpgradeStatus | None = None
     default_quotas: Limits | None = Field(
         default=None, description="The limits of default clients that are the operator's to lift."
+    )
+    managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
+    unmanaged_settings: list[UnmanagedSetting] = Field(
+        default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
     )
 
 

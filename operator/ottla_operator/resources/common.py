@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -155,6 +155,11 @@ class Metadata(Model):
         return self.annotations.get(MANAGED_ANNOTATION, "").lower() != "false"
 
     @property
+    def acted_upon(self) -> bool:
+        """Neither paused nor unmanaged."""
+        return self.managed and not self.paused
+
+    @property
     def deleting(self) -> bool:
         return self.deletion_timestamp is not None
 
@@ -170,6 +175,24 @@ class Status(Model):
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
+
+
+class UnmanagedSetting(Model):
+    """A setting that another tool has set."""
+
+    name: str
+    value: str | None = Field(default=None, description="Left out where brokers do not tell it: a password.")
+
+
+MANAGED_SETTINGS: Final = (
+    "Settings that the resource sets: those that the spec names, and those that it named before, until they "
+    "are reset."
+)
+UNMANAGED_SETTINGS: Final = "Settings that other tools have set, and that the operator does not change."
+LISTED_BY_NAME: Final[dict[str, Any]] = {
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["name"],
+}
 
 
 SpecT = TypeVar("SpecT", bound=Model)

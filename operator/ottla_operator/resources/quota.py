@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from ottla_operator.resources.common import (
     AGE,
+    LISTED_BY_NAME,
+    UNMANAGED_SETTINGS,
     ClusterRef,
     Definition,
     Model,
@@ -16,6 +18,7 @@ from ottla_operator.resources.common import (
     Problem,
     Resource,
     Status,
+    UnmanagedSetting,
     condition_column,
     immutable,
 )
@@ -49,9 +52,13 @@ class Limits(Model):
     )
 
     def given(self) -> dict[str, float]:
-        return {
-            (type(self).model_fields[name].alias or name): value for name, value in self if value is not None
-        }
+        return {spec_name(name): value for name, value in self if value is not None}
+
+
+def spec_name(limit: str) -> str:
+    """How a spec calls a limit of Kafka's."""
+    field = Limits.model_fields.get(limit)
+    return limit if field is None or field.alias is None else field.alias
 
 
 class QuotaSpec(Model):
@@ -62,6 +69,13 @@ class QuotaSpec(Model):
 
 class QuotaStatus(Status):
     applied_limits: Limits | None = None
+    managed_limits: Limits | None = Field(
+        default=None,
+        description="Limits that the resource sets: those of the spec, and earlier ones until lifted.",
+    )
+    unmanaged_limits: list[UnmanagedSetting] = Field(
+        default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
+    )
     overridden_by: str | None = None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.metadata.broker_config_table import BROKER_CONFIGS, WITHOUT_EFFECT
+from ottla.metadata.broker_config_table import BROKER_CONFIGS, PER_BROKER, WITHOUT_EFFECT
 from ottla.metadata.config import BrokerConfig, ConfigError, is_connect_string, validate_topic_config
 
 __all__ = [
@@ -55,9 +55,14 @@ def topic_setting_problem(name: str, value: str) -> str | None:
 
 
 def is_live_setting(name: str) -> bool:
-    """Whether brokers that run take a new value. Those without effect are not asked to: Kafka's rules for
-    them (twice as many threads at most) would only be in the way."""
-    return name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic and name not in WITHOUT_EFFECT
+    """Whether all brokers together take a new value while they run. Those without effect are not asked to:
+    Kafka's rules for them (twice as many threads at most) would only be in the way."""
+    return (
+        name in BROKER_CONFIGS
+        and BROKER_CONFIGS[name].dynamic
+        and name not in PER_BROKER
+        and name not in WITHOUT_EFFECT
+    )
 
 
 def release_of(version: str) -> str:

@@ -10,6 +10,9 @@ from pydantic import Field
 
 from ottla_operator.resources.common import (
     AGE,
+    LISTED_BY_NAME,
+    MANAGED_SETTINGS,
+    UNMANAGED_SETTINGS,
     ClusterRef,
     ConfigMap,
     Definition,
@@ -19,6 +22,7 @@ from ottla_operator.resources.common import (
     Resource,
     Status,
     TransitionRule,
+    UnmanagedSetting,
     condition_column,
     config_texts,
     immutable,
@@ -60,6 +64,10 @@ class TopicStatus(Status):
     replicas: int = 0
     under_replicated_partitions: int = 0
     replicas_change: ReplicasChange | None = None
+    managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
+    unmanaged_settings: list[UnmanagedSetting] = Field(
+        default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
+    )
 
 
 def _never_fewer(old: TopicSpec, new: TopicSpec) -> bool:

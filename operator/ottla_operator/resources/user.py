@@ -113,7 +113,7 @@ class UserSpec(Model):
         default=None, description="Left out for a user whom something else lets in (a token, say)."
     )
     authorization: Authorization | None = Field(
-        default=None, description="The user has these ACLs and no others."
+        default=None, description="The user has these ACLs and no others. Left out: ACLs are not touched."
     )
 
 
@@ -122,6 +122,9 @@ class UserStatus(Status):
     secret: str = ""
     secret_version: str = Field(default="", description="Of the Secret whose password was set last.")
     acls: int = 0
+    authorization: Literal["", "simple"] = Field(
+        default="", description="simple: the user's ACLs are the resource's to take away."
+    )
 
 
 class User(Resource[UserSpec, UserStatus]):

@@ -18,15 +18,15 @@ from typing import IO
 from watchfiles import awatch
 
 from ottla.local.java import JavaUnusable, find_java
-from ottla.local.ports import port_in_use
 from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
 from ottla_operator.acting import Pass
 from ottla_operator.platform.kafka import KafkaAdmin
-from ottla_operator.platform.local import HOST, LocalPlatform
+from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.local_drivers import LocalDrivers
 from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import BrokerCluster, Pipeline, User
+from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.loading import load_folder
 from ottla_operator.up.connecting import ClientFiles
 from ottla_operator.up.store import FolderStore
@@ -115,10 +115,9 @@ class Session:
             except (JavaUnusable, ZooKeeperUnavailable) as error:
                 raise CannotRun(str(error)) from None
         for broker in range(cluster.spec.replicas):
-            for port in self.platform.client_ports(cluster, broker):
-                if port > 65535 or port_in_use(port, HOST):
-                    what = "is no port" if port > 65535 else "is in use by another program"
-                    raise CannotRun(f"port {port}, for broker {broker}, {what}; give another one with --port")
+            problem = self.platform.port_problem(cluster, broker, config_texts(cluster.spec.config))
+            if problem:
+                raise CannotRun(problem)
 
     def _cluster(self) -> BrokerCluster | None:
         resources = (entry.resource for entry in self.store.entries.values())
@@ -206,6 +205,7 @@ class Session:
         if result.observed is not None and result.observed.kafka.controller_id >= 0:
             self._controller = result.observed.kafka.controller_id
         self._notes(view)
+        self._tell_of_http(view)
         self._tell_of_users(view)
         view.show(list(self.store.entries.values()), self.store.errors, result.steps)
         self._announce(view)
@@ -221,6 +221,14 @@ class Session:
                 if line not in self._noted:
                     self._noted.add(line)
                     view.say(line)
+
+    def _tell_of_http(self, view: View) -> None:
+        """Where each broker has its metrics and probes, when it is started."""
+        for broker, address in self.platform.http_addresses().items():
+            line = f"broker {broker} metrics=http://{address}/metrics"
+            if line not in self._noted:
+                self._noted.add(line)
+                view.say(line)
 
     def _tell_of_users(self, view: View) -> None:
         """How each user connects, once, and again when that has changed."""
