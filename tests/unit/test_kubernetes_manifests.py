@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ottla.metadata.config import BrokerConfig
 from ottla_operator.kubernetes import certificates, listeners, manifests_brokers, manifests_zookeeper, naming
-from ottla_operator.kubernetes.manifests_common import Images, difference, merged
+from ottla_operator.kubernetes.manifests_common import Images, container_security, difference
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.platform.port import Launch
 from ottla_operator.resources import BrokerCluster
@@ -202,27 +203,47 @@ def test_what_needs_a_bounce_is_told_by_its_trait(change: dict[str, Any], told: 
     assert {name for name in before if before[name] != after[name]} == told
 
 
-def test_a_pod_template_of_the_specs_is_laid_over_ours() -> None:
-    cluster = a_cluster(
-        template={
-            "pod": {
-                "metadata": {"labels": {"team": "data"}},
-                "spec": {
-                    "containers": [
-                        {"name": "broker", "env": [{"name": "TZ", "value": "UTC"}]},
-                        {"name": "sidecar", "image": "busybox"},
-                    ]
-                },
-            }
-        }
-    )
-    template = manifests_brokers.broker_template(cluster, IMAGES, 1)
-    broker, sidecar = template["spec"]["containers"]
+WITH_A_SIDECAR = {
+    "metadata": {"labels": {"team": "data"}},
+    "spec": {
+        "volumes": [{"name": "zones", "configMap": {"name": "zones"}}],
+        "containers": [
+            {
+                "name": "broker",
+                "env": [{"name": "TZ", "value": "UTC"}],
+                "volumeMounts": [{"name": "zones", "mountPath": "/etc/zones"}],
+            },
+            {"name": "sidecar", "image": "busybox"},
+        ],
+        "initContainers": [{"name": "first", "image": "busybox"}],
+    },
+}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_pod_template_adds_to_the_pods_and_sidecars_only_where_they_are_allowed(allowed: bool) -> None:
+    images = replace(IMAGES, allow_sidecars=allowed)
+    template = manifests_brokers.broker_template(a_cluster(template={"pod": WITH_A_SIDECAR}), images, 1)
+    spec = template["spec"]
+    broker, *sidecars = spec["containers"]
     assert broker["image"] == "ottla:1"
     assert [variable["name"] for variable in broker["env"]] == ["POD_NAME", "TZ"]
-    assert sidecar["image"] == "busybox"
+    assert broker["volumeMounts"][-1] == {"name": "zones", "mountPath": "/etc/zones"}
+    assert spec["volumes"][-1] == {"name": "zones", "configMap": {"name": "zones"}}
     assert template["metadata"]["labels"]["team"] == "data"
     assert template["metadata"]["labels"][naming.CLUSTER_LABEL] == "demo"
+    added = [*sidecars, *spec.get("initContainers", [])]
+    assert [each["name"] for each in added] == (["sidecar", "first"] if allowed else [])
+    for each in added:
+        assert each["securityContext"] == container_security()
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_a_disruption_budget_of_the_specs_selects_brokers_alone() -> None:
+    cluster = a_cluster(template={"podDisruptionBudget": {"maxUnavailable": "20%"}})
+    budget = manifests_brokers.build_disruption_budget(cluster, under_replicated=False)["spec"]
+    selector = {"matchLabels": naming.selector_labels("demo", naming.BROKER)}
+    assert budget == {"maxUnavailable": "20%", "selector": selector}
 
 
 @pytest.mark.parametrize(
@@ -320,10 +341,3 @@ def test_the_field_that_differs_is_named(live: Any, wanted: Any, path: str) -> N
 
 def test_equal_quantities_are_no_difference_however_they_are_written() -> None:
     assert difference({"a": "1Gi"}, {"a": "1024Mi"}) == ""
-
-
-def test_merging_leaves_both_sides_as_they_were() -> None:
-    base, over = {"a": {"b": [{"name": "x", "v": 1}]}}, {"a": {"b": [{"name": "x", "w": 2}]}}
-    assert merged(base, over) == {"a": {"b": [{"name": "x", "v": 1, "w": 2}]}}
-    assert base == {"a": {"b": [{"name": "x", "v": 1}]}}
-    assert over == {"a": {"b": [{"name": "x", "w": 2}]}}

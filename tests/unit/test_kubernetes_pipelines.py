@@ -108,7 +108,7 @@ def test_a_login_is_mounted_and_in_no_configuration() -> None:
     )
 
 
-def test_templates_are_merged_into_the_pods() -> None:
+def test_templates_add_to_the_pods() -> None:
     pod = {"spec": {"nodeSelector": {"disk": "fast"}}}
     objects = by_kind(a_pipeline(driver={"template": {"pod": pod}}, executor={"template": {"pod": pod}}))
     template = json.loads(objects["ConfigMap"]["data"]["executor.yaml"])

@@ -109,6 +109,17 @@ def test_what_is_changed_is_put_right(
         assert json.dumps(world.api.items[kind, name][path[0]], sort_keys=True) == before
 
 
+def test_sidecars_are_refused_by_name_until_the_operator_allows_them(world: KubernetesWorld) -> None:
+    before = pods(world)
+    world.cluster(template={"pod": {"spec": {"initContainers": [{"name": "x", "image": "y"}]}}})
+    world.until(lambda: world.condition() == ("False", "InvalidSpec"))
+    message = next(c["message"] for c in world.status()["conditions"] if c["type"] == "Ready")
+    assert message.startswith("spec.template.pod.spec.initContainers[0]: sidecars are not allowed")
+    for _ in range(5):
+        world.step()
+    assert pods(world) == before
+
+
 def test_a_roll_replaces_one_pod_at_a_time(world: KubernetesWorld) -> None:
     before = pods(world)
     world.cluster(config={"queued.max.requests": 400})

@@ -221,7 +221,7 @@ def test_a_data_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> N
 
 
 def test_a_date_in_a_free_form_field_can_be_kept(folder: Folder) -> None:
-    spec = {"replicas": 1, "template": {"pod": {"since": date(2020, 1, 1)}}}
+    spec = {"replicas": 1, "resources": {"since": date(2020, 1, 1)}}
     (folder.files / "c.yaml").write_text(
         yaml.safe_dump(
             {

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 from aiohttp import web
@@ -44,13 +45,21 @@ log = logging.getLogger(__name__)
     help="For /healthz and /metrics; 0: none.",
 )
 @click.option(
+    "--allow-sidecars",
+    is_flag=True,
+    help="Let templates of pods have containers of their own beside the operator's, without more rights.",
+)
+@click.option(
     "--log-level", default="INFO", show_default=True, type=click.Choice(["DEBUG", "INFO", "WARNING"])
 )
-def operator(namespaces: tuple[str, ...], resync_s: float, http_port: int, log_level: str) -> None:
+def operator(
+    namespaces: tuple[str, ...], resync_s: float, http_port: int, allow_sidecars: bool, log_level: str
+) -> None:
     """Run the operator on Kubernetes: brokers, topics, quotas and groups as their resources say.
 
     Images come from OTTLA_BROKER_IMAGE, OTTLA_ZOOKEEPER_IMAGE, OTTLA_PIPELINE_IMAGE and
-    OTTLA_IMAGE_PULL_POLICY; OTTLA_DRIVER_ROLE is the ClusterRole of pipelines' drivers.
+    OTTLA_IMAGE_PULL_POLICY; OTTLA_DRIVER_ROLE is the ClusterRole of pipelines' drivers, OTTLA_NAMESPACE the
+    namespace of the operator's own pod, which NetworkPolicies admit.
     """
     logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     for noisy in ("kopf", "aiohttp.access", "urllib3"):
@@ -60,7 +69,8 @@ def operator(namespaces: tuple[str, ...], resync_s: float, http_port: int, log_l
     except RuntimeError as error:
         raise click.ClickException(str(error)) from None
     try:
-        asyncio.run(_run(namespaces, resync_s, http_port))
+        images = replace(images_from(dict(os.environ)), allow_sidecars=allow_sidecars)
+        asyncio.run(_run(images, namespaces, resync_s, http_port))
     except OSError as error:
         raise click.ClickException(f"port {http_port}: {error.strerror}") from None
 
@@ -74,10 +84,11 @@ def images_from(environment: dict[str, str]) -> Images:
         pipeline=environment.get("OTTLA_PIPELINE_IMAGE") or default.pipeline,
         driver_role=environment.get("OTTLA_DRIVER_ROLE") or default.driver_role,
         pull_policy=environment.get("OTTLA_IMAGE_PULL_POLICY") or default.pull_policy,
+        operator_namespace=environment.get("OTTLA_NAMESPACE") or default.operator_namespace,
     )
 
 
-async def _run(namespaces: Sequence[str], resync_s: float, http_port: int) -> None:
+async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_port: int) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -87,7 +98,7 @@ async def _run(namespaces: Sequence[str], resync_s: float, http_port: int) -> No
     api = Api(metrics.count_request)
     controller = Controller(
         api,
-        images_from(dict(os.environ)),
+        images,
         metrics,
         lambda: time.time_ns() // 1_000_000,
         resync_s,

@@ -19,7 +19,9 @@ from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.pipelines import UNUSABLE
 from ottla_operator.platform import driver_status
 from ottla_operator.platform.last_words import last_words
+from ottla_operator.platform.port import StepFailed
 from ottla_operator.resources import Pipeline
+from ottla_operator.resources.pods import sidecar_problem
 
 _KINDS: Final = ("Pod", "ConfigMap", "StatefulSet", "Service", "ServiceAccount", "RoleBinding")
 
@@ -51,6 +53,13 @@ class KubernetesDrivers:
     # ---- steps
 
     async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+        templates = {
+            "spec.driver.template.pod": pipeline.spec.driver.template.pod,
+            "spec.executor.template.pod": pipeline.spec.executor.template.pod,
+        }
+        problem = "" if self._images.allow_sidecars else sidecar_problem(templates)
+        if problem:
+            raise StepFailed("InvalidSpec", problem)
         manifests = manifests_pipelines.build_all(pipeline, self._images, launch)
         done = [await self._objects.ensure(manifest) for manifest in manifests]
         return [what for what in done if what]

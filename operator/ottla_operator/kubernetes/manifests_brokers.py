@@ -27,7 +27,7 @@ from ottla_operator.kubernetes.manifests_common import (
     container_security,
     digest,
     exec_probe,
-    merged,
+    laid_over,
     pod_security,
 )
 from ottla_operator.kubernetes.manifests_zookeeper import connect_string, operator_peer
@@ -147,8 +147,7 @@ def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Ma
             ],
         },
     }
-    result: Manifest = merged(template, cluster.spec.template.pod)
-    return result
+    return laid_over(template, cluster.spec.template.pod, allow_sidecars=images.allow_sidecars)
 
 
 def _scrape_annotations(cluster: BrokerCluster) -> Manifest:
@@ -300,18 +299,14 @@ def build_service_account(cluster: BrokerCluster) -> Manifest:
 
 def build_disruption_budget(cluster: BrokerCluster, *, under_replicated: bool) -> Manifest:
     """Evictions know nothing of replicas: one broker at a time, and none while a partition lacks one."""
-    spec = merged(
-        {
-            "maxUnavailable": 1,
-            "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.BROKER)},
-        },
-        cluster.spec.template.pod_disruption_budget,
-    )
+    given = cluster.spec.template.pod_disruption_budget
+    spec = given.model_dump(by_alias=True, exclude_none=True)
     if under_replicated:
         spec.pop("minAvailable", None)
         spec["maxUnavailable"] = 0
-    elif "minAvailable" in cluster.spec.template.pod_disruption_budget:
-        spec.pop("maxUnavailable", None)
+    elif given.min_available is None:
+        spec.setdefault("maxUnavailable", 1)
+    spec["selector"] = {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.BROKER)}
     name = naming.brokers_name(cluster.metadata.name)
     return build(cluster, "policy/v1", "PodDisruptionBudget", name, naming.BROKER, {"spec": spec})
 

@@ -1,4 +1,4 @@
-"""What the builders of manifests share: metadata, owners, pods that may do nothing, merges.
+"""What the builders of manifests share: metadata, owners, pods without rights, pod templates.
 
 Pure: dicts in, dicts out. Every object says in an annotation what was applied, so that a field taken back
 from a manifest is seen to be left over in the live object.
@@ -6,7 +6,6 @@ from a manifest is seen to be left over in the live object.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from ottla_operator.kubernetes import naming
 from ottla_operator.resources import API_VERSION, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import Storage
 from ottla_operator.resources.common import parse_quantity
+from ottla_operator.resources.pods import MAIN_CONTAINERS, PodTemplate
 
 Manifest = dict[str, Any]
 
@@ -25,7 +25,7 @@ USER: Final = 10001
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What pods run where a resource names nothing else."""
+    """What pods run where a resource names nothing else, and what else the operator was installed with."""
 
     broker: str = "ottla:dev"
     zookeeper: str = "ottla:dev"
@@ -33,6 +33,10 @@ class Images:
     pipeline: str = "ottla-spark:dev"
     driver_role: str = "ottla-spark-driver"
     """The ClusterRole that pipelines' drivers are bound to."""
+    allow_sidecars: bool = False
+    """Whether templates of pods may have containers beside the operator's."""
+    operator_namespace: str = ""
+    """Where the operator's own pod runs; "" outside of Kubernetes."""
 
 
 def digest(value: object) -> str:
@@ -73,23 +77,52 @@ def build(
     return manifest
 
 
-def merged(base: Any, over: Any) -> Any:
-    """`over` laid over `base`: mappings by key, lists of named things by name, all else replaced."""
-    if isinstance(base, dict) and isinstance(over, Mapping):
-        result = dict(base)
-        for key, value in over.items():
-            result[key] = merged(base[key], value) if key in base else copy.deepcopy(value)
-        return result
-    if isinstance(base, list) and isinstance(over, list) and _named([*base, *over]):
-        by_name = {item["name"]: item for item in base}
-        for item in over:
-            by_name[item["name"]] = merged(by_name.get(item["name"], {}), item)
-        return list(by_name.values())
-    return copy.deepcopy(over)
+def laid_over(base: Manifest, template: PodTemplate, *, allow_sidecars: bool) -> Manifest:
+    """The pod template `base` with what a resource's template adds to it; other containers than our own only
+    where the operator allows them, and with the security context of ours."""
+    given = template.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    metadata, spec = given.get("metadata", {}), given.get("spec", {})
+    by_name = {each["name"]: each for each in spec.pop("containers", [])}
+    initial = [_hardened(each) for each in spec.pop("initContainers", [])]
+    containers = [_extended(each, by_name.get(each["name"], {})) for each in base["spec"]["containers"]]
+    if allow_sidecars:
+        containers += [_hardened(each) for name, each in by_name.items() if name not in MAIN_CONTAINERS]
+    volumes = [*base["spec"]["volumes"], *spec.pop("volumes", [])]
+    of_base = base.get("metadata", {})
+    return {
+        **base,
+        "metadata": {
+            **of_base,
+            # Ours win; others of their names are refused before.
+            **{
+                kind: {**metadata.get(kind, {}), **of_base.get(kind, {})}
+                for kind in ("labels", "annotations")
+                if kind in metadata or kind in of_base
+            },
+        },
+        "spec": {
+            **base["spec"],
+            **spec,
+            "containers": containers,
+            "volumes": volumes,
+            **({"initContainers": initial} if allow_sidecars and initial else {}),
+        },
+    }
 
 
-def _named(items: list[Any]) -> bool:
-    return bool(items) and all(isinstance(item, dict) and "name" in item for item in items)
+def _hardened(container: Mapping[str, Any]) -> Manifest:
+    return {**container, "securityContext": container_security()}
+
+
+def _extended(container: Manifest, by: Mapping[str, Any]) -> Manifest:
+    return {
+        **container,
+        **{
+            name: [*container.get(name, []), *by[name]]
+            for name in ("env", "envFrom", "volumeMounts")
+            if name in by
+        },
+    }
 
 
 def difference(live: Any, wanted: Any, path: str = "") -> str:

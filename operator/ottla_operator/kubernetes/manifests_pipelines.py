@@ -18,7 +18,7 @@ from ottla_operator.kubernetes.manifests_common import (
     Manifest,
     container_security,
     digest,
-    merged,
+    laid_over,
     owner,
     pod_security,
 )
@@ -68,7 +68,7 @@ def build_config(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> Ma
     )
     data = {
         CONFIG_FILE: json.dumps(content, indent=1, default=str) + "\n",
-        _EXECUTOR_TEMPLATE: json.dumps(executor_template(pipeline), indent=1) + "\n",
+        _EXECUTOR_TEMPLATE: json.dumps(executor_template(pipeline, images), indent=1) + "\n",
     }
     return _build(pipeline, "v1", "ConfigMap", naming.driver_name(pipeline.metadata.name), {"data": data})
 
@@ -117,7 +117,7 @@ def spark_settings(pipeline: Pipeline, images: Images) -> dict[str, str]:
     }
 
 
-def executor_template(pipeline: Pipeline) -> Manifest:
+def executor_template(pipeline: Pipeline, images: Images) -> Manifest:
     """What Spark completes: image, arguments, environment and resources are its own to write."""
     name = pipeline.metadata.name
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]
@@ -146,8 +146,7 @@ def executor_template(pipeline: Pipeline) -> Manifest:
             "volumes": volumes,
         },
     }
-    result: Manifest = merged(template, pipeline.spec.executor.template.pod)
-    return result
+    return laid_over(template, pipeline.spec.executor.template.pod, allow_sidecars=images.allow_sidecars)
 
 
 # ---- the driver
@@ -213,8 +212,7 @@ def driver_template(pipeline: Pipeline, images: Images, launch: DriverLaunch) ->
             ],
         },
     }
-    result: Manifest = merged(template, pipeline.spec.driver.template.pod)
-    return result
+    return laid_over(template, pipeline.spec.driver.template.pod, allow_sidecars=images.allow_sidecars)
 
 
 def _secrets(launch: DriverLaunch) -> list[str]:

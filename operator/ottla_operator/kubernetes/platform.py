@@ -35,6 +35,7 @@ from ottla_operator.platform.port import Address, Launch, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, parse_quantity
+from ottla_operator.resources.pods import sidecar_problem
 
 
 class KubernetesPlatform:
@@ -112,10 +113,18 @@ class KubernetesPlatform:
     def _configs(self) -> dict[int, Object]:
         return observing.configs_of(self._objects.listed, self._name)
 
+    def _check(self, cluster: BrokerCluster) -> None:
+        """Refuse what cannot be made, before half of it is."""
+        problem = naming.name_problem(cluster.metadata.name) or listeners.problem(cluster)
+        if not problem and not self._images.allow_sidecars:
+            problem = sidecar_problem({"spec.template.pod": cluster.spec.template.pod})
+        if problem:
+            raise StepFailed("InvalidSpec", problem)
+
     # ---- what surrounds the brokers
 
     async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
-        _check(cluster)
+        self._check(cluster)
         surroundings = manifests_brokers.build_surroundings(cluster, under_replicated=under_replicated)
         done = [await self._objects.ensure(manifest) for manifest in surroundings]
         done += await self._keep_external(cluster)
@@ -267,7 +276,7 @@ class KubernetesPlatform:
     # ---- brokers
 
     async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
-        _check(cluster)
+        self._check(cluster)
         live = self._set
         replicas = max(broker + 1, _replicas(live) if live is not None else 0)
         if launch is not None:
@@ -353,13 +362,6 @@ def _needs_nodes(cluster: BrokerCluster) -> bool:
 
 def _known_hashes(cluster: BrokerCluster) -> dict[int, str]:
     return {broker.id: broker.config_hash for broker in cluster.status.brokers}
-
-
-def _check(cluster: BrokerCluster) -> None:
-    """Refuse what cannot be made, before half of it is."""
-    problem = naming.name_problem(cluster.metadata.name) or listeners.problem(cluster)
-    if problem:
-        raise StepFailed("InvalidSpec", problem)
 
 
 def _replicas(stateful_set: Object) -> int:

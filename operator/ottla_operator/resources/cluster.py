@@ -16,6 +16,7 @@ from ottla_operator.resources.common import (
     Definition,
     Duration,
     FreeForm,
+    IntOrString,
     Model,
     Name,
     PrinterColumn,
@@ -29,6 +30,7 @@ from ottla_operator.resources.common import (
     config_texts,
     parse_quantity,
 )
+from ottla_operator.resources.pods import PodTemplate, pod_problems
 from ottla_operator.resources.quota import Limits
 from ottla_operator.resources.settings import (
     PROTOCOL_VERSION,
@@ -144,9 +146,17 @@ class Rack(Model):
     topology_key: str = "topology.kubernetes.io/zone"
 
 
+class DisruptionBudget(Model):
+    min_available: IntOrString | None = None
+    max_unavailable: IntOrString | None = None
+    unhealthy_pod_eviction_policy: Literal["IfHealthyBudget", "AlwaysAllow"] | None = None
+
+
 class Template(Model):
-    pod: FreeForm = Field(default_factory=dict)
-    pod_disruption_budget: FreeForm = Field(default_factory=dict)
+    pod: PodTemplate = Field(
+        default_factory=PodTemplate, description="Added to the brokers' pods, as in Kubernetes."
+    )
+    pod_disruption_budget: DisruptionBudget = Field(default_factory=DisruptionBudget)
     topology_spread_constraints: list[FreeForm] = Field(default_factory=list)
 
 
@@ -351,6 +361,7 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
             words = "brokers do not log in to the ZooKeeper that the operator runs; give zookeeper.connect"
             yield Problem(f"spec.config[{_NODE_ACLS}]", words)
         yield from self._security_problems()
+        yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         quantities = (
             ("spec.storage.size", self.spec.storage.size),
             ("spec.rebalance.replicationThrottle", self.spec.rebalance.replication_throttle),

@@ -83,10 +83,11 @@ def immutable(path: str, attribute: str, *, optional: bool = False) -> Transitio
 
 Name = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 
-# As in Kubernetes: a number, or a number with a suffix.
-Quantity = Annotated[
+IntOrString = Annotated[
     str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True, "anyOf": None, "type": None})
 ]
+# As in Kubernetes: a number, or a number with a suffix.
+Quantity = IntOrString
 
 Duration = Annotated[str, Field(pattern=r"^([0-9]+(ms|s|m|h))+$")]
 

@@ -51,7 +51,8 @@ def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str,
         result["enum"] = [schema["const"]]
     if "exclusiveMinimum" in schema:
         result |= {"minimum": schema["exclusiveMinimum"], "exclusiveMinimum": True}
-    if result.get("type") == "object" and "x-kubernetes-preserve-unknown-fields" not in extensions:
+    keeps_unknown = "x-kubernetes-preserve-unknown-fields" in extensions
+    if result.get("type") == "object" and ("properties" in schema or not keeps_unknown):
         if isinstance(schema.get("additionalProperties"), dict):
             result["additionalProperties"] = structural(schema["additionalProperties"], definitions)
         else:

@@ -28,6 +28,7 @@ from ottla_operator.resources.common import (
     immutable,
     parse_quantity,
 )
+from ottla_operator.resources.pods import PodTemplate, pod_problems
 
 JOB = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 NAME_MAX = 40  # "NAME-driver-0" and a revision's hash are labels of 63 characters at most
@@ -36,9 +37,12 @@ MEMORY_MIN = 1 << 30
 # What comes from elsewhere in the resource.
 _FILLED_IN = {"bootstrap": "clusterRef", "sasl": "user", "tls": "user"}
 
+# How fast Spark asks for executors, which is a job's own affair.
+_OF_ALLOCATION = "spark.kubernetes.allocation."
+
 
 class DriverTemplate(Model):
-    pod: FreeForm = Field(default_factory=dict, description="Merged into the pod.")
+    pod: PodTemplate = Field(default_factory=PodTemplate, description="Added to the pod, as in Kubernetes.")
 
 
 class Driver(Model):
@@ -142,6 +146,12 @@ class Pipeline(Resource[PipelineSpec, PipelineStatus]):
                 if key in kafka:
                     words = f"comes from spec.{source}: leave it out"
                     yield Problem(f"spec.config.kafka.{key}", words)
+        yield from _spark_problems(self.spec.config)
+        for part, template in (
+            ("driver", self.spec.driver.template.pod),
+            ("executor", self.spec.executor.template.pod),
+        ):
+            yield from pod_problems(template, f"spec.{part}.template.pod", part)
         for part, resources in (
             ("driver", self.spec.driver.resources),
             ("executor", self.spec.executor.resources),
@@ -151,6 +161,17 @@ class Pipeline(Resource[PipelineSpec, PipelineStatus]):
             yield Problem(
                 "spec.storage.size", f"{self.spec.storage.size!r} is no quantity; allowed: 10Gi, say"
             )
+
+
+def _spark_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Spark could make other pods than the templates allow: of other accounts, with paths of the host."""
+    spark = config.get("spark")
+    settings = spark.get("settings") if isinstance(spark, Mapping) else None
+    for name in settings if isinstance(settings, Mapping) else ():
+        of_pods = str(name).startswith("spark.kubernetes.") and not str(name).startswith(_OF_ALLOCATION)
+        if of_pods or name == "spark.master":
+            words = "is set by the operator; spec.executor says what executors' pods are like"
+            yield Problem(f"spec.config.spark.settings[{name}]", words)
 
 
 def memory_of(resources: Mapping[str, Any], default: int) -> int:
