@@ -149,6 +149,20 @@ def test_a_created_node_is_read_back_with_its_version(run: Runner) -> None:
     run(scenario)
 
 
+def test_what_another_session_has_written_is_read_after_a_sync(run: Runner) -> None:
+    async def scenario(open_store: OpenStore) -> None:
+        writer, reader = await open_store(), await open_store()
+        await writer.create("/a", b"0")
+        for number in range(20):
+            await writer.set("/a", b"%d" % number)
+            await reader.sync()
+            found = await reader.get("/a")
+            assert found is not None
+            assert found[0] == b"%d" % number
+
+    run(scenario)
+
+
 def test_a_missing_node_is_none_or_empty_to_read_and_an_error_to_change(run: Runner) -> None:
     async def scenario(open_store: OpenStore) -> None:
         store = await open_store()

@@ -126,7 +126,7 @@ class FakeBroker:
             )
         return response
 
-    def close(self) -> None:
+    def abort(self) -> None:
         pass
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
@@ -129,6 +130,32 @@ def test_what_was_requested_outlives_the_answers_behind_it() -> None:
         assert kept == [bytes([number]) * 1000 for number in range(1, 6)]
 
     asyncio.run(with_server(records, use))
+
+
+def test_an_aborted_connection_is_reset_and_drops_what_was_not_received() -> None:
+    """The bytes for a server that does not read are in this side's kernel: a mere close delivers them."""
+
+    async def scenario() -> None:
+        arrived: asyncio.Future[asyncio.StreamReader] = asyncio.get_running_loop().create_future()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            writer.write(answer_versions(frames.parse_request_header(await reader.readexactly(size))))
+            cast(asyncio.Transport, writer.transport).pause_reading()
+            arrived.set_result(reader)
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 10) as server:
+            connection = await BrokerConnection.open("127.0.0.1", server.sockets[0].getsockname()[1])
+            reader = await arrived
+            topics = [MetadataRequest.MetadataRequestTopic(name="t" * 30_000) for _ in range(2000)]
+            with pytest.raises(TimeoutError):
+                await connection.request(MetadataRequest(topics=topics), timeout_s=0.05)
+            connection.abort()
+            reader._transport.resume_reading()  # type: ignore[attr-defined]
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+
+    asyncio.run(scenario())
 
 
 def test_pipelined_requests_get_their_own_answers() -> None:

@@ -321,6 +321,18 @@ def test_deletion_can_be_disabled(version: int, error: ErrorCode) -> None:
     run(scenario)
 
 
+def test_a_deletion_that_is_requested_in_the_store_is_dropped_while_deletion_is_disabled() -> None:
+    async def scenario() -> None:
+        async with Cluster(1, delete_topic_enable="false") as cluster:
+            await cluster.create("t")
+            store = cluster.nodes[0].store
+            await store.create(znodes.delete_topic_path("t"))
+            await cluster.until(lambda: cluster.tree.find(znodes.delete_topic_path("t")) is None)
+            assert cluster.data(znodes.topic_path("t")) is not None
+
+    run(scenario)
+
+
 # CreatePartitions
 
 

@@ -15,9 +15,10 @@ import asyncio
 import logging
 import math
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from ottla.client.core.connection import Answer, Connection, Event, Lost, Ready, Send
 from ottla.client.core.connection import UnsupportedApi as UnsupportedApi
@@ -28,6 +29,9 @@ from ottla.protocol.types import Message
 from ottla.security.clients import ClientSecurity
 
 log = logging.getLogger(__name__)
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER for no time: closing the socket resets the connection, and drops what is unsent."""
 
 Answered: TypeAlias = Callable[[Any], None]
 """Takes the response, or the exception in its place."""
@@ -208,9 +212,14 @@ class BrokerConnection:
         self._channel.transport.write(data)
 
     def abort(self) -> None:
-        """As `close`, and what is not sent yet is dropped: for a broker that takes nothing any more."""
-        if self._channel.transport is not None:
-            self._channel.transport.abort()
+        """As `close`, and what the broker has not received yet is dropped, in the kernel too: the connection
+        is reset. For a broker that takes nothing any more, and for requests that are sent again elsewhere."""
+        transport = self._channel.transport
+        if transport is not None:
+            underlying = transport.get_extra_info("socket")
+            if underlying is not None and underlying.fileno() >= 0:
+                underlying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            transport.abort()
         self._state.close()
 
     def close(self) -> None:

@@ -1,7 +1,9 @@
 """The controller's way to the brokers: one ordered queue, and one request under way, per broker.
 
 Called by a term of office. A request is repeated until it is answered or the broker is gone; that is safe
-because every request carries epochs that make its repetition harmless.
+because every request carries epochs that make its repetition harmless, for as long as its topic is not
+deleted. Against duplicates that arrive later than that, the connection is reset when a request on it fails,
+which drops what the broker has not received; what it has received it verifies (`server.handlers.cluster`).
 
 Invariant: a broker sees this controller's requests in the order in which they were sent to it.
 """
@@ -28,7 +30,8 @@ class BrokerClient(Protocol):
 
     async def request(self, message: Message, *, timeout_s: float = 30) -> Any: ...
 
-    def close(self) -> None: ...
+    def abort(self) -> None:
+        """Close at once, and drop what the broker has not received."""
 
 
 Connect = Callable[[str, int], Awaitable[BrokerClient]]
@@ -73,7 +76,7 @@ class BrokerChannel:
     def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            client.close()
+            client.abort()
 
     async def _run(self) -> None:
         while True:

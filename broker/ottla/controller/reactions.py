@@ -54,10 +54,12 @@ async def topics_changed(term: Term, config: BrokerConfig) -> None:
 
 
 async def deletions_requested(term: Term, config: BrokerConfig) -> None:
+    names = await term.store.children(znodes.DELETE_TOPICS)
     if not config["delete.topic.enable"]:
+        await term.drop_nodes(znodes.delete_topic_path(name) for name in names)
         return
     effects = Effects()
-    deletion.enqueue(term.state, effects, await term.store.children(znodes.DELETE_TOPICS))
+    deletion.enqueue(term.state, effects, names)
     if not effects.empty:
         await term.carry_out(effects)
 

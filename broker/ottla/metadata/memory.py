@@ -276,6 +276,9 @@ class MemoryStore:
         except StoreConflict as conflict:
             raise conflict.cause from None
 
+    async def sync(self) -> None:
+        await self._turn("/")
+
     async def get(self, path: str) -> tuple[bytes, Stat] | None:
         await self._turn(path)
         node = self.tree.find(path)

@@ -132,6 +132,10 @@ class MetadataStore(Protocol):
     def session_id(self) -> int:
         """The session's id, as `Stat.ephemeral_owner` shows it; 0 while there is none."""
 
+    async def sync(self) -> None:
+        """Wait until reads of this session see every write, of any session, that was complete before the
+        call. Raises StoreUnavailable."""
+
     async def get(self, path: str) -> tuple[bytes, Stat] | None:
         """The node's data, or None if there is no such node."""
 

@@ -64,6 +64,9 @@ class ZooKeeperStore(ZooKeeperSession):
                 await outside.close()
         await super().connect()
 
+    async def sync(self) -> None:
+        await self._read("/", lambda client: client.sync_async("/"))
+
     async def get(self, path: str) -> tuple[bytes, Stat] | None:
         try:
             data, stat = await self._read(path, lambda client: client.get_async(path))

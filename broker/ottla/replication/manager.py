@@ -5,7 +5,9 @@ coordinators' logs. Everything runs on the event loop; `tick` is called by the s
 does what is due.
 
 Invariants: an order of an older controller, or of an older leader epoch, changes nothing; a partition that
-follows is in exactly one fetcher, one that leads in none.
+follows is in exactly one fetcher, one that leads in none. Where epochs cannot tell an order from a late
+duplicate of one (a topic was deleted, and maybe created again), what the metadata store says decides:
+`doubtful_states` and `doubtful_stops` name those topics, and the caller reads them first.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
+from uuid import UUID
 
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.stored_topics import StoredTopics
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     LeaderAndIsrRequest,
@@ -160,15 +164,41 @@ class ReplicaManager:
 
     # --- the controller's orders --------------------------------------------------------------------
 
+    def is_replaced(self, controller_epoch: int) -> bool:
+        """Whether another controller has been elected since."""
+        return controller_epoch < self.controller_epoch
+
     def note_controller_epoch(self, epoch: int) -> bool:
         """Take a controller's epoch from its order. False if that controller has been replaced."""
-        if epoch < self.controller_epoch:
+        if self.is_replaced(epoch):
             return False
         self.controller_epoch = epoch
         return True
 
-    def apply_leader_and_isr(self, request: LeaderAndIsrRequest, version: int) -> LeaderAndIsrResponse:
-        """Lead and follow as the controller says. The broker epoch has been checked by the caller."""
+    def doubtful_states(self, request: LeaderAndIsrRequest, version: int) -> set[str]:
+        """The topics of the request that are to be looked up in the store before it is applied: it would
+        create a replica here, or its topic id is not that of the replica that is here."""
+        return {s.topic for s in partition_states(request, version) if self._is_doubtful(s)}
+
+    def _is_doubtful(self, state: PartitionState) -> bool:
+        log = self._logs.get(*state.key)
+        return log is None or _differ(log.topic_id, state.topic_id)
+
+    def doubtful_stops(self, request: StopReplicaRequest, version: int) -> set[str]:
+        """The topics of the request that are to be looked up in the store before it is applied: it would
+        delete a log, or stop a replica whatever its leader epoch."""
+        return {
+            s.topic
+            for s in stop_states(request, version)
+            if (s.delete or s.leader_epoch == EPOCH_DURING_DELETE)
+            and self._logs.get(s.topic, s.partition) is not None
+        }
+
+    def apply_leader_and_isr(
+        self, request: LeaderAndIsrRequest, version: int, stored: StoredTopics | None = None
+    ) -> LeaderAndIsrResponse:
+        """Lead and follow as the controller says. The broker epoch has been checked by the caller, which has
+        read the doubtful topics from the store (`stored`; None: take the controller's word)."""
         if not self.note_controller_epoch(request.controller_epoch):
             _logger.warning(
                 "LeaderAndIsr of controller %d in epoch %d comes after epoch %d",
@@ -181,7 +211,7 @@ class ReplicaManager:
         accepted: list[tuple[Partition, PartitionState]] = []
         for state in partition_states(request, version):
             try:
-                errors[state.key], partition = self._accept(state)
+                errors[state.key], partition = self._accept(state, stored)
             except (OSError, KafkaError) as error:
                 errors[state.key] = self._take_offline(state.key, error)
                 continue
@@ -190,11 +220,17 @@ class ReplicaManager:
         self._carry_out(accepted, errors)
         return leader_and_isr_response(request, version, errors)
 
-    def _accept(self, state: PartitionState) -> tuple[ErrorCode, Partition | None]:
+    def _accept(
+        self, state: PartitionState, stored: StoredTopics | None
+    ) -> tuple[ErrorCode, Partition | None]:
         """Whether a state may be taken, and the replica (created if need be) that it is for. Raises OSError
         and KafkaError when the disk fails."""
         if state.key in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR, None
+        if stored is not None and state.topic in stored and self._is_doubtful(state):
+            error = self._check_stored(state, stored)
+            if error is not _NONE:
+                return error, None
         partition = self._partitions.get(state.key)
         if partition is None:
             if self.broker_id not in state.replicas:
@@ -205,7 +241,7 @@ class ReplicaManager:
                 return ErrorCode.INVALID_TOPIC_EXCEPTION, None
             partition = self._create(state)
         known_id = partition.topic_id
-        if known_id is not None and state.topic_id is not None and known_id != state.topic_id:
+        if _differ(known_id, state.topic_id):
             _logger.error("%r is of topic %s, not %s", partition, known_id, state.topic_id)
             return ErrorCode.INCONSISTENT_TOPIC_ID, None
         if state.leader_epoch < partition.leader_epoch:
@@ -222,6 +258,32 @@ class ReplicaManager:
         if known_id is None and state.topic_id is not None:
             partition.topic_id = state.topic_id
         return _NONE, partition
+
+    def _check_stored(self, state: PartitionState, stored: StoredTopics) -> ErrorCode:
+        """Whether the store knows the replica that a doubtful state is about. If it does, a replica here of
+        another topic of that name is stray, and is deleted."""
+        found = stored[state.topic]
+        if found is None or not found.assigns(state.topic_id, state.partition, self.broker_id):
+            _logger.warning(
+                "Ignoring the state of %s-%d (topic %s, leader epoch %d): the metadata store assigns no such "
+                "replica to this broker", *state.key, state.topic_id, state.leader_epoch,
+            )  # fmt: skip
+            is_of = found is None or found.is_of(state.topic_id)
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_of else ErrorCode.INCONSISTENT_TOPIC_ID
+        log = self._logs.get(*state.key)
+        if log is not None:
+            _logger.error(
+                "Deleting stray replica %s-%d of topic %s: the metadata store has topic %s",
+                *state.key, log.topic_id, state.topic_id,
+            )  # fmt: skip
+            partition = self._partitions.get(state.key)
+            if partition is not None:
+                self._stop_fetching(partition)
+            self.moves.end(state.key)
+            self._delete(state.key, partition)
+            if partition is not None:
+                self._listener.stopped(partition, True)
+        return _NONE
 
     def _create(self, state: PartitionState) -> Partition:
         config = self.log_config(state.topic)
@@ -310,45 +372,70 @@ class ReplicaManager:
             _logger.info("%r at %d", partition, partition.log.log_end_offset)
             self._listener.became_follower(partition)
 
-    def apply_stop_replica(self, request: StopReplicaRequest, version: int) -> StopReplicaResponse:
-        """Stop replicas, and delete their logs where told to (also those of no partition known here)."""
+    def apply_stop_replica(
+        self, request: StopReplicaRequest, version: int, stored: StoredTopics | None = None
+    ) -> StopReplicaResponse:
+        """Stop replicas, and delete their logs where told to (also those of no partition known here).
+        `stored` is what the store says of the doubtful topics; None: take the controller's word."""
         if not self.note_controller_epoch(request.controller_epoch):
             _logger.warning("StopReplica comes from epoch %d, of old", request.controller_epoch)
             return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         answers = [
-            ((state.topic, state.partition), self._stop(state)) for state in stop_states(request, version)
+            ((state.topic, state.partition), self._stop(state, stored))
+            for state in stop_states(request, version)
         ]
         self._close_idle_fetchers()
         return stop_replica_response(answers)
 
-    def _stop(self, state: StopState) -> ErrorCode:
+    def _stop(self, state: StopState, stored: StoredTopics | None) -> ErrorCode:
         key = (state.topic, state.partition)
         if key in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         partition = self._partitions.get(key)
+        if (
+            partition is not None
+            and state.leader_epoch not in (EPOCH_DURING_DELETE, NO_LEADER_EPOCH)
+            and state.leader_epoch < partition.leader_epoch
+        ):
+            _logger.info("%r is not stopped by leader epoch %d", partition, state.leader_epoch)
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if stored is not None and self._is_kept(state, stored):
+            _logger.warning(
+                "Ignoring StopReplica (leader epoch %d) of %s-%d: the metadata store assigns the replica to "
+                "this broker", state.leader_epoch, *key,
+            )  # fmt: skip
+            return ErrorCode.FENCED_LEADER_EPOCH
         if partition is not None:
-            if (
-                state.leader_epoch not in (EPOCH_DURING_DELETE, NO_LEADER_EPOCH)
-                and state.leader_epoch < partition.leader_epoch
-            ):
-                _logger.info("%r is not stopped by leader epoch %d", partition, state.leader_epoch)
-                return ErrorCode.FENCED_LEADER_EPOCH
             self._stop_fetching(partition)
         self.moves.end(key)
         if state.delete:
-            if partition is not None:
-                self._drop(key)
-                partition.retire()
-            self._upkeep.forget(key)
             try:
-                if self._logs.get(*key) is not None:
-                    self._logs.delete(*key)
+                self._delete(key, partition)
             except (OSError, KafkaError) as error:
                 _logger.error("the log of %s-%d cannot be deleted: %s", *key, error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
         if partition is not None:
             self._listener.stopped(partition, state.delete)
         return _NONE
+
+    def _is_kept(self, state: StopState, stored: StoredTopics) -> bool:
+        """Whether a doubtful StopReplica is about a replica that is to stay."""
+        log = self._logs.get(state.topic, state.partition)
+        if log is None or not (state.delete or state.leader_epoch == EPOCH_DURING_DELETE):
+            return False
+        if state.topic not in stored:
+            return True  # its node cannot be read
+        found = stored[state.topic]
+        return found is not None and found.keeps(log.topic_id, state.partition, self.broker_id)
+
+    def _delete(self, key: PartitionKey, partition: Partition | None) -> None:
+        """Forget the replica, and delete its log. Raises OSError, KafkaError."""
+        if partition is not None:
+            self._drop(key)
+            partition.retire()
+        self._upkeep.forget(key)
+        if self._logs.get(*key) is not None:
+            self._logs.delete(*key)
 
     def verify_transactions(self, enabled: bool) -> None:
         """Whether logs begin a transaction only with a batch that its coordinator has agreed to (KIP-890)."""
@@ -431,3 +518,8 @@ class ReplicaManager:
 
     def _propose_isr(self, partition: Partition, change: IsrChange) -> None:
         self._sender.submit(partition, change)
+
+
+def _differ(one: UUID | None, other: UUID | None) -> bool:
+    """Whether these are the ids of two topics; a topic from before KIP-516 has none."""
+    return one is not None and other is not None and one != other

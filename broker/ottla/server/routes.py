@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Protocol
 
@@ -22,6 +23,7 @@ from ottla.metadata.delegation_tokens import DelegationTokens
 from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.store import MetadataStore
+from ottla.metadata.stored_topics import read_topics
 from ottla.protocol.api import ApiKey
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
@@ -152,11 +154,11 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         ),
         ClusterHandler(
             replicas,
-            rooms.logs,
             cache,
             controller,
             broker_epoch=rooms.broker_epoch,
             load_topic_configs=rooms.dynamic.load_topics,
+            read_topics=partial(read_topics, rooms.store),
             on_topics_deleted=rooms.coordinator.topics_deleted,
         ),
         TopicsHandler(controller, throttle),

@@ -6,6 +6,12 @@ registration's is meant for a broker that has died since: STALE_BROKER_EPOCH. A 
 the last seen is STALE_CONTROLLER_EPOCH (the rooms check it). ControlledShutdown and AlterPartition are for
 the controller: from any other broker NOT_CONTROLLER.
 
+A request that timed out at the controller was sent again, and may still arrive. Epochs make such a duplicate
+harmless unless its topic was deleted meanwhile, since its successor begins at leader epoch 0. So what would
+create or delete a replica, or names another topic id than the one known here, is held against the metadata
+store first (`metadata.stored_topics`). The controller's requests are applied one at a time, in the order of
+their arrival: what the store says under the lock includes what every earlier request was about.
+
 Left out on purpose: the KRaft fields (type, isKRaftController) mean nothing in ZooKeeper mode and are
 ignored; AllocateProducerIds, by which a Java broker in a mixed cluster asks for ids (ours take theirs from
 the store), comes with mixed clusters.
@@ -13,13 +19,16 @@ the store), comes with mixed clusters.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
 
 from ottla.controller.controller import Controller
 from ottla.metadata.cache import MetadataCache
-from ottla.metadata.store import StoreError
-from ottla.protocol.errors import ErrorCode
+from ottla.metadata.store import StoreError, StoreUnavailable
+from ottla.metadata.stored_topics import StoredTopics
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -32,14 +41,15 @@ from ottla.protocol.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.requests import partition_states
 from ottla.server.dispatch import Request, Route
-from ottla.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
 
 UNKNOWN_EPOCH = -1
+STORE_RETRY_S: Final = 1.0
 TOPIC_IDS_FROM = 5
 """LeaderAndIsr tells of errors by topic ids."""
 PARTITION_STATES_FROM = 3
@@ -50,19 +60,21 @@ class ClusterHandler:
     def __init__(
         self,
         replicas: ReplicaManager,
-        logs: LogManager,
         cache: MetadataCache,
         controller: Controller,
         broker_epoch: Callable[[], int],
         load_topic_configs: Callable[[list[str]], Awaitable[None]],
+        read_topics: Callable[[Collection[str]], Awaitable[StoredTopics]],
         on_topics_deleted: Callable[[set[str]], None],
     ) -> None:
+        """`read_topics` reads topics from the metadata store, as they are now."""
         self._replicas = replicas
-        self._logs = logs
         self._cache = cache
         self._controller = controller
         self._broker_epoch = broker_epoch
         self._load_topic_configs = load_topic_configs
+        self._read_topics = read_topics
+        self._one_at_a_time = asyncio.Lock()
         self._on_topics_deleted = on_topics_deleted
 
     def routes(self) -> list[Route]:
@@ -79,42 +91,76 @@ class ClusterHandler:
 
     async def leader_and_isr(self, request: Request) -> LeaderAndIsrResponse:
         message = request.decode(LeaderAndIsrRequest)
-        if self._is_stale(message.broker_epoch):
-            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-        # A log is made with its topic's settings: a new topic's (or one made anew) are not known here yet.
-        new = {
-            state.topic
-            for state in partition_states(message, request.version)
-            if self._replicas.find(state.topic, state.partition) is None
-            and self._logs.get(state.topic, state.partition) is None
-        }
-        if new:
-            try:
-                await self._load_topic_configs(sorted(new))
-            except StoreError as e:
-                log.warning("the settings of %s cannot be read, defaults it is: %s", ", ".join(new), e)
-        return self._replicas.apply_leader_and_isr(message, request.version)
+        async with self._one_at_a_time:
+            if self._is_stale(message.broker_epoch):
+                return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            if self._replicas.is_replaced(message.controller_epoch):
+                return self._replicas.apply_leader_and_isr(message, request.version)
+            stored = await self._stored(self._replicas.doubtful_states(message, request.version), request)
+            # A log is created with its topic's settings, which may not be known here yet.
+            new = sorted(topic for topic, found in stored.items() if found is not None)
+            if new:
+                try:
+                    await self._load_topic_configs(new)
+                except StoreError as e:
+                    log.warning("the settings of %s cannot be read, defaults it is: %s", ", ".join(new), e)
+            return self._replicas.apply_leader_and_isr(message, request.version, stored)
 
-    def stop_replica(self, request: Request) -> None:
+    async def stop_replica(self, request: Request) -> StopReplicaResponse:
         message = request.decode(StopReplicaRequest)
-        if self._is_stale(message.broker_epoch):
-            request.respond(StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-            return
-        request.respond(self._replicas.apply_stop_replica(message, request.version))
+        async with self._one_at_a_time:
+            if self._is_stale(message.broker_epoch):
+                return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            if self._replicas.is_replaced(message.controller_epoch):
+                return self._replicas.apply_stop_replica(message, request.version)
+            stored = await self._stored(self._replicas.doubtful_stops(message, request.version), request)
+            return self._replicas.apply_stop_replica(message, request.version, stored)
 
-    def update_metadata(self, request: Request) -> None:
+    async def _stored(self, topics: Collection[str], request: Request) -> StoredTopics:
+        """What the store says of the topics. Waits for a store that does not answer, as long as the
+        controller waits for us; raises KafkaError when it has given up."""
+        while True:
+            try:
+                return await self._read_topics(topics)
+            except StoreUnavailable as e:
+                log.warning("waiting for the metadata store to verify %s: %s", ", ".join(sorted(topics)), e)
+                await asyncio.sleep(STORE_RETRY_S)
+                if request.abandoned:
+                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the controller has given up") from e
+
+    async def update_metadata(self, request: Request) -> UpdateMetadataResponse:
         message = request.decode(UpdateMetadataRequest)
-        error = ErrorCode.NONE
-        if self._is_stale(message.broker_epoch):
-            error = ErrorCode.STALE_BROKER_EPOCH
-        elif not self._replicas.note_controller_epoch(message.controller_epoch):
-            error = ErrorCode.STALE_CONTROLLER_EPOCH
-        else:
+        async with self._one_at_a_time:
+            if self._is_stale(message.broker_epoch):
+                return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            if not self._replicas.note_controller_epoch(message.controller_epoch):
+                return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+            await self._leave_out_former_topics(message, request)
             removed = self._cache.update(message)
             deleted = {topic for topic, _ in removed if self._cache.partitions(topic) is None}
             if deleted:
                 self._on_topics_deleted(deleted)
-        request.respond(UpdateMetadataResponse(error_code=error))
+            return UpdateMetadataResponse()
+
+    async def _leave_out_former_topics(self, message: UpdateMetadataRequest, request: Request) -> None:
+        """Drop from a late duplicate what it says of a topic that has been created again since."""
+        others = {
+            topic.topic_name
+            for topic in message.topic_states
+            if topic.topic_id != ZERO_UUID
+            and self._cache.topic_id(topic.topic_name) not in (None, topic.topic_id)
+        }
+        if not others:
+            return
+        stored = await self._stored(others, request)
+        former = {
+            name
+            for name in others
+            if (found := stored.get(name)) is not None and found.node.topic_id == self._cache.topic_id(name)
+        }
+        if former:
+            log.warning("Ignoring the metadata of former topics %s", ", ".join(sorted(former)))
+            message.topic_states = [t for t in message.topic_states if t.topic_name not in former]
 
     async def controlled_shutdown(self, request: Request) -> ControlledShutdownResponse:
         message = request.decode(ControlledShutdownRequest)

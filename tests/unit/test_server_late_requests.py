@@ -1,0 +1,412 @@
+"""Late duplicates of the controller's requests: what a broker does when one arrives after its topic was
+deleted, or deleted and created again. The controller epoch is the present one, and refuses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from replication_brokers import TOPIC, Brokers, error_of, until
+from replication_cluster import batch, values_of
+
+from ottla.metadata import znodes
+from ottla.metadata.memory import MemoryStore
+from ottla.metadata.stored_topics import read_topics
+from ottla.metadata.znodes import TopicAssignment
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
+from ottla.server.handlers.cluster import ClusterHandler
+
+OLD = UUID(int=0xA)
+NEW = UUID(int=0xB)
+DURING_DELETE = -2
+VERSIONS = {"LeaderAndIsrRequest": 7, "StopReplicaRequest": 4, "UpdateMetadataRequest": 8}
+
+
+class Arrived:
+    """A request as the handler gets it."""
+
+    def __init__(self, message: Any, version: int | None = None) -> None:
+        self._message = message
+        self.version = VERSIONS[type(message).__name__] if version is None else version
+        self.abandoned = False
+
+    def decode(self, kind: type) -> Any:
+        assert isinstance(self._message, kind)
+        return self._message
+
+
+class Scene:
+    """Brokers with the handler of the controller's requests, and the store that they verify them with."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self.brokers = brokers
+        self.store = MemoryStore()
+        self.groups_told: list[set[str]] = []
+        self.handlers: dict[int, ClusterHandler] = {}
+
+    async def open(self) -> None:
+        await self.store.connect()
+        for broker_id, broker in self.brokers.all.items():
+
+            async def no_settings(topics: list[str]) -> None:
+                return None
+
+            self.handlers[broker_id] = ClusterHandler(
+                broker.manager,
+                broker.cache,
+                controller=None,  # type: ignore[arg-type]  # for requests to the controller
+                broker_epoch=lambda: 5,
+                load_topic_configs=no_settings,
+                read_topics=partial(read_topics, self.store),
+                on_topics_deleted=self.groups_told.append,
+            )
+
+    # --- the store, as the controller writes it -----------------------------------------------------
+
+    async def create(
+        self, topic_id: UUID | None, replicas: tuple[int, ...] | None = None, removing: tuple[int, ...] = ()
+    ) -> None:
+        node = TopicAssignment(
+            {0: tuple(self.brokers.all) if replicas is None else replicas},
+            removing={0: removing} if removing else {},
+            topic_id=topic_id,
+        )
+        path = znodes.topic_path(TOPIC)
+        if await self.store.exists(path) is None:
+            await self.store.create(path, znodes.encode_topic(node), make_parents=True)
+        else:
+            await self.store.set(path, znodes.encode_topic(node))
+
+    async def request_deletion(self) -> None:
+        await self.store.create(znodes.delete_topic_path(TOPIC), make_parents=True)
+
+    async def forget(self) -> None:
+        for path in (znodes.topic_path(TOPIC), znodes.delete_topic_path(TOPIC)):
+            if await self.store.exists(path) is not None:
+                await self.store.delete(path)
+
+    # --- requests -----------------------------------------------------------------------------------
+
+    async def tell(self, *told: int, **order: Any) -> dict[int, ErrorCode]:
+        request = self.brokers.order(**order)
+        answers: dict[int, LeaderAndIsrResponse] = {
+            b: await self.handlers[b].leader_and_isr(Arrived(request))  # type: ignore[arg-type]
+            for b in told or self.brokers.all
+        }
+        return {broker: error_of(answer) for broker, answer in answers.items()}
+
+    async def stop(
+        self, broker: int, *, epoch: int = DURING_DELETE, delete: bool = True, version: int = 4
+    ) -> ErrorCode:
+        row = StopReplicaRequest.StopReplicaPartitionState(
+            partition_index=0, leader_epoch=epoch, delete_partition=delete
+        )
+        topic = StopReplicaRequest.StopReplicaTopicState(topic_name=TOPIC, partition_states=[row])
+        request = StopReplicaRequest(controller_id=1, controller_epoch=1, topic_states=[topic])
+        if version < 3:
+            named = StopReplicaRequest.StopReplicaTopicV1(name=TOPIC, partition_indexes=[0])
+            request = StopReplicaRequest(
+                controller_id=1, controller_epoch=1, delete_partitions=delete, topics=[named]
+            )
+        arrived = Arrived(request, version)
+        answer: StopReplicaResponse = await self.handlers[broker].stop_replica(arrived)  # type: ignore[arg-type]
+        [outcome] = answer.partition_errors
+        return ErrorCode(outcome.error_code)
+
+    async def delete_topic(self) -> None:
+        """As a controller does."""
+        await self.request_deletion()
+        for broker in self.brokers.all:
+            assert await self.stop(broker) == ErrorCode.NONE
+        await self.forget()
+
+    async def create_and_fill(self, topic_id: UUID, *values: str, leader: int = 1) -> None:
+        await self.create(topic_id)
+        told = await self.tell(leader=leader, epoch=0, topic_id=topic_id)
+        assert set(told.values()) == {ErrorCode.NONE}
+        await self.fill(leader, *values)
+
+    async def fill(self, leader: int, *values: str) -> None:
+        """Produce with acks=all, and wait until all have it."""
+        self.brokers[leader].produce(*values)
+        end = self.brokers[leader].manager.partition(TOPIC, 0).log.log_end_offset
+        partitions = [broker.manager.partition(TOPIC, 0) for broker in self.brokers.all.values()]
+        await until(lambda: all(p.high_watermark == end for p in partitions), self.brokers)
+
+    def values(self, broker: int) -> list[str]:
+        return values_of(self.brokers[broker].manager.partition(TOPIC, 0))
+
+    def topic_id(self, broker: int) -> UUID | None:
+        return self.brokers[broker].manager.partition(TOPIC, 0).topic_id
+
+
+def play(path: Path, scenario: Callable[[Scene], Awaitable[None]], count: int = 3) -> None:
+    async def run() -> None:
+        brokers = Brokers(path, count)
+        scene = Scene(brokers)
+        await scene.open()
+        try:
+            await scenario(scene)
+        finally:
+            await brokers.stop()
+
+    asyncio.run(run())
+
+
+# --- LeaderAndIsr ----------------------------------------------------------------------------------
+
+
+def test_a_leader_and_isr_of_a_deleted_topic_does_not_bring_its_replica_back(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(OLD, "a")
+        await scene.delete_topic()
+        assert await scene.tell(1, leader=1, epoch=0, topic_id=OLD) == {
+            1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+        assert scene.brokers[1].manager.find(TOPIC, 0) is None
+        assert scene.brokers[1].logs.get(TOPIC, 0) is None
+
+    play(tmp_path, scenario)
+
+
+def test_nor_while_the_topic_is_being_deleted_elsewhere(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(OLD, "a")
+        await scene.request_deletion()
+        assert await scene.stop(1) == ErrorCode.NONE
+        assert await scene.tell(1, leader=1, epoch=0, topic_id=OLD) == {
+            1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+        assert scene.brokers[1].logs.get(TOPIC, 0) is None
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("epoch", [0, 5])
+def test_a_leader_and_isr_of_a_topic_created_again_since_changes_nothing(tmp_path: Path, epoch: int) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(OLD, "a")
+        await scene.delete_topic()
+        await scene.create_and_fill(NEW, "b", leader=2)
+        assert await scene.tell(leader=1, epoch=epoch, topic_id=OLD) == dict.fromkeys(
+            scene.brokers.all, ErrorCode.INCONSISTENT_TOPIC_ID
+        )
+        await scene.fill(2, "c")
+        assert scene.values(1) == scene.values(2) == ["b", "c"]
+
+    play(tmp_path, scenario)
+
+
+def test_nor_before_the_broker_has_heard_of_the_new_topic(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(OLD, "a")
+        await scene.delete_topic()
+        await scene.create(NEW)
+        assert await scene.tell(1, leader=1, epoch=3, topic_id=OLD) == {1: ErrorCode.INCONSISTENT_TOPIC_ID}
+        assert scene.brokers[1].logs.get(TOPIC, 0) is None
+        await scene.create_and_fill(NEW, "b")
+        assert scene.topic_id(1) == NEW
+
+    play(tmp_path, scenario)
+
+
+def test_a_replica_that_was_moved_away_does_not_come_back(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(NEW, "a")
+        await scene.create(NEW, replicas=(1, 2))
+        assert await scene.stop(3, epoch=1) == ErrorCode.NONE
+        assert await scene.tell(3, leader=1, epoch=0, topic_id=NEW) == {
+            3: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+        assert scene.brokers[3].logs.get(TOPIC, 0) is None
+
+    play(tmp_path, scenario)
+
+
+def test_a_stray_replica_of_a_deleted_topic_makes_room_for_the_present_one(tmp_path: Path) -> None:
+    """However it came: acks=all must not stand still for it."""
+
+    async def scenario(scene: Scene) -> None:
+        brokers = scene.brokers
+        brokers.tell(2, leader=2, epoch=7, topic_id=OLD)  # believed, without a look at the store
+        brokers[2].manager.partition(TOPIC, 0).append_as_leader(
+            batch("stray"), required_acks=1, now_ms=brokers.now_ms
+        )
+        await scene.create_and_fill(NEW, "b")
+        assert scene.values(2) == ["b"]
+        assert scene.topic_id(2) == NEW
+        assert ("deleted", 7) in brokers[2].heard.news
+
+    play(tmp_path, scenario)
+
+
+def test_a_stray_log_that_no_controller_spoke_of_makes_room_too(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        stray = scene.brokers[2]
+        log = stray.logs.get_or_create(TOPIC, 0, stray.manager.log_config(TOPIC))
+        log.topic_id = OLD
+        await scene.create_and_fill(NEW, "b")
+        assert scene.values(2) == ["b"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_store_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.server.handlers.cluster.STORE_RETRY_S", 0.001)
+
+    async def scenario(scene: Scene) -> None:
+        await scene.create(NEW)
+        scene.store.tree.available = False
+        telling = asyncio.create_task(scene.tell(1, leader=1, epoch=0, topic_id=NEW))
+        done, _ = await asyncio.wait([telling], timeout=0.05)
+        assert not done
+        scene.store.tree.available = True
+        assert await telling == {1: ErrorCode.NONE}
+
+    play(tmp_path, scenario)
+
+
+# --- StopReplica -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_a_stop_replica_of_the_former_topic_does_not_delete_the_log(tmp_path: Path, version: int) -> None:
+    """And so an orderly restart of another broker, which gives the leader a new epoch, loses nothing."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(OLD, "a")
+        await scene.delete_topic()
+        await scene.create_and_fill(NEW, *(f"v{n}" for n in range(100)))
+        assert await scene.stop(1, version=version) == ErrorCode.FENCED_LEADER_EPOCH
+        await scene.tell(leader=1, epoch=1, isr=[1, 2], topic_id=NEW)
+        await scene.fill(1, "last")
+        for broker in scene.brokers.all:
+            assert scene.values(broker) == [*(f"v{n}" for n in range(100)), "last"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_stop_replica_of_the_former_topic_does_not_stop_a_follower(tmp_path: Path) -> None:
+    """Kafka's controller stops replicas before it deletes them."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(OLD, "a")
+        await scene.delete_topic()
+        await scene.create_and_fill(NEW, "b")
+        assert await scene.stop(2, delete=False) == ErrorCode.FENCED_LEADER_EPOCH
+        await scene.fill(1, "c")
+
+    play(tmp_path, scenario)
+
+
+def test_a_move_of_the_former_topic_does_not_delete_the_log(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(NEW, "b")
+        assert await scene.stop(2, epoch=9) == ErrorCode.FENCED_LEADER_EPOCH
+        assert scene.values(2) == ["b"]
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("removing", [(), (3,)])
+def test_a_replica_that_is_moved_away_is_deleted(tmp_path: Path, removing: tuple[int, ...]) -> None:
+    """Kafka's controller writes that it is gone after it has been deleted (`removing_replicas`)."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(NEW, "a")
+        await scene.create(NEW, replicas=(1, 2, *removing), removing=removing)
+        assert await scene.stop(3, epoch=1) == ErrorCode.NONE
+        assert scene.brokers[3].logs.get(TOPIC, 0) is None
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("topic_id", [OLD, None])
+def test_a_topic_that_is_to_be_deleted_is(tmp_path: Path, topic_id: UUID | None) -> None:
+    """Also one from before KIP-516, which has no id."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.create(topic_id)
+        await scene.tell(leader=1, epoch=0, topic_id=topic_id or UUID(int=0))
+        await scene.delete_topic()
+        assert all(broker.logs.get(TOPIC, 0) is None for broker in scene.brokers.all.values())
+
+    play(tmp_path, scenario)
+
+
+def test_a_log_whose_topic_cannot_be_read_is_kept(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(NEW, "a")
+        await scene.store.set(znodes.topic_path(TOPIC), b"not JSON")
+        assert await scene.stop(1) == ErrorCode.FENCED_LEADER_EPOCH
+        assert scene.values(1) == ["a"]
+
+    play(tmp_path, scenario)
+
+
+def test_nothing_is_looked_up_for_a_stop_that_deletes_nothing(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.store.tree.available = False
+        assert await scene.stop(1) == ErrorCode.NONE
+
+    play(tmp_path, scenario)
+
+
+# --- UpdateMetadata --------------------------------------------------------------------------------
+
+
+async def _metadata(scene: Scene, topic_id: UUID, leader: int) -> None:
+    state = UpdateMetadataRequest.UpdateMetadataPartitionState(
+        partition_index=0, leader=leader, isr=[1, 2, 3], replicas=[1, 2, 3]
+    )
+    request = scene.brokers.metadata()
+    request.controller_epoch = 1
+    request.topic_states = [
+        UpdateMetadataRequest.UpdateMetadataTopicState(
+            topic_name=TOPIC, topic_id=topic_id, partition_states=[state]
+        )
+    ]
+    arrived: Any = Arrived(request)
+    answer = await scene.handlers[1].update_metadata(arrived)
+    assert answer.error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("leader", [DURING_DELETE, 3])
+def test_metadata_of_the_former_topic_is_left_out(tmp_path: Path, leader: int) -> None:
+    """The coordinator would delete the groups' offsets of the topic that was created again."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.create(NEW)
+        await _metadata(scene, NEW, 1)
+        await _metadata(scene, OLD, leader)
+        cache = scene.brokers[1].cache
+        assert cache.topic_id(TOPIC) == NEW
+        known = cache.partition(TOPIC, 0)
+        assert known is not None
+        assert known.leader == 1
+        assert scene.groups_told == []
+
+    play(tmp_path, scenario)
+
+
+def test_metadata_of_a_topic_that_was_created_again_is_taken(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create(OLD)
+        await _metadata(scene, OLD, 1)
+        await scene.forget()
+        await scene.create(NEW)
+        await _metadata(scene, NEW, 2)
+        assert scene.brokers[1].cache.topic_id(TOPIC) == NEW
+
+    play(tmp_path, scenario)
