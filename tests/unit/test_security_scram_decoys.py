@@ -92,6 +92,7 @@ def test_a_change_of_one_user_changes_few_decoys() -> None:
         (JAVA_SALT, rb"[0-9a-z]{20,26}"),
         (bytes(range(64)), rb"(?s).{64}"),
     ],
+    ids=["Ottla's", "Java's", "bytes"],
 )
 def test_a_decoys_salt_has_the_form_of_the_users_salts(salt: bytes, form: bytes) -> None:
     credentials = broker({"anna": with_salt(salt)})
