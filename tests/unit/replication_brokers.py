@@ -268,6 +268,7 @@ class Brokers:
         replicas: list[int] | None = None,
         topic_id: UUID = TOPIC_ID,
         partition_epoch: int | None = None,
+        is_new: bool = False,
     ) -> LeaderAndIsrRequest:
         everyone = list(self.all)
         return LeaderAndIsrRequest(
@@ -286,6 +287,7 @@ class Brokers:
                             isr=everyone if isr is None else isr,
                             partition_epoch=epoch if partition_epoch is None else partition_epoch,
                             replicas=everyone if replicas is None else replicas,
+                            is_new=is_new,
                         )
                         for index in range(partitions)
                     ],
