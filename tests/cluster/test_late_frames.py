@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
 from faults import bring_back, cluster_for_faults, partition_of, wait_until_forgotten, znodes_of
@@ -18,7 +19,7 @@ from verify import read_topic
 from ottla.local.cluster import LocalCluster
 from ottla.metadata import znodes
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import LeaderAndIsrRequest, ProduceRequest, StopReplicaRequest
+from ottla.protocol.messages import FetchRequest, LeaderAndIsrRequest, ProduceRequest, StopReplicaRequest
 from ottla.protocol.records import Record, build_batch
 
 pytestmark = pytest.mark.timeout(420)
@@ -91,6 +92,13 @@ def stop_replica(cluster: LocalCluster, topic: str, broker: int) -> StopReplicaR
     )
 
 
+def described_id(cluster: LocalCluster, topic: str) -> UUID:
+    with znodes_of(cluster.zookeeper.connect) as tree:
+        topic_id = znodes.decode_topic(topic, tree.get(znodes.topic_path(topic))[0]).topic_id
+    assert topic_id is not None
+    return topic_id
+
+
 def create(cluster: LocalCluster, topic: str) -> None:
     cluster.create_topic(topic, partitions=1, replicas=3, min_insync_replicas="2")
 
@@ -158,6 +166,28 @@ def test_a_stop_replica_of_the_former_topic(cluster: LocalCluster) -> None:
     bring_back(cluster)
     produce(cluster, topic, ["last"])
     check_all_there(cluster, topic, [*VALUES, "last"])
+
+
+def test_a_fetch_of_a_followers_former_registration(cluster: LocalCluster) -> None:
+    topic = "fetched"
+    create(cluster, topic)
+    produce(cluster, topic, VALUES)
+    described = partition_of(cluster, topic)
+    follower = next(r for r in described.replicas if r != described.leader)
+    _, broker_epochs = epochs(cluster)
+
+    def fetch(broker_epoch: int) -> ErrorCode:
+        asked = FetchRequest.FetchPartition(
+            partition=0, fetch_offset=len(VALUES), log_start_offset=0, partition_max_bytes=1
+        )
+        named = FetchRequest.FetchTopic(topic_id=described_id(cluster, topic), partitions=[asked])
+        state = FetchRequest.ReplicaState(replica_id=follower, replica_epoch=broker_epoch)
+        request = FetchRequest(replica_state=state, session_epoch=-1, topics=[named])
+        answer = send_to(cluster.brokers[described.leader], request)
+        return ErrorCode(answer.responses[0].partitions[0].error_code)
+
+    assert fetch(broker_epochs[follower] - 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert fetch(broker_epochs[follower]) == ErrorCode.NONE
 
 
 def test_a_leader_comes_back_without_its_log(cluster: LocalCluster) -> None:

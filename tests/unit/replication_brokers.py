@@ -125,6 +125,7 @@ class Broker:
                             asked.fetch_offset,
                             asked.partition_max_bytes,
                             replica_id=replica_id,
+                            broker_epoch=request.replica_state.replica_epoch,
                             current_leader_epoch=asked.current_leader_epoch,
                             last_fetched_epoch=asked.last_fetched_epoch,
                             now_ms=self.brokers.now_ms,
