@@ -125,6 +125,7 @@ class Broker:
                             asked.fetch_offset,
                             asked.partition_max_bytes,
                             replica_id=replica_id,
+                            broker_epoch=request.replica_state.replica_epoch,
                             current_leader_epoch=asked.current_leader_epoch,
                             last_fetched_epoch=asked.last_fetched_epoch,
                             now_ms=self.brokers.now_ms,
@@ -268,6 +269,7 @@ class Brokers:
         replicas: list[int] | None = None,
         topic_id: UUID = TOPIC_ID,
         partition_epoch: int | None = None,
+        is_new: bool = False,
     ) -> LeaderAndIsrRequest:
         everyone = list(self.all)
         return LeaderAndIsrRequest(
@@ -286,6 +288,7 @@ class Brokers:
                             isr=everyone if isr is None else isr,
                             partition_epoch=epoch if partition_epoch is None else partition_epoch,
                             replicas=everyone if replicas is None else replicas,
+                            is_new=is_new,
                         )
                         for index in range(partitions)
                     ],

@@ -85,6 +85,8 @@ class Cluster:
         self.proposals: list[tuple[Partition, IsrChange]] = []
         self.nodes: dict[int, Partition] = {}
         self.fetches: dict[int, FollowerFetch] = {}
+        self.broker_epochs: dict[int, int] = dict.fromkeys(self.replicas, -1)
+        """By which brokers fetch; -1 as before Fetch 15."""
         self.leader_id = -1
         self.leader_epoch = -1
         self.partition_epoch = -1
@@ -204,6 +206,7 @@ class Cluster:
             request.fetch_offset,
             request.partition_max_bytes,
             replica_id=follower,
+            broker_epoch=self.broker_epochs[follower],
             current_leader_epoch=request.current_leader_epoch,
             last_fetched_epoch=request.last_fetched_epoch,
             now_ms=self.now_ms,

@@ -56,6 +56,33 @@ def test_a_failed_directory_costs_the_leadership_of_what_was_in_it() -> None:
     run(scenario)
 
 
+def test_a_replica_that_serves_again_is_online_again() -> None:
+    """A broker that had lost a replica's log starts it anew once it is out of the ISR."""
+
+    async def scenario() -> None:
+        async with Cluster(3) as cluster:
+            created = await cluster.create("t", assignments={0: [1, 2]})
+            cluster.nodes[1].fake.failed_disk = {(created.topic_id, 0)}
+            await tell(cluster.nodes[1], WORDS_OF_KAFKA)
+            await cluster.until(lambda: cluster.leader("t") == 2, "the other leads")
+            other = cluster.nodes[0].fake.cache
+
+            def offline() -> tuple[int, ...] | None:
+                known = other.partition("t", 0)
+                return None if known is None else known.offline_replicas
+
+            await cluster.until(lambda: offline() == (1,), "all brokers know")
+            cluster.nodes[1].fake.failed_disk = set()
+            await tell(cluster.nodes[1], WORDS_OF_KAFKA)
+            await cluster.until(lambda: offline() == (), "all brokers know")
+            last = cluster.nodes[1].fake.partition_states("t")[-1]
+            assert (last.leader, last.isr) == (2, [2])
+            await cluster.crash(2)
+            await cluster.until(lambda: cluster.leader("t") == NO_LEADER, "it is not in sync yet")
+
+    run(scenario)
+
+
 def test_an_event_of_nobody_or_of_nonsense_does_no_harm() -> None:
     async def scenario() -> None:
         async with Cluster(2) as cluster:

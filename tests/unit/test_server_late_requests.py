@@ -20,12 +20,15 @@ from ottla.metadata.stored_topics import read_topics
 from ottla.metadata.znodes import TopicAssignment
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
+    DescribeLogDirsResponse,
     LeaderAndIsrResponse,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
 from ottla.server.handlers.cluster import ClusterHandler
+from ottla.server.handlers.log_dirs import LogDirsHandler
+from ottla.server.lost_logs import LostLogs
 
 OLD = UUID(int=0xA)
 NEW = UUID(int=0xB)
@@ -54,6 +57,10 @@ class Scene:
         self.store = MemoryStore()
         self.groups_told: list[set[str]] = []
         self.handlers: dict[int, ClusterHandler] = {}
+        self.lost_logs: dict[int, LostLogs] = {}
+        self.silent: set[int] = set()
+        """Brokers that do not say what logs they have."""
+        self.notifications: list[int] = []
 
     async def open(self) -> None:
         await self.store.connect()
@@ -62,6 +69,9 @@ class Scene:
             async def no_settings(topics: list[str]) -> None:
                 return None
 
+            lost_logs = self.lost_logs[broker_id] = LostLogs(
+                broker.manager, broker.cache, self._describe, partial(self.notifications.append, broker_id)
+            )
             self.handlers[broker_id] = ClusterHandler(
                 broker.manager,
                 broker.cache,
@@ -69,8 +79,23 @@ class Scene:
                 broker_epoch=lambda: 5,
                 load_topic_configs=no_settings,
                 read_topics=partial(read_topics, self.store),
+                lost_logs=lost_logs,
                 on_topics_deleted=self.groups_told.append,
             )
+
+    async def close(self) -> None:
+        for lost_logs in self.lost_logs.values():
+            await lost_logs.stop()
+
+    async def _describe(self, broker_id: int, request: Any) -> DescribeLogDirsResponse:
+        await asyncio.sleep(0)
+        if broker_id in self.silent:
+            raise ConnectionError("connection lost")
+        broker, answers = self.brokers[broker_id], list[DescribeLogDirsResponse]()
+        arrived: Any = Arrived(request, 4)
+        arrived.respond = answers.append
+        LogDirsHandler(broker.logs, broker.manager).describe(arrived)
+        return answers[0]
 
     # --- the store, as the controller writes it -----------------------------------------------------
 
@@ -133,7 +158,7 @@ class Scene:
 
     async def create_and_fill(self, topic_id: UUID, *values: str, leader: int = 1) -> None:
         await self.create(topic_id)
-        told = await self.tell(leader=leader, epoch=0, topic_id=topic_id)
+        told = await self.tell(leader=leader, epoch=0, topic_id=topic_id, is_new=True)
         assert set(told.values()) == {ErrorCode.NONE}
         await self.fill(leader, *values)
 
@@ -159,6 +184,7 @@ def play(path: Path, scenario: Callable[[Scene], Awaitable[None]], count: int = 
         try:
             await scenario(scene)
         finally:
+            await scene.close()
             await brokers.stop()
 
     asyncio.run(run())
@@ -359,6 +385,111 @@ def test_nothing_is_looked_up_for_a_stop_that_deletes_nothing(tmp_path: Path) ->
     async def scenario(scene: Scene) -> None:
         scene.store.tree.available = False
         assert await scene.stop(1) == ErrorCode.NONE
+
+    play(tmp_path, scenario)
+
+
+# --- lost logs -------------------------------------------------------------------------------------
+
+
+def lose_log(scene: Scene, broker: int) -> None:
+    """As if the broker had started on another disk."""
+    request = StopReplicaRequest(controller_id=1, controller_epoch=1, delete_partitions=True)
+    request.topics = [StopReplicaRequest.StopReplicaTopicV1(name=TOPIC, partition_indexes=[0])]
+    scene.brokers[broker].manager.apply_stop_replica(request, 1)  # without a look at the store
+    assert scene.brokers[broker].logs.get(TOPIC, 0) is None
+
+
+def test_a_leader_that_has_lost_its_log_is_refused_and_no_follower_truncates(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        values = [f"v{n}" for n in range(1000)]
+        await scene.create_and_fill(NEW, *values)
+        lose_log(scene, 1)
+        told = await scene.tell(leader=1, epoch=1, topic_id=NEW)
+        assert told == {1: ErrorCode.KAFKA_STORAGE_ERROR, 2: ErrorCode.NONE, 3: ErrorCode.NONE}
+        # What the controller makes of that answer; the replica starts again outside the ISR.
+        assert set((await scene.tell(2, 3, leader=2, epoch=2, isr=[2, 3], topic_id=NEW)).values()) == {0}
+        assert await scene.tell(1, leader=2, epoch=2, isr=[2, 3], topic_id=NEW) == {1: ErrorCode.NONE}
+        await scene.fill(2, "last")
+        for broker in scene.brokers.all:
+            assert scene.values(broker) == [*values, "last"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_follower_that_has_lost_its_log_does_not_stay_in_the_isr(tmp_path: Path) -> None:
+    """Else it might be elected before the leader notices."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(NEW, "a")
+        lose_log(scene, 3)
+        assert await scene.tell(3, leader=1, epoch=1, topic_id=NEW) == {3: ErrorCode.KAFKA_STORAGE_ERROR}
+        assert scene.brokers[3].logs.get(TOPIC, 0) is None
+        assert await scene.tell(3, leader=1, epoch=2, isr=[1, 2], topic_id=NEW) == {3: ErrorCode.NONE}
+
+    play(tmp_path, scenario)
+
+
+def test_a_partition_that_nobody_was_told_of_begins_empty(tmp_path: Path) -> None:
+    """Its controller crashed before the first LeaderAndIsr; its successor does not know that it is new."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.create(NEW)
+        told = await scene.tell(leader=2, epoch=1, isr=[2, 3], topic_id=NEW)
+        assert set(told.values()) == {ErrorCode.NONE}
+        await scene.fill(2, "a")
+
+    play(tmp_path, scenario)
+
+
+def test_a_log_is_lost_while_others_do_not_say_that_they_are_empty(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create(NEW)
+        scene.silent.add(3)
+        assert await scene.tell(1, leader=1, epoch=1, topic_id=NEW) == {1: ErrorCode.KAFKA_STORAGE_ERROR}
+        scene.silent.clear()
+        assert await scene.tell(1, leader=1, epoch=1, topic_id=NEW) == {1: ErrorCode.NONE}
+
+    play(tmp_path, scenario)
+
+
+def test_a_stray_log_is_no_substitute_for_a_lost_one(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(NEW, "a")
+        lose_log(scene, 1)
+        broker = scene.brokers[1]
+        broker.logs.get_or_create(TOPIC, 0, broker.manager.log_config(TOPIC)).topic_id = OLD
+        assert await scene.tell(1, leader=1, epoch=1, topic_id=NEW) == {1: ErrorCode.KAFKA_STORAGE_ERROR}
+
+    play(tmp_path, scenario)
+
+
+def test_the_only_replica_in_sync_starts_with_an_empty_log_as_in_kafka(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(NEW, "a")
+        lose_log(scene, 1)
+        assert await scene.tell(1, leader=1, epoch=1, isr=[1], topic_id=NEW) == {1: ErrorCode.NONE}
+        assert scene.values(1) == []
+
+    play(tmp_path, scenario)
+
+
+def test_the_controller_is_notified_until_a_lost_replica_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.server.lost_logs.RETRY_S_MIN", 0.001)
+
+    async def scenario(scene: Scene) -> None:
+        await scene.create_and_fill(NEW, "a")
+        await _metadata(scene, NEW, 1)
+        lose_log(scene, 1)
+        await scene.tell(1, leader=1, epoch=1, topic_id=NEW)
+        await until(lambda: len(scene.notifications) >= 2)
+        await scene.tell(1, leader=2, epoch=2, isr=[2, 3], topic_id=NEW)
+        retrying = scene.lost_logs[1]._retrying
+        assert retrying is not None
+        await asyncio.wait_for(retrying, 60)
+        assert set(scene.notifications) == {1}
 
     play(tmp_path, scenario)
 

@@ -87,12 +87,14 @@ async def replicas_stopped(term: Term, config: BrokerConfig) -> None:
 async def replicas_failed(term: Term, config: BrokerConfig) -> None:
     state, effects = term.state, Effects()
     failed, term.failed = term.failed, []
-    for broker, partitions in failed:
+    for broker, offline, online in failed:
         if broker in state.brokers:
-            state.failed_replicas.setdefault(broker, set()).update(partitions)
+            replicas = state.failed_replicas.setdefault(broker, set())
+            replicas.update(offline)
+            replicas.difference_update(online)
     await term.refresh_unclean()
-    for _, partitions in failed:
-        for tp in partitions:
+    for _, offline, online in failed:
+        for tp in [*offline, *online]:
             if state.assignment(tp) is not None:
                 leadership.settle(state, effects, tp)
                 effects.tell_everyone(tp)

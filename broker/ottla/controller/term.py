@@ -75,8 +75,8 @@ class Term:
         self._wake = wake
         self.stopped: list[tuple[int, dict[TopicPartition, ErrorCode]]] = []
         """Answers to StopReplica(delete) that wait to be taken in."""
-        self.failed: list[tuple[int, list[TopicPartition]]] = []
-        """Replicas whose disk failed, by the answers to LeaderAndIsr."""
+        self.failed: list[tuple[int, list[TopicPartition], list[TopicPartition]]] = []
+        """Replicas whose disk failed, and those that serve again, by the answers to LeaderAndIsr."""
         self.moves_of_node: dict[TopicPartition, tuple[int, ...]] = {}
         """The moves that /admin/reassign_partitions asks for, and that have begun."""
         self._to_retry: list[tuple[int, list[TopicPartition]]] = []
@@ -233,6 +233,9 @@ class Term:
             log.warning("broker %d refused LeaderAndIsr: %r", broker.id, ErrorCode.of(response.error_code))
             return
         failed: list[TopicPartition] = []
+        online: list[TopicPartition] = []
+        offline_before = {*self.state.failed_replicas.get(broker.id, ())}
+        offline_before.update(*(told for of, told, _ in self.failed if of == broker.id))
         # By name before version 5 of the request.
         answers = [(error.topic_name, error) for error in response.partition_errors]
         for entry in response.topics:
@@ -242,6 +245,8 @@ class Term:
         for name, error in answers:
             if name in self.state.topics and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.append(TopicPartition(name, error.partition_index))
+            elif not error.error_code and (name, error.partition_index) in offline_before:
+                online.append(TopicPartition(name, error.partition_index))
             elif error.error_code:
                 code = ErrorCode.of(error.error_code)
                 # What a new controller repeats is refused by whoever knows it already: no news.
@@ -250,7 +255,10 @@ class Term:
                 log.log(level, "broker %d, %s-%d: %r", broker.id, name, error.partition_index, code)
         if failed:
             log.error("broker %d cannot serve %s: its disk failed", broker.id, failed)
-            self.failed.append((broker.id, failed))
+        if online:
+            log.info("broker %d serves %s again", broker.id, online)
+        if failed or online:
+            self.failed.append((broker.id, failed, online))
             self._wake("failed")
 
     def retry_deletions(self, effects: Effects) -> None:

@@ -17,7 +17,7 @@ from uuid import UUID
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 from ottla.protocol.types import ZERO_UUID
-from ottla.replication.isr import IsrChange
+from ottla.replication.isr import UNKNOWN_EPOCH, IsrChange
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
 
@@ -32,8 +32,8 @@ Proposals = Mapping[PartitionKey, tuple[Partition, IsrChange]]
 def build_request(broker_id: int, broker_epoch: int, proposals: Proposals) -> AlterPartitionRequest:
     """All proposals in one request, in the shape of version 3.
 
-    With ZooKeeper the members' broker epochs stay -1 (not checked, KIP-903): the controller knows better
-    than the leader which session of a broker is alive.
+    A follower comes with the broker epoch of its last fetch (KIP-903), so that the controller refuses one
+    that has restarted since, maybe without its log. Kafka's controllers with ZooKeeper do not look at it.
     """
     topics: dict[str, AlterPartitionRequest.TopicData] = {}
     for partition, change in proposals.values():
@@ -47,7 +47,10 @@ def build_request(broker_id: int, broker_epoch: int, proposals: Proposals) -> Al
                 partition_index=partition.partition,
                 leader_epoch=change.leader_epoch,
                 new_isr_with_epochs=[
-                    AlterPartitionRequest.BrokerState(broker_id=broker) for broker in sorted(change.proposed)
+                    AlterPartitionRequest.BrokerState(
+                        broker_id=broker, broker_epoch=change.broker_epochs.get(broker, UNKNOWN_EPOCH)
+                    )
+                    for broker in sorted(change.proposed)
                 ],
                 partition_epoch=change.partition_epoch,
             )

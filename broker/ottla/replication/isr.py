@@ -15,10 +15,11 @@ a shrinkage not until it is confirmed. That is the *maximal* ISR.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 UNKNOWN_OFFSET = -1
+UNKNOWN_EPOCH = -1
 _NOBODY: frozenset[int] = frozenset()
 _NO_FOLLOWERS: Mapping[int, Follower] = {}
 
@@ -27,6 +28,7 @@ class Follower:
     """The leader's record of one follower. All offsets -1 until its first fetch in this leadership."""
 
     __slots__ = (
+        "broker_epoch",
         "broker_id",
         "last_caught_up_ms",
         "last_fetch_leader_end_offset",
@@ -37,6 +39,8 @@ class Follower:
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
+        self.broker_epoch = UNKNOWN_EPOCH
+        """The follower's registration when it fetched last (KIP-903); -1 before Fetch 15."""
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
@@ -69,6 +73,7 @@ class Follower:
     def reset(self, leader_end_offset: int, now_ms: int, *, new_leader: bool, in_sync: bool) -> None:
         """Start a leader epoch. A member of the ISR has the benefit of the doubt for one lag time; others
         do not, so that they cannot hold back the high watermark."""
+        self.broker_epoch = UNKNOWN_EPOCH
         self.last_caught_up_ms = now_ms if in_sync else 0
         if new_leader:
             self.log_end_offset = UNKNOWN_OFFSET
@@ -91,6 +96,8 @@ class IsrChange:
     partition_epoch: int
     committed: frozenset[int]
     proposed: frozenset[int]
+    broker_epochs: Mapping[int, int] = field(default_factory=dict)
+    """The registrations of followers that were seen to be in sync (KIP-903)."""
 
     @property
     def maximal(self) -> frozenset[int]:
@@ -142,7 +149,8 @@ class InSyncReplicas:
     def propose(self, isr: frozenset[int], leader_epoch: int, partition_epoch: int) -> IsrChange:
         assert self.change is None, "one change at a time"
         assert self.broker_id in isr, "a leader is in sync with itself"
-        self.change = IsrChange(leader_epoch, partition_epoch, self.committed, isr)
+        epochs = {broker: f.broker_epoch for broker, f in self.followers.items() if broker in isr}
+        self.change = IsrChange(leader_epoch, partition_epoch, self.committed, isr, epochs)
         self.maximal = self.change.maximal
         return self.change
 

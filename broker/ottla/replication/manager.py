@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -184,6 +184,23 @@ class ReplicaManager:
         log = self._logs.get(*state.key)
         return log is None or _differ(log.topic_id, state.topic_id)
 
+    def missing_logs(
+        self, request: LeaderAndIsrRequest, version: int, stored: StoredTopics
+    ) -> list[PartitionState]:
+        """The replicas of the request that belong here, are in sync beside others, in partitions that are
+        not new, and have no log here. Whether it is lost, the others can say."""
+        return [
+            s
+            for s in partition_states(request, version)
+            if not s.is_new
+            and self.broker_id in s.isr
+            and len(s.isr) > 1
+            and s.key not in self._offline
+            and self._is_doubtful(s)
+            and (found := stored.get(s.topic)) is not None
+            and found.assigns(s.topic_id, s.partition, self.broker_id)
+        ]
+
     def doubtful_stops(self, request: StopReplicaRequest, version: int) -> set[str]:
         """The topics of the request that are to be looked up in the store before it is applied: it would
         delete a log, or stop a replica whatever its leader epoch."""
@@ -195,10 +212,15 @@ class ReplicaManager:
         }
 
     def apply_leader_and_isr(
-        self, request: LeaderAndIsrRequest, version: int, stored: StoredTopics | None = None
+        self,
+        request: LeaderAndIsrRequest,
+        version: int,
+        stored: StoredTopics | None = None,
+        lost: Collection[PartitionKey] = (),
     ) -> LeaderAndIsrResponse:
         """Lead and follow as the controller says. The broker epoch has been checked by the caller, which has
-        read the doubtful topics from the store (`stored`; None: take the controller's word)."""
+        read the doubtful topics from the store (`stored`; None: take the controller's word). `lost` are the
+        replicas in sync whose logs are gone: they are refused with KAFKA_STORAGE_ERROR."""
         if not self.note_controller_epoch(request.controller_epoch):
             _logger.warning(
                 "LeaderAndIsr of controller %d in epoch %d comes after epoch %d",
@@ -210,6 +232,9 @@ class ReplicaManager:
         errors: dict[PartitionKey, ErrorCode] = {}
         accepted: list[tuple[Partition, PartitionState]] = []
         for state in partition_states(request, version):
+            if state.key in lost:
+                errors[state.key] = ErrorCode.KAFKA_STORAGE_ERROR
+                continue
             try:
                 errors[state.key], partition = self._accept(state, stored)
             except (OSError, KafkaError) as error:

@@ -22,7 +22,7 @@ from uuid import UUID
 from ottla.metadata.sharing import shared
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import parse_batch_header
-from ottla.replication.isr import Follower, InSyncReplicas, IsrChange
+from ottla.replication.isr import UNKNOWN_EPOCH, Follower, InSyncReplicas, IsrChange
 from ottla.replication.listener import ReplicationListener
 from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
 from ottla.replication.requests import PartitionState
@@ -312,13 +312,28 @@ class Partition:
     # --- in-sync replicas and the high watermark ----------------------------------------------------
 
     def follower_fetched(
-        self, follower: Follower, offset: int, log_start_offset: int, leader_end: int, now_ms: int
+        self,
+        follower: Follower,
+        offset: int,
+        log_start_offset: int,
+        leader_end: int,
+        now_ms: int,
+        broker_epoch: int = UNKNOWN_EPOCH,
     ) -> None:
-        """A follower asks for `offset` while this leader's log ends at `leader_end`: it has all before."""
+        """A follower asks for `offset` while this leader's log ends at `leader_end`: it has all before.
+        `broker_epoch` is its registration."""
+        follower.broker_epoch = broker_epoch
         moved = follower.fetched(offset, log_start_offset, leader_end, now_ms)
         in_sync = self.in_sync
-        if in_sync.change is None and follower.broker_id not in in_sync.committed:
-            self._maybe_expand_isr(follower)
+        if in_sync.change is None:
+            if follower.broker_id not in in_sync.committed:
+                self._maybe_expand_isr(follower)
+            elif offset < self.high_watermark:
+                _logger.error(
+                    "%r: in-sync replica %d fetches from offset %d, below the high watermark %d: it has lost "
+                    "records, and leaves the ISR", self, follower.broker_id, offset, self.high_watermark,
+                )  # fmt: skip
+                self._propose(self.isr - {follower.broker_id})
         if moved:
             self._advance_and_tell(now_ms)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.replication.isr import Follower
+from ottla.replication.isr import UNKNOWN_EPOCH, Follower
 from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
 from ottla.storage.segment import LogRead
 
@@ -50,6 +50,7 @@ def read(
     max_bytes: int,
     *,
     replica_id: int,
+    broker_epoch: int = UNKNOWN_EPOCH,
     current_leader_epoch: int = NO_EPOCH,
     last_fetched_epoch: int = NO_EPOCH,
     read_committed: bool = False,
@@ -59,7 +60,8 @@ def read(
     leader_only: bool = True,
     follower_log_start_offset: int = NO_OFFSET,
 ) -> PartitionRead:
-    """Serve one partition of a Fetch. `replica_id` is the follower's broker id, negative for a consumer.
+    """Serve one partition of a Fetch. `replica_id` is the follower's broker id, negative for a consumer;
+    `broker_epoch` its registration: a fetch of an earlier one is refused (KIP-903).
 
     A follower's fetch also reports how far it is; pass `record_progress=False` when a request that waited is
     read a second time. Consumers may read from followers with `leader_only=False`. Errors are returned, not
@@ -81,6 +83,8 @@ def read(
                 if current_leader_epoch >= 0
                 else ErrorCode.NOT_LEADER_OR_FOLLOWER
             ]
+        if 0 <= broker_epoch < follower.broker_epoch:
+            return FAILED[ErrorCode.NOT_LEADER_OR_FOLLOWER]
         up_to = end
     else:
         up_to = replica.last_stable_offset if read_committed else replica.high_watermark
@@ -106,7 +110,9 @@ def read(
             if not data.size:
                 data = None
         if follower is not None and record_progress:
-            replica.follower_fetched(follower, fetch_offset, follower_log_start_offset, end, now_ms)
+            replica.follower_fetched(
+                follower, fetch_offset, follower_log_start_offset, end, now_ms, broker_epoch
+            )
         # A follower outside the ISR is let in, maybe at the second asking, by its fetches.
         settled = fetch_offset >= up_to and (follower is None or replica_id in replica.in_sync.committed)
     return PartitionRead(

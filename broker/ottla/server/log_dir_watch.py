@@ -5,7 +5,7 @@ event loop. The replicas in the directory go offline, and the controller is told
 Kafka's brokers in ZooKeeper mode: a node that says whose directory it was. The controller then asks this
 broker for all its replicas (LeaderAndIsr), hears which of them cannot serve, and moves their leaders.
 
-A broker whose last directory has failed stops.
+A broker whose last directory has failed stops. `lost_logs` notifies the controller in the same way.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class LogDirWatch:
             log.error("no log directory is left that can be used: stopping")
             self._none_left()
             return
+        self.notify_controller()
+
+    def notify_controller(self) -> None:
+        """Have the controller send all of this broker's replicas again, and hear which it cannot serve."""
         self._news = True
         if self._telling is None or self._telling.done():
             self._telling = self._loop.create_task(self._tell_controller())

@@ -35,8 +35,10 @@ from ottla.server.handlers.first_view import FirstView
 from ottla.server.listener import SocketServer
 from ottla.server.log_cleaner import LogCleaner
 from ottla.server.log_dir_watch import LogDirWatch
+from ottla.server.lost_logs import LostLogs
 from ottla.server.metrics.counters import TopicCounters
 from ottla.server.offsets_coordinator import make_coordinator, offsets_partitions
+from ottla.server.peers import Peers
 from ottla.server.purgatory import Purgatory
 from ottla.server.routes import Rooms
 from ottla.server.security import BrokerSecurity
@@ -150,6 +152,10 @@ class Parts:
         undo.callback(self.channel.close)
         watch = LogDirWatch(loop, self.logs, replicas, self._store, config.broker_id, self._on_failure)
         undo.push_async_callback(watch.stop)
+        peers = Peers(self.cache, self.connect, timeout_s=timeout_s)
+        undo.callback(peers.close)
+        self.lost_logs = LostLogs(replicas, self.cache, peers.ask, watch.notify_controller)
+        undo.push_async_callback(self.lost_logs.stop)
         replicas.start()
         self.cleaner = LogCleaner(config, self.logs, replicas, clock)
         undo.push_async_callback(self.cleaner.stop)
@@ -271,6 +277,7 @@ class Parts:
             transactions=self.transactions,
             controller=self.controller,
             channel=self.channel,
+            lost_logs=self.lost_logs,
             first_view=self.first_view,
             cold_reads=self.cold_reads,
             acls=acls,

@@ -1,7 +1,8 @@
 """What brokers ask one another besides replicating: one connection to each, opened when it is needed.
 
-Used for transactions: markers to the leaders of partitions, verification by coordinators, over connections of
-their own each. Not for what the controller is asked (`controller_channel`), nor for fetching.
+Used for transactions (markers to the leaders of partitions, verification by coordinators) and for lost logs,
+over connections of their own each. Not for requests to the controller (`controller_channel`), nor for
+fetching.
 """
 
 from __future__ import annotations

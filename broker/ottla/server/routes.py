@@ -62,6 +62,7 @@ from ottla.server.handlers.topics import TopicsHandler
 from ottla.server.handlers.transaction_states import TransactionStatesHandler
 from ottla.server.handlers.transactions import TransactionsHandler
 from ottla.server.handlers.zookeeper_offsets import ZooKeeperOffsets
+from ottla.server.lost_logs import LostLogs
 from ottla.server.metrics.counters import TopicCounters
 from ottla.server.purgatory import Purgatory
 from ottla.server.slow_appends import SlowAppends
@@ -93,6 +94,7 @@ class Rooms:
     transactions: Transactions
     controller: Controller
     channel: ControllerChannel
+    lost_logs: LostLogs
     first_view: FirstView
     cold_reads: ColdReads
     counters: TopicCounters
@@ -159,6 +161,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             broker_epoch=rooms.broker_epoch,
             load_topic_configs=rooms.dynamic.load_topics,
             read_topics=partial(read_topics, rooms.store),
+            lost_logs=rooms.lost_logs,
             on_topics_deleted=rooms.coordinator.topics_deleted,
         ),
         TopicsHandler(controller, throttle),

@@ -45,6 +45,7 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.requests import partition_states
 from ottla.server.dispatch import Request, Route
+from ottla.server.lost_logs import LostLogs
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class ClusterHandler:
         broker_epoch: Callable[[], int],
         load_topic_configs: Callable[[list[str]], Awaitable[None]],
         read_topics: Callable[[Collection[str]], Awaitable[StoredTopics]],
+        lost_logs: LostLogs,
         on_topics_deleted: Callable[[set[str]], None],
     ) -> None:
         """`read_topics` reads topics from the metadata store, as they are now."""
@@ -74,6 +76,7 @@ class ClusterHandler:
         self._broker_epoch = broker_epoch
         self._load_topic_configs = load_topic_configs
         self._read_topics = read_topics
+        self._lost_logs = lost_logs
         self._one_at_a_time = asyncio.Lock()
         self._on_topics_deleted = on_topics_deleted
 
@@ -104,7 +107,11 @@ class ClusterHandler:
                     await self._load_topic_configs(new)
                 except StoreError as e:
                     log.warning("the settings of %s cannot be read, defaults it is: %s", ", ".join(new), e)
-            return self._replicas.apply_leader_and_isr(message, request.version, stored)
+            missing = self._replicas.missing_logs(message, request.version, stored)
+            lost = await self._lost_logs.find(missing)
+            response = self._replicas.apply_leader_and_isr(message, request.version, stored, lost)
+            self._lost_logs.refused(lost)
+            return response
 
     async def stop_replica(self, request: Request) -> StopReplicaResponse:
         message = request.decode(StopReplicaRequest)

@@ -21,6 +21,7 @@ from typing import Final
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
+from ottla.replication.isr import UNKNOWN_EPOCH
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.replica_selector import Selector, preferred_replica
 from ottla.server.authorization.topic_access import TopicAccess
@@ -33,6 +34,7 @@ from ottla.server.metrics.counters import TopicCounters
 from ottla.server.purgatory import PartitionKey, Purgatory
 
 READ_COMMITTED: Final = 1
+REPLICA_STATE_FROM: Final = 15
 
 
 class FetchHandler:
@@ -70,7 +72,9 @@ class FetchHandler:
     def handle(self, request: Request) -> None:
         message = request.decode(FetchRequest)
         version = request.version
-        replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
+        replica_id, broker_epoch = message.replica_id, UNKNOWN_EPOCH
+        if version >= REPLICA_STATE_FROM:
+            replica_id, broker_epoch = message.replica_state.replica_id, message.replica_state.replica_epoch
         context = self.purgatory.sessions.open(
             message, version, replica_id=replica_id, name_of=self.cache.topic_name, now_ms=self.clock()
         )
@@ -87,6 +91,7 @@ class FetchHandler:
             context,
             version=version,
             replica_id=replica_id,
+            broker_epoch=broker_epoch,
             max_bytes=max_bytes,
             read_committed=message.isolation_level == READ_COMMITTED,
             prefer=self._preference(message.rack_id, request) if replica_id < 0 else None,

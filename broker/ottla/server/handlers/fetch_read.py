@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import ZERO_UUID
+from ottla.replication.isr import UNKNOWN_EPOCH
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.replication.reads import read as read_replica
@@ -35,6 +36,7 @@ class FetchRead:
     """The answers to one request, and what they amount to."""
 
     __slots__ = (
+        "_broker_epoch",
         "_cache",
         "_clock",
         "_prefer",
@@ -66,14 +68,17 @@ class FetchRead:
         replica_id: int,
         max_bytes: int,
         read_committed: bool,
+        broker_epoch: int = UNKNOWN_EPOCH,
         prefer: Prefer | None = None,
     ) -> None:
-        """`prefer` looks for a better replica for this consumer; None: the leader will do."""
+        """`broker_epoch` is a follower's registration; `prefer` looks for a better replica for this consumer;
+        None: the leader will do."""
         self._replicas = replicas
         self._cache = cache
         self._clock = clock
         self._version = version
         self._replica_id = replica_id
+        self._broker_epoch = broker_epoch
         self._read_committed = read_committed
         self._prefer = prefer
         self.context = context
@@ -126,7 +131,7 @@ class FetchRead:
         replicas, version, replica_id, follower = (
             self._replicas, self._version, self._replica_id, self.follower
         )  # fmt: skip
-        read_committed, prefer = self._read_committed, self._prefer
+        read_committed, prefer, broker_epoch = self._read_committed, self._prefer, self._broker_epoch
         now_ms = self.at_ms = self._clock()
         # A consumer of Fetch 11 and later may read from a follower it was sent to (KIP-392).
         leader_only = follower or version < FOLLOWER_FETCH_FROM
@@ -169,6 +174,7 @@ class FetchRead:
                     asked.fetch_offset,
                     min(asked.partition_max_bytes, remaining),
                     replica_id=replica_id,
+                    broker_epoch=broker_epoch,
                     current_leader_epoch=asked.current_leader_epoch,
                     last_fetched_epoch=asked.last_fetched_epoch,
                     read_committed=read_committed,
