@@ -1,17 +1,53 @@
 """A job's `/status` (JSON), `/metrics` (Prometheus) and `/healthz`, on a port of its own.
 
 Called by `running`. The operator and `ottla up` read `/status`; it is answered from a thread, also while a
-batch runs.
+batch runs. A connection has TIMEOUT_S for each read and write. At most CONNECTIONS_MAX are open, and at that
+number a new one replaces the oldest: connections that are silent keep nobody out.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+CONNECTIONS_MAX: Final = 32
+TIMEOUT_S: Final = 10.0
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, *args: Any) -> None:
+        self._open: dict[socket.socket, None] = {}
+        """In the order in which they were accepted."""
+        self._changing = threading.Lock()
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changing:
+            if len(self._open) >= CONNECTIONS_MAX:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with suppress(OSError):  # closed already
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._open[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changing:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone, or had to: nothing to log."""
 
 
 class StatusPort:
@@ -21,6 +57,8 @@ class StatusPort:
         self, host: str, port: int, status: Callable[[], dict[str, object]], metrics: CollectorRegistry
     ) -> None:
         class Handler(BaseHTTPRequestHandler):
+            timeout = TIMEOUT_S
+
             def do_GET(self) -> None:
                 if self.path == "/status":
                     self._answer(200, "application/json", json.dumps(status()).encode())
@@ -41,8 +79,7 @@ class StatusPort:
             def log_message(self, format: str, *args: object) -> None:
                 """Says nothing: probes come every few seconds."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server((host, port), Handler)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="status-port", daemon=True)
         self._thread.start()

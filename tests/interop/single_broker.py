@@ -6,11 +6,11 @@ No ZooKeeper, no Java. Writes its port to READY_FILE once it serves; stops in or
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 from pathlib import Path
 
+from ottla import logs
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore
 from ottla.server.broker import Broker, new_event_loop
@@ -43,7 +43,7 @@ async def serve(data_dir: str, ready_file: Path, settings: dict[str, str]) -> No
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
+    logs.configure()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         given = dict(argument.split("=", 1) for argument in sys.argv[3:])
         runner.run(serve(sys.argv[1], Path(sys.argv[2]), given))

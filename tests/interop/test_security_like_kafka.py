@@ -56,6 +56,8 @@ class Pair(NamedTuple):
     place: Place
     ports: dict[str, dict[str, int]]
     """Of each broker: listener -> port."""
+    log: Path
+    """Ottla's."""
 
     def same(self, story: Callable[[dict[str, int]], object]) -> object:
         """What both brokers answer, which must be the same."""
@@ -101,7 +103,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         ours.write_properties(f"{zookeeper.connect}/ottla", place.settings(ports["Ottla"]) | more)
         ours.start_and_wait()
         java.start()
-        yield Pair(place, ports)
+        yield Pair(place, ports, ours.directory / "broker.log")
 
 
 # --- SASL -------------------------------------------------------------------------------------------------
@@ -161,6 +163,13 @@ def test_mechanisms_that_are_not_enabled(pair: Pair) -> None:
     found = pair.same(story)
     mechanisms = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
     assert found == [(ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms)] * 2
+
+
+def test_a_client_that_is_not_logged_in_cannot_forge_lines_of_the_log(pair: Pair) -> None:
+    with SaslTalk(pair.ports["Ottla"]["SASL_PLAINTEXT"]) as talk:
+        talk.handshake("x\r\n2026-01-01 00:00:00,000 INFO    ottla.server: forged")
+    assert wait_until(lambda: "ottla.server: forged" in pair.log.read_text(), timeout_s=60)
+    assert not any(line.startswith("2026-01-01") for line in pair.log.read_text().splitlines())
 
 
 def test_what_comes_out_of_turn_ends_the_connection(pair: Pair) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,3 +136,36 @@ def test_orders_are_obeyed() -> None:
     assert control.obey({"do": "hits", "id": number}) == {"hits": 0, "left": 0}
     with pytest.raises(ValueError, match="do: dance; allowed: about, fault, hits, heal"):
         control.obey({"do": "dance"})
+
+
+def test_the_control_socket_is_the_users_own_from_the_moment_it_is_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[int] = []
+    path = tmp_path / "control"
+    bind = asyncio.start_unix_server
+
+    async def start(*args: Any, **settings: Any) -> asyncio.Server:
+        server = await bind(*args, **settings)
+        modes.append(stat.S_IMODE(path.stat().st_mode))
+        return server
+
+    async def story() -> None:
+        control = Control(path, Faults(0), "127.0.0.1:9092")
+        await control.start()
+        try:
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(b'{"do": "about"}\n')
+            assert b"127.0.0.1:9092" in await asyncio.wait_for(reader.readline(), 60)
+            writer.close()
+        finally:
+            await control.stop()
+        assert not path.exists()
+
+    monkeypatch.setattr(asyncio, "start_unix_server", start)
+    before = os.umask(0)
+    try:
+        asyncio.run(story())
+    finally:
+        os.umask(before)
+    assert modes == [0o600]

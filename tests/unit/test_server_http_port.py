@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -99,28 +99,67 @@ def test_a_head_has_no_body(run: asyncio.Runner) -> None:
     run.run(story())
 
 
-def test_who_comes_while_many_say_nothing_is_refused_and_served_when_they_go(run: asyncio.Runner) -> None:
+async def until_closed(reader: asyncio.StreamReader) -> None:
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+
+
+async def connect(
+    port: HttpPort, count: int, sent: bytes
+) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """They are open as long as they are referenced."""
+    opened = []
+    for _ in range(count):
+        opened.append(await asyncio.open_connection("127.0.0.1", port.port))
+        opened[-1][1].write(sent)
+    return opened
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /hea"])
+def test_silent_connections_keep_nobody_out(run: asyncio.Runner, sent: bytes) -> None:
     async def story() -> None:
-        async with serving(Broker()) as port:
-            silent = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(CONNECTIONS_MAX)]
-            refused = b"?"
-            while refused:  # until the last of them was accepted, too
-                try:
-                    refused = await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
-                except ConnectionResetError:
-                    refused = b""
-            for _, writer in silent:
-                writer.close()
+        async with serving(Broker()) as port, asyncio.timeout(60):
+            silent = await connect(port, 2 * CONNECTIONS_MAX, sent)
+            assert await get(port, "/healthz") == (200, b"ok\n")
+            for reader, _ in silent[:CONNECTIONS_MAX]:
+                await until_closed(reader)
 
-            async def served() -> bool:
-                try:
-                    return (await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n"))[9:12] == b"200"
-                except ConnectionResetError:
-                    return False
+    run.run(story())
 
-            async with asyncio.timeout(60):
-                while not await served():
-                    pass
+
+def test_a_request_outlives_silent_connections(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        asked, go_on = asyncio.Event(), asyncio.Event()
+
+        async def metrics() -> bytes:
+            asked.set()
+            await go_on.wait()
+            return b"m 1\n"
+
+        async with serving(Broker()) as port, asyncio.timeout(60):
+            port.metrics = metrics
+            scrape = asyncio.get_running_loop().create_task(get(port, "/metrics"))
+            await asked.wait()
+            silent = await connect(port, 2 * CONNECTIONS_MAX, b"")
+            assert await get(port, "/healthz") == (200, b"ok\n")
+            await until_closed(silent[0][0])
+            go_on.set()
+            assert await scrape == (200, b"m 1\n")
+
+    run.run(story())
+
+
+def test_requests_that_are_never_finished_keep_nobody_out(run: asyncio.Runner) -> None:
+    async def story() -> None:
+        async def metrics() -> bytes:
+            await asyncio.Event().wait()
+            return b""
+
+        async with serving(Broker()) as port, asyncio.timeout(60):
+            port.metrics = metrics
+            stuck = await connect(port, CONNECTIONS_MAX, b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert await get(port, "/healthz") == (200, b"ok\n")
+            await until_closed(stuck[0][0])
 
     run.run(story())
 

@@ -9,13 +9,13 @@ import logging
 import os
 import resource
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from ottla import logs
 from ottla.cli.state_file import state_file
 from ottla.metadata import zookeeper_access
 from ottla.metadata.config import BrokerConfig, ConfigError, read_properties
@@ -53,9 +53,7 @@ def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: 
 
     Of the environment's KAFKA_OPTS, what concerns ZooKeeper counts: a JAAS file, and its client's properties.
     """
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    logs.configure(log_level)
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
         properties = zookeeper_access.java_properties(os.environ.get(zookeeper_access.JAVA_OPTIONS, ""))

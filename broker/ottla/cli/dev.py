@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import logging
-import sys
 import tempfile
 from pathlib import Path
 
 import click
+
+from ottla import logs
 
 _PORT = 9092
 
@@ -43,9 +43,7 @@ def dev(
     the first that asks for them. It says `ready bootstrap=HOST:PORT` as soon as it serves.
     """
     gc.disable()  # until it serves: see ottla.dev.serve
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    logs.configure(log_level)
     given = {}
     for item in settings:
         name, equals, value = item.partition("=")

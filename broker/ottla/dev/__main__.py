@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 import sys
 from pathlib import Path
+
+from ottla import logs
 
 
 def main() -> int:
     gc.disable()  # until it serves: see ottla.dev.serve
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logs.configure()
     from ottla.dev.journal import DamagedJournal
     from ottla.dev.serve import DevOptions, run
     from ottla.metadata.config import ConfigError

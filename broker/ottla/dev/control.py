@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -38,8 +39,15 @@ class Control:
     async def start(self) -> None:
         """Raises OSError."""
         self._path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._connected, self._path)
-        self._path.chmod(0o600)
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            # Linux gives the file the mode of the socket: there is no moment in which others may connect.
+            os.fchmod(listening.fileno(), 0o600)
+            listening.bind(str(self._path))
+            self._server = await asyncio.start_unix_server(self._connected, sock=listening)
+        except BaseException:
+            listening.close()
+            raise
 
     async def stop(self) -> None:
         if self._server is not None:

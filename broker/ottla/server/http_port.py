@@ -2,8 +2,11 @@
 
 Opened by ottla.server.broker as the first thing, so that probes hear of a broker that recovers. A GET is
 answered and the connection closed; nothing else is served. /healthz says that the event loop turns; /readyz
-is 200 once the broker serves clients, and 503 with its phase before and after. Nobody can hold many
-connections, or one for long.
+is 200 once the broker serves clients, and 503 with its phase before and after.
+
+Invariants: a connection ends TIMEOUT_S after it was accepted at the latest, and at most CONNECTIONS_MAX are
+open. At that number a new one replaces the oldest that has not sent its request, or else the oldest: so
+connections that are silent, or do not read, keep nobody out.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ class HttpPort:
         self.port = -1
         """The real one, while it is open."""
         self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving: dict[asyncio.Task[None], bool] = {}
+        """In the order in which they were accepted; whether they have sent their request."""
         self.waiting = 0
         """How many want the text of metrics now."""
         self._writing = asyncio.Lock()
@@ -66,19 +70,24 @@ class HttpPort:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._serving) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
+            silent = (task for task, has_request in self._serving.items() if not has_request)
+            oldest = next(silent, None) or next(iter(self._serving))
+            del self._serving[oldest]
+            oldest.cancel()
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self._serving[task] = False
+        task.add_done_callback(lambda task: self._serving.pop(task, None))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
         try:
             with contextlib.suppress(
                 OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
             ):
                 async with asyncio.timeout(TIMEOUT_S):
                     head = await reader.readuntil(b"\r\n\r\n")
+                    if task in self._serving:
+                        self._serving[task] = True
                     writer.write(await self._answer(head))
                     await writer.drain()
                     writer.close()

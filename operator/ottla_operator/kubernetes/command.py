@@ -17,6 +17,7 @@ import click
 from aiohttp import web
 from prometheus_client import disable_created_metrics
 
+from ottla import logs
 from ottla_operator import handlers
 from ottla_operator.kubernetes.api import Api, load_config
 from ottla_operator.kubernetes.controller import Controller
@@ -61,7 +62,7 @@ def operator(
     OTTLA_IMAGE_PULL_POLICY; OTTLA_DRIVER_ROLE is the ClusterRole of pipelines' drivers, OTTLA_NAMESPACE the
     namespace of the operator's own pod, which NetworkPolicies admit.
     """
-    logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logs.configure(log_level)
     for noisy in ("kopf", "aiohttp.access", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from ottla import logs
 from ottla_operator.up.session import CannotRun, Session
 from ottla_operator.up.view import LiveView, PlainView, View
 
@@ -50,9 +50,7 @@ async def _up(files: Path, data: Path, port: int) -> None:
         session.preflight()
     except CannotRun as error:
         raise click.ClickException(str(error)) from None
-    logging.basicConfig(
-        filename=data / "up.log", level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    logs.configure(filename=data / "up.log")
     console = Console()
     view: View = LiveView(console) if console.is_terminal else PlainView(_write)
     try:
