@@ -62,6 +62,16 @@ def build(
     return requests
 
 
+def whole_metadata(state: ClusterState) -> UpdateMetadataRequest:
+    """All that the state knows of the cluster, for no broker in particular."""
+    return UpdateMetadataRequest(
+        controller_id=state.controller_id,
+        controller_epoch=state.controller_epoch,
+        topic_states=_metadata_states(state, state.partitions()),
+        live_brokers=_live_brokers(state),
+    )
+
+
 def _update_metadata(
     state: ClusterState, broker: int, topics: list[UpdateMetadataRequest.UpdateMetadataTopicState]
 ) -> UpdateMetadataRequest:

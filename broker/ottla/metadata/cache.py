@@ -1,8 +1,9 @@
 """The cluster as this broker knows it: what the controller's UpdateMetadata requests said.
 
-Written by the handler of UpdateMetadata, read by everything that answers clients or finds leaders.
-Invariants: only `update` changes it; the values handed out are immutable, so a reader may keep them; a topic
-id and a topic name point at each other or at nothing.
+Written by the handler of UpdateMetadata, read by everything that answers clients or finds leaders. Until the
+controller has spoken for the first time, what the metadata store says may stand in (`stand_in`).
+Invariants: only `update` and `stand_in` change it; the values handed out are immutable, so a reader may keep
+them; a topic id and a topic name point at each other or at nothing.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class MetadataCache:
         self.listener = listener
         self.controller_id: int | None = None
         self.cluster_id: str | None = None
+        self.is_stand_in = False
+        """Whether this is what the store said, and no controller."""
         self.on_update: list[Callable[[], None]] = []
         self._brokers: dict[int, dict[str, BrokerEndpoint]] = {}
         self._topics: dict[str, dict[int, PartitionMetadata]] = {}
@@ -67,7 +70,27 @@ class MetadataCache:
         self._names: dict[UUID, str] = {}
 
     def update(self, request: UpdateMetadataRequest) -> list[tuple[str, int]]:
-        """Apply the request, and return the partitions that it removed (topics being deleted)."""
+        """Apply the request, and return the partitions that it removed (topics being deleted).
+
+        A controller tells a broker everything first: nothing of what stood in for it is left.
+        """
+        if self.is_stand_in:
+            self._clear_topics()
+            self.is_stand_in = False
+        return self._apply(request)
+
+    def stand_in(self, whole: UpdateMetadataRequest) -> None:
+        """Be what the store said of the whole cluster, until the first `update`."""
+        self._clear_topics()
+        self.is_stand_in = True
+        self._apply(whole)
+
+    def _clear_topics(self) -> None:
+        self._topics.clear()
+        self._ids.clear()
+        self._names.clear()
+
+    def _apply(self, request: UpdateMetadataRequest) -> list[tuple[str, int]]:
         self.controller_id = request.controller_id if request.controller_id >= 0 else None
         self._brokers = {
             broker.id: {

@@ -187,6 +187,8 @@ class Broker:
         await self.parts.controller.start(self.broker_epoch)
         undo.callback(self._stop_ticking)
         self._tick()
+        standing_in = asyncio.create_task(self.parts.first_view.run(), name="stand in for the controller")
+        undo.callback(standing_in.cancel)
         try:
             await asyncio.wait_for(self.parts.first_view.reached.wait(), FIRST_VIEW_TIMEOUT_S)
         except TimeoutError:

@@ -31,7 +31,7 @@ from ottla.server.connection_limits import ConnectionLimits
 from ottla.server.controller_channel import ControllerChannel
 from ottla.server.dispatch import Dispatcher
 from ottla.server.fetch_sessions import FetchSessionCache
-from ottla.server.handlers.first_view import FirstView
+from ottla.server.handlers.first_view import FirstView, read_cluster
 from ottla.server.listener import SocketServer
 from ottla.server.log_cleaner import LogCleaner
 from ottla.server.log_dir_watch import LogDirWatch
@@ -240,7 +240,7 @@ class Parts:
         acls = await start_acls(config.given, self._store, self._clock)
         if acls is not None:
             undo.push_async_callback(acls.stop)
-        self.first_view = FirstView(self.cache, loop)
+        self.first_view = FirstView(self.cache, lambda: read_cluster(self._store))
         self.dispatcher = Dispatcher(loop)
         undo.push_async_callback(self.dispatcher.stop)
         self.server = SocketServer(
