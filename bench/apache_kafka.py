@@ -120,7 +120,9 @@ class KafkaBroker:
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
         jvm: Sequence[str] = SMALL_BROKER_JVM,
+        classes: Path | None = None,
     ) -> None:
+        """`classes`: a folder of classes that its settings name."""
         self.host = host
         self.port = port or free_port()
         self.directory = directory
@@ -134,6 +136,7 @@ class KafkaBroker:
             **(settings or {}),
         }
         self._jvm = jvm
+        self._classes = classes
         self._process: ChildProcess | None = None
 
     @property
@@ -150,7 +153,10 @@ class KafkaBroker:
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         properties.write_text("".join(f"{n}={escaped(text)}\n" for n, text in self._settings.items()))
-        command = [*prefix, *java_command("kafka.Kafka", str(properties), jvm=self._jvm)]
+        command = [
+            *prefix,
+            *java_command("kafka.Kafka", str(properties), jvm=self._jvm, classes=self._classes),
+        ]
         self._process = process = ChildProcess("Apache Kafka", command, log=self.directory / "kafka.log")
         process.start()
         serves = wait_until(lambda: not process.running or self._is_a_member(), timeout_s=timeout_s)

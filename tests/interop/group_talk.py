@@ -316,21 +316,25 @@ def kafka_and_ottla(
     directory: Path,
     settings: Mapping[str, str],
     prepare: Callable[[str], None] = lambda connect: None,
+    *,
+    of_kafka: Mapping[str, str] | None = None,
+    of_ottla: Mapping[str, str] | None = None,
+    classes: Path | None = None,
 ) -> Iterator[dict[str, int]]:
-    """One broker of each kind with the same settings, over one ZooKeeper; their ports by name. `prepare` gets
-    the connect string of each of them before it starts."""
+    """One broker of each kind with the same settings, and some of its own, over one ZooKeeper; their ports by
+    name. `prepare` gets the connect string of each of them before it starts; `classes` are Java's."""
     with ExitStack() as running:
         zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
         running.callback(zookeeper.stop)
         zookeeper.start()
-        kept = {**KAFKA_KEEPS, **settings}
+        kept = {**KAFKA_KEEPS, **settings, **(of_kafka or {})}
         for chroot in ("kafka", "ottla"):
             prepare(f"{zookeeper.connect}/{chroot}")
-        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=kept)
+        java = KafkaBroker(directory / "kafka", f"{zookeeper.connect}/kafka", settings=kept, classes=classes)
         ours = BrokerProcess(0, directory / "ottla", free_port())
         running.callback(java.stop)
         running.callback(ours.stop)
-        ours.write_properties(f"{zookeeper.connect}/ottla", {**KEEP, **settings})
+        ours.write_properties(f"{zookeeper.connect}/ottla", {**KEEP, **settings, **(of_ottla or {})})
         ours.start_and_wait()
         java.start()
         ports = {"Apache Kafka": java.port, "Ottla": ours.port}

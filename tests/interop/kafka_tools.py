@@ -43,13 +43,13 @@ class Printed(NamedTuple):
 
 def run_program(name: str, *arguments: str, timeout_s: float = 250) -> str:
     """Of this folder's own, over Kafka's classes: what it printed; it must have ended well."""
-    done = run_tool(name, arguments, timeout_s=timeout_s, classes=_compiled(name))
+    done = run_tool(name, arguments, timeout_s=timeout_s, classes=compiled(name))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @cache
-def _compiled(name: str) -> Path:
+def compiled(name: str) -> Path:
     """The folder of a program's classes. Compiled anew at each start, as Java offers, it is half the CPU."""
     source, java, jars = _PROGRAMS / f"{name}.java", find_java(), Path(kafka_classpath()).parent
     release = java.resolve().parents[1] / "release"
@@ -80,7 +80,7 @@ def run_all(commands: Sequence[Command], directory: Path, timeout_s: float = 360
     asked = directory / "commands"
     rows = [(command.main_class, *command.arguments, command.stdin, command.awaited) for command in commands]
     asked.write_text("".join("\t".join(map(_base64, row)) + "\n" for row in rows))
-    ran = run_tool("Tools", [str(asked)], timeout_s=timeout_s, classes=_compiled("Tools"))
+    ran = run_tool("Tools", [str(asked)], timeout_s=timeout_s, classes=compiled("Tools"))
     printed = [_printed(line) for line in ran.stdout.splitlines()]
     assert len(printed) == len(commands), f"ended after {len(printed)} of {len(commands)}: {ran.stderr}"
     for command, shown in zip(commands, printed, strict=True):

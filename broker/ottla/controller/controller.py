@@ -33,6 +33,7 @@ from ottla.controller.term import Term
 from ottla.controller.topic_requests import Charge
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.policies import Policy
 from ottla.metadata.store import (
     BadVersion,
     Cancel,
@@ -72,10 +73,12 @@ class Controller:
         clock: Callable[[], int],
         client_factory: Connect,
         random_below: Callable[[int], int] = random.randrange,
+        create_topic_policy: Policy | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.config = config
         self.random_below = random_below
+        self.create_topic_policy = create_topic_policy
         self._store = store
         self._clock = clock
         self._connect = client_factory

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from ottla.controller.term import Term
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.policies import Policy
 
 T = TypeVar("T")
 
@@ -21,6 +22,7 @@ class NotController(Exception):
 class Office(Protocol):
     broker_id: int
     config: BrokerConfig
+    create_topic_policy: Policy | None
     random_below: Callable[[int], int]
 
     async def in_office(self, work: Callable[[Term], Awaitable[T]]) -> T: ...

@@ -2,7 +2,7 @@
 
 Called through `Controller`. Each topic of a request succeeds or fails by itself. `charge` counts partitions
 that are about to be created or deleted against the client's quota, and raises KafkaError when they may not be
-(KIP-599). Left out on purpose: create-topic policies.
+(KIP-599). As in Kafka's ZooKeeper mode, the create-topic policy is not asked for CreatePartitions.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ottla.controller.state import ClusterState, Topic, new_topic_id
 from ottla.controller.term import Term
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig, ConfigSource, topic_defaults, topic_synonyms
+from ottla.metadata.policies import CreateTopicMetadata, check
 from ottla.metadata.store import Create, NodeExists, SetData, StoreConflict
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
@@ -105,6 +106,7 @@ async def create_topics(office: Office, request: CreateTopicsRequest, charge: Ch
                     default_replication_factor=office.config.get_int("default.replication.factor"),
                     random=office.random_below,
                 )
+                await check(office.create_topic_policy, _policy_metadata(topic, new))
                 made = new.topic(ZERO_UUID if request.validate_only else new_topic_id())
                 if not request.validate_only:
                     charge(len(new.assignments))
@@ -140,9 +142,16 @@ async def create_topics(office: Office, request: CreateTopicsRequest, charge: Ch
     return CreateTopicsResponse(topics=[results[topic.name] for topic in request.topics])
 
 
+def _policy_metadata(asked: CreateTopicsRequest.CreatableTopic, new: topics.NewTopic) -> CreateTopicMetadata:
+    configs = {config.name: config.value for config in asked.configs}
+    if asked.assignments:
+        return CreateTopicMetadata(new.name, None, None, new.assignments, configs)
+    return CreateTopicMetadata(new.name, len(new.assignments), new.replication_factor, None, configs)
+
+
 def _failed_creation(name: str, error: KafkaError) -> CreateTopicsResponse.CreatableTopicResult:
     return CreateTopicsResponse.CreatableTopicResult(
-        name=name, error_code=error.code, error_message=error.message, configs=[]
+        name=name, error_code=error.code, error_message=error.message or None, configs=[]
     )
 
 

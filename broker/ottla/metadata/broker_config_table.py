@@ -59,7 +59,6 @@ _DYNAMIC = """
 # What Ottla takes without effect: name, type, default (- for none), least value. A log line says so when one
 # is set. To act on one, move it to the list below.
 _WITHOUT_EFFECT = """
-    alter.config.policy.class.name CLASS -
     alter.log.dirs.replication.quota.window.num INT 11 1
     alter.log.dirs.replication.quota.window.size.seconds INT 1 1
     auto.include.jmx.reporter BOOLEAN true
@@ -67,7 +66,6 @@ _WITHOUT_EFFECT = """
     broker.heartbeat.interval.ms INT 2000
     broker.id.generation.enable BOOLEAN true
     broker.session.timeout.ms INT 9000
-    create.topic.policy.class.name CLASS -
     delete.records.purgatory.purge.interval.requests INT 1
     eligible.leader.replicas.enable BOOLEAN false
     fetch.purgatory.purge.interval.requests INT 1000
@@ -132,6 +130,8 @@ _ACTED_UPON = [
     # identity and listeners
     K("broker.id", INT, "-1", "This broker's id, from 0.", at_least(-1)),
     K("authorizer.class.name", STRING, "", "Who decides what clients may do: AclAuthorizer, or nobody."),
+    K("create.topic.policy.class.name", ConfigType.CLASS, None, "A Python class that validates new topics."),
+    K("alter.config.policy.class.name", ConfigType.CLASS, None, "One that validates changed settings."),
     K("broker.rack", STRING, None, "The rack (zone) of this broker."),
     K("listeners", STRING, "PLAINTEXT://:9092", "Where to listen: NAME://HOST:PORT, comma-separated."),
     K("advertised.listeners", STRING, None, "What clients are told to connect to, where it differs."),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ottla.metadata import former_session, znodes
-from ottla.metadata.config import BrokerConfig, Listener
+from ottla.metadata.config import BrokerConfig, ConfigError, Listener
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
 from ottla.metadata.succession import wait_for_successors
@@ -107,7 +107,7 @@ class Broker:
             await self._start()
         except StoreError as e:
             raise StartupError(f"the metadata store: {e}") from e
-        except (LogDirProblem, OldFormat, AlreadyRegistered, SecurityProblem) as e:
+        except (LogDirProblem, OldFormat, AlreadyRegistered, SecurityProblem, ConfigError) as e:
             raise StartupError(str(e)) from e
         except OSError as e:
             raise StartupError(e.strerror or str(e)) from e

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 
 from ottla.client.connection import BrokerConnection
 from ottla.controller.controller import Controller
-from ottla.metadata import znodes
+from ottla.metadata import policies, znodes
 from ottla.metadata.acls import start_acls
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import quota_listener
@@ -81,12 +81,20 @@ class Parts:
         self.cache = MetadataCache(config.inter_broker_listener)
 
     async def load_settings(self) -> None:
-        """What was set while brokers ran, and who may come. Raises StoreError, SecurityProblem."""
+        """What was set while brokers ran, policies, and who may come. Raises StoreError, SecurityProblem,
+        ConfigError."""
+        self.create_topic_policy = self._policy(policies.CREATE_TOPIC)
+        self.alter_config_policy = self._policy(policies.ALTER_CONFIG)
         self.settings = DynamicBrokerConfig(self._config)
         await live_settings.load(self.settings, self._store)
         self.security = BrokerSecurity(self.settings, self._loop, self._clock)
         self._undo.push_async_callback(self.security.close)
         await self.security.tokens.start(self._store)
+
+    def _policy(self, setting: str) -> policies.Policy | None:
+        policy = policies.load_policy(setting, self._config.given)
+        self._undo.callback(policies.close, policy)
+        return policy
 
     async def open_logs(self) -> None:
         """Recover what is on disk, in a thread. Raises LogDirProblem, OldFormat, StoreError."""
@@ -133,6 +141,7 @@ class Parts:
             config=config,
             clock=clock,
             client_factory=self.connect,
+            create_topic_policy=self.create_topic_policy,
         )
         timeout_s = config.get_int("request.timeout.ms") / 1000
         self.channel = ControllerChannel(self.controller, self.cache, self.connect, timeout_s=timeout_s)
@@ -281,6 +290,7 @@ class Parts:
             first_view=self.first_view,
             cold_reads=self.cold_reads,
             acls=acls,
+            alter_config_policy=self.alter_config_policy,
             tokens=self.security.tokens,
             counters=TopicCounters(),
             slow_appends=slow_appends,

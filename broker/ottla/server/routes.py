@@ -22,6 +22,7 @@ from ottla.metadata.consumer_offsets import ConsumerOffsets
 from ottla.metadata.delegation_tokens import DelegationTokens
 from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.policies import Policy
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.stored_topics import read_topics
 from ottla.protocol.api import ApiKey
@@ -102,6 +103,7 @@ class Rooms:
     tokens: DelegationTokens
     acls: StoredAcls | None = None
     """None: there is no authorizer, and everybody may do everything."""
+    alter_config_policy: Policy | None = None
 
 
 class Handler(Protocol):
@@ -166,7 +168,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
         ),
         TopicsHandler(controller, throttle),
         ConfigsHandler(config, cache, rooms.dynamic.topic_config),
-        AlterConfigsHandler(rooms.settings, cache, rooms.dynamic),
+        AlterConfigsHandler(rooms.settings, cache, rooms.dynamic, rooms.alter_config_policy),
         ReassignmentsHandler(controller),
         ScramCredentialsHandler(rooms.dynamic, lambda: controller.is_active),
         ClientQuotasHandler(StoredQuotas(rooms.dynamic)),

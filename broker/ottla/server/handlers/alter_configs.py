@@ -26,6 +26,7 @@ from ottla.metadata.config import (
 )
 from ottla.metadata.dynamic import DynamicConfigs
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused
+from ottla.metadata.policies import AlterConfigMetadata, Policy, check
 from ottla.metadata.stored_passwords import NoSecret
 from ottla.metadata.znodes import DEFAULT_ENTITY
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -49,8 +50,16 @@ Row = TypeVar("Row")
 
 
 class AlterConfigsHandler:
-    def __init__(self, settings: DynamicBrokerConfig, cache: MetadataCache, stored: DynamicConfigs) -> None:
+    def __init__(
+        self,
+        settings: DynamicBrokerConfig,
+        cache: MetadataCache,
+        stored: DynamicConfigs,
+        policy: Policy | None = None,
+    ) -> None:
+        """`policy`: of alter.config.policy.class.name."""
         self._settings = settings
+        self._policy = policy
         self._cache = cache
         self._stored = stored
         # Read, change and write: two requests at once would lose one of the changes.
@@ -126,6 +135,7 @@ class AlterConfigsHandler:
         problem = topic_config_problem(topic, new)
         if problem is not None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+        await self._check_policy("TOPIC", resource)
         if not validate_only:
             await self._stored.alter_topic_config(topic, new)
 
@@ -137,6 +147,7 @@ class AlterConfigsHandler:
         present = self._settings.usable(await self._stored.broker_config(entity))
         new = _changed(present, resource, BROKER_CONFIGS)
         self._settings.check(new, per_broker=per_broker)
+        await self._check_policy("BROKER", resource)
         if validate_only:
             return
         try:
@@ -147,6 +158,10 @@ class AlterConfigsHandler:
                 ErrorCode.INVALID_CONFIG, f"Invalid config value for resource {where}: {problem}"
             ) from None
         await self._stored.alter_broker_config(entity, to_store)
+
+    async def _check_policy(self, kind: str, resource: Resource) -> None:
+        configs = {change.name: change.value for change in resource.configs}
+        await check(self._policy, AlterConfigMetadata(kind, resource.resource_name, configs))
 
 
 def check_node_id(name: str, broker_id: int) -> None:
