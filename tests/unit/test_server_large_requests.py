@@ -19,7 +19,7 @@ from ottla.server import sliced_work
 from ottla.server.dispatch import Dispatcher, Request, Route
 from ottla.server.large_requests import PART_ITEMS_MAX, LargeRequests
 from ottla.server.sliced_work import SLICE_S, Abandoned, SlicedWork
-from ottla.server.splits import BETWEEN_BROKERS, SPLITS, WHOLE, WHOLE_ITEMS_MAX, parts, split_of
+from ottla.server.splits import BETWEEN_BROKERS, SPLITS, WHOLE, WHOLE_ITEMS_MAX, join, parts, split_of
 
 ITEMS = 30_000
 
@@ -408,6 +408,26 @@ def test_the_partitions_of_a_group_s_offsets_are_cut() -> None:
     assert (last.groups[-1].group_id, last.groups[-1].topics) == ("h", None)
 
 
+def test_the_log_directories_of_the_parts_are_one_list() -> None:
+    request = m.DescribeLogDirsRequest(
+        topics=[m.DescribeLogDirsRequest.DescribableLogDirTopic(topic="t", partitions=list(range(100)))]
+    )
+    split = split_of(request, 2)
+    assert split is not None
+
+    def answer(index: int) -> m.DescribeLogDirsResponse:
+        row = m.DescribeLogDirsResponse.DescribeLogDirsResult
+        topic = m.DescribeLogDirsResponse.DescribeLogDirsTopic(name=f"t{index}")
+        return m.DescribeLogDirsResponse(results=[row(log_dir="/a", topics=[topic]), row(log_dir="/b")])
+
+    whole = answer(0)
+    join(whole, answer(1), split)
+    assert [(r.log_dir, [t.name for t in r.topics]) for r in whole.results] == [
+        ("/a", ["t0", "t1"]),
+        ("/b", []),
+    ]
+
+
 @pytest.mark.parametrize("version", [5, 6])
 def test_topics_to_delete_are_cut_by_name_or_id(version: int) -> None:
     state = m.DeleteTopicsRequest.DeleteTopicState
@@ -425,7 +445,7 @@ def test_topics_to_delete_are_cut_by_name_or_id(version: int) -> None:
 
 def test_every_api_that_clients_call_with_a_list_is_cut_or_bounded() -> None:
     """So that a new one is thought about."""
-    own_way = {ApiKey.FETCH, ApiKey.DESCRIBE_LOG_DIRS}
+    own_way = {ApiKey.FETCH}
     with_lists = {
         ApiKey(key)
         for key, cls in frames.REQUESTS.items()

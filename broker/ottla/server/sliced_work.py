@@ -68,13 +68,11 @@ class SlicedTask:
         if self._admission is not None:
             await self._admission.enter(self._size, self._client)
         self._inside = True
-        self._work.began()
 
     def leave(self) -> None:
         """The work is done, or waits for something."""
         if self._inside:
             self._inside = False
-            self._work.ended()
             if self._admission is not None:
                 self._admission.leave(self._size, self._client)
 
@@ -84,7 +82,13 @@ class SlicedTask:
         if is_part and self._size > BIG_BYTES:
             return await awaitable
         self.leave()
-        result = await awaitable
+        if not is_part:
+            self._work.ended()
+        try:
+            result = await awaitable
+        finally:
+            if not is_part:
+                self._work.began()
         await self.enter()
         return result
 
@@ -131,9 +135,11 @@ class SlicedWork:
         """A task for a request of `size` bytes; waits until it may begin. `urgent` ones need not."""
         task = SlicedTask(self, None if urgent else self._admission, size, client, abandoned, around)
         await task.enter()
+        self.began()
         try:
             yield task
         finally:
+            self.ended()
             task.leave()
 
     def submit(self, task: SlicedTask, steps: Steps[T]) -> asyncio.Future[T]:

@@ -5,8 +5,7 @@ API's own guard and handler answer as any other. Items of one name stay in one p
 those that are named twice; a third of the same name says nothing more, and is left out.
 
 An API without a split changes a group or a transaction as a whole, or its answer is not by item. A request
-of those in `WHOLE` may have `WHOLE_ITEMS_MAX` items. All others without a split come from brokers, but for
-DescribeLogDirs, which is quick.
+of those in `WHOLE` may have `WHOLE_ITEMS_MAX` items. All others without a split come from brokers.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ WHOLE_ITEMS_MAX: Final = 10_000
 STEP_ROWS: Final = 200
 SMALL_ROW: Final = 50
 """A row with as many rows of its own is not cut."""
+INNER_ROW: Final = 10
+"""As many numbers has one of the rows of a row after the cut."""
 
 
 class Split(NamedTuple):
-    """`asked` is the request's list that is cut, `answered` that of the answers; where rows have lists of their
-    own, `rows` and `answered_rows`."""
+    """`asked` is the list that is cut, `answered` that of the answers; where rows have lists of their own, those
+    are `rows` and `answered_rows`."""
 
     asked: str
     answered: str
@@ -39,6 +40,8 @@ class Split(NamedTuple):
     """What names one of `rows`, where it matters that one is named twice."""
     inner: str = ""
     """The list of numbers of one of `rows`."""
+    merged: str = ""
+    """What names a row of the answer, of which each part may have some."""
 
 
 _BY_PARTITION: Final = ("topics", "topics", "partitions", "partitions")
@@ -75,6 +78,9 @@ SPLITS: Final[dict[ApiKey, Split]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Split("topics", "topics", "partition_indexes", "partitions"),
     ApiKey.ELECT_LEADERS: Split(
         "topic_partitions", "replica_election_results", "partitions", "partition_result", ("topic",)
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: Split(
+        "topics", "results", "partitions", "topics", ("topic",), merged="log_dir"
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Split("dirs", "results", "topics", "", None, inner="partitions"),
 }
@@ -227,13 +233,13 @@ def _cut_inner(rows: list[Any], name: str) -> Generator[None, None, None]:
     """Replace each row that has many numbers by several with some of them."""
     for place in range(len(rows)):
         numbers = getattr(rows[place], name)
-        if len(numbers) > SMALL_ROW:
-            setattr(rows[place], name, numbers[:SMALL_ROW])
-            for at in range(SMALL_ROW, len(numbers), SMALL_ROW):
+        if len(numbers) > INNER_ROW:
+            setattr(rows[place], name, numbers[:INNER_ROW])
+            for at in range(INNER_ROW, len(numbers), INNER_ROW):
                 rest = copy.copy(rows[place])
-                setattr(rest, name, numbers[at : at + SMALL_ROW])
+                setattr(rest, name, numbers[at : at + INNER_ROW])
                 rows.append(rest)
-                if at % (SMALL_ROW * STEP_ROWS) == 0:
+                if at % (INNER_ROW * STEP_ROWS) == 0:
                     yield
         elif place % STEP_ROWS == 0:
             yield
@@ -243,7 +249,15 @@ def join(answer: Message, more: Message, split: Split) -> None:
     """Add the answer to a part to that of the parts before it."""
     rows: list[Any] = getattr(answer, split.answered)
     new: list[Any] = getattr(more, split.answered)
-    if rows and new and split.answered_rows and _same_name(rows[-1], new[0], split):
+    if split.merged:
+        known = {getattr(row, split.merged): row for row in rows}
+        for row in new:
+            if getattr(row, split.merged) in known:
+                getattr(known[getattr(row, split.merged)], split.answered_rows).extend(
+                    getattr(row, split.answered_rows)
+                )
+        new = [row for row in new if getattr(row, split.merged) not in known]
+    elif rows and new and split.answered_rows and _same_name(rows[-1], new[0], split):
         getattr(rows[-1], split.answered_rows).extend(getattr(new.pop(0), split.answered_rows))
     rows += new
     for name in ("error_code", "throttle_time_ms"):
