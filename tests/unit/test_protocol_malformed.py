@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from protocol_samples import CASES, RandomChoices, build, case_id
 from traced_memory import peak_of
 
-from ottla.protocol.codec import decode, decode_from, encode
+from ottla.protocol.codec import decode, decode_from, decode_steps, encode
 from ottla.protocol.errors import MalformedMessage
 from ottla.protocol.messages import (
     FetchRequest,
@@ -45,6 +45,8 @@ def test_flipped_bytes_never_raise_anything_else(cls: type[Message], version: in
         try:
             _, end = decode_from(cls, version, damaged)
         except MalformedMessage:
+            with pytest.raises(MalformedMessage):
+                list(decode_steps(cls, version, damaged))
             continue
         assert end <= len(damaged)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Generator
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from protocol_samples import CASES, RandomChoices, build, case_id, plain, strategy
 
-from ottla.protocol.codec import decode, decode_from, encode, encode_parts
+from ottla.protocol.codec import decode, decode_from, decode_steps, encode, encode_parts, encode_steps
 from ottla.protocol.errors import UnencodableMessage, UnknownVersion
 from ottla.protocol.messages import (
     CreateTopicsRequest,
@@ -19,10 +20,12 @@ from ottla.protocol.messages import (
     ListGroupsRequest,
     MetadataRequest,
     MetadataResponse,
+    OffsetFetchRequest,
     ProduceRequest,
 )
 from ottla.protocol.types import ZERO_UUID, Message, default_of
 
+T = TypeVar("T")
 TOPIC_ID = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 
 
@@ -35,6 +38,50 @@ def test_every_message_survives_its_round_trip(cls: type[Message], version: int)
         assert end == len(encoded)
         assert plain(decoded) == plain(sample)
         assert encode(decoded, version) == encoded
+
+
+def finish(steps: Generator[None, None, T]) -> tuple[T, int]:
+    """What a generator returns, and how often it yields."""
+    yields = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result, yields
+        yields += 1
+
+
+@pytest.mark.parametrize(("cls", "version"), CASES, ids=case_id)
+def test_in_steps_every_message_has_the_same_bytes(cls: type[Message], version: int) -> None:
+    for seed in range(4):
+        sample = build(cls, version, RandomChoices(seed))
+        encoded = encode(sample, version)
+        parts, _ = finish(encode_steps(sample, version))
+        assert b"".join(parts) == encoded
+        decoded, _ = finish(decode_steps(cls, version, memoryview(encoded)))
+        assert plain(decoded) == plain(sample)
+
+
+@pytest.mark.parametrize("version", [1, 12])
+def test_large_arrays_are_decoded_and_encoded_in_many_steps(version: int) -> None:
+    topic = MetadataRequest.MetadataRequestTopic
+    request = MetadataRequest(topics=[topic(name=f"t{i}") for i in range(10_000)])
+    encoded = encode(request, version)
+    parts, yields = finish(encode_steps(request, version))
+    assert b"".join(parts) == encoded
+    assert yields >= 50
+    decoded, yields = finish(decode_steps(MetadataRequest, version, encoded))
+    assert decoded == request
+    assert yields >= 50
+
+
+def test_a_large_array_of_numbers_is_decoded_in_steps() -> None:
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(200_000)))
+    request = OffsetFetchRequest(group_id="g", topics=[topic])
+    decoded, yields = finish(decode_steps(OffsetFetchRequest, 5, encode(request, 5)))
+    assert decoded == request
+    assert yields >= 3
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

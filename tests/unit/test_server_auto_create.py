@@ -1,4 +1,4 @@
-"""Topics made because a client named them count against its quota of mutations (KIP-599)."""
+"""Topics made because a client named them: the quota of mutations (KIP-599), and how many at a time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from ottla.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from ottla.quotas.levels import DEFAULT, UNNAMED, QuotaEntity
 from ottla.security.principals import ANONYMOUS
 from ottla.server.dispatch import Request
-from ottla.server.handlers.auto_create import TopicCreator
+from ottla.server.handlers.auto_create import IN_FLIGHT_MAX, TopicCreator
 from ottla.server.throttling import ClientThrottle, broker_quotas
 
 NOW_MS = 1_000_000
+
+
+class Peer:
+    peer_host = "10.0.0.7"
 
 
 class Asker:
@@ -23,6 +27,10 @@ class Asker:
     principal = ANONYMOUS
     client_id = "asker"
     version = 9
+
+    def __init__(self, host: str = Peer.peer_host) -> None:
+        self.connection = Peer()
+        self.connection.peer_host = host
 
 
 def test_partitions_that_come_of_a_name_are_paid_for_once_and_come_whatever_is_left() -> None:
@@ -49,3 +57,36 @@ def test_partitions_that_come_of_a_name_are_paid_for_once_and_come_whatever_is_l
     assert created == ["a", "b"]
     bucket = quotas.mutations.sensor("ANONYMOUS", "asker", NOW_MS)
     assert bucket.tokens(NOW_MS) == 11 - 200
+
+
+def test_one_client_has_no_more_topics_created_at_a_time_than_the_limit() -> None:
+    config = BrokerConfig.from_properties({"broker.id": "0"})
+    created: list[str] = []
+    release = asyncio.Event()
+
+    async def create(request: CreateTopicsRequest) -> CreateTopicsResponse:
+        created.append(request.topics[0].name)
+        await release.wait()
+        return CreateTopicsResponse()
+
+    async def story() -> None:
+        creator = TopicCreator(config, create)
+        attacker = cast(Request, cast(Any, Asker()))
+        for number in range(10_000):
+            assert creator.request(f"t{number}", 1, attacker) is ErrorCode.LEADER_NOT_AVAILABLE
+        await asyncio.sleep(0)
+        assert len(created) == IN_FLIGHT_MAX
+        # Another client has its own, and internal topics are made whoever names them.
+        other = cast(Request, cast(Any, Asker("10.0.0.8")))
+        creator.request("other", 1, other)
+        creator.request("__consumer_offsets", 3, attacker)
+        await asyncio.sleep(0)
+        assert created[IN_FLIGHT_MAX:] == ["other", "__consumer_offsets"]
+        release.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        creator.request("t5000", 1, attacker)
+        await asyncio.sleep(0)
+        assert created[-1] == "t5000"
+
+    asyncio.run(story())

@@ -12,6 +12,7 @@ from ottla.protocol.messages import FetchRequest
 from ottla.server.fetch_sessions import (
     EVICTION_MS,
     NO_SESSION,
+    READ_MAX,
     FetchContext,
     FetchSessionCache,
     IncrementalFetch,
@@ -54,8 +55,8 @@ class Poll:
 class Broker:
     """Answers whatever is asked for with high watermark 5, and remembers what it read."""
 
-    def __init__(self, slots: int = 10) -> None:
-        self.cache = FetchSessionCache(slots)
+    def __init__(self, slots: int = 10, partitions_max: int = 100_000) -> None:
+        self.cache = FetchSessionCache(slots, partitions_max=partitions_max)
         self.names: dict[UUID, str] = dict(NAMES)
         self.now_ms = 1_000_000
         self.records: dict[tuple[str, int], int] = {}
@@ -358,3 +359,71 @@ def test_a_poll_hears_that_its_session_was_evicted() -> None:
     poll = context.session.waiting = Poll()
     broker.fetch(0, 0, A0, replica_id=7)
     assert orphans == [poll]
+
+
+# --- how many partitions ----------------------------------------------------------------------------
+
+
+def some(count: int, topic: str = "a") -> list[tuple[str, int]]:
+    return [(topic, index) for index in range(count)]
+
+
+def test_a_consumer_with_too_many_partitions_is_answered_without_a_session() -> None:
+    broker = Broker(partitions_max=50)
+    session, named = broker.fetch(0, 0, *some(11))
+    assert session == NO_SESSION
+    assert len(named) == 11
+    assert not broker.cache.watching
+    session, _ = broker.fetch(0, 0, *some(10))
+    assert session != NO_SESSION
+
+
+def test_a_session_that_grows_too_large_is_over() -> None:
+    broker = Broker(partitions_max=50)
+    session, _ = broker.fetch(0, 0, *some(8))
+    assert broker.open(session, 1, *some(3, "b")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(broker.cache) == 0
+    assert broker.cache.partitions == 0
+    assert not broker.cache.watching
+
+
+def test_all_sessions_of_consumers_together_have_so_many_partitions_and_stale_ones_go() -> None:
+    broker = Broker(partitions_max=50)
+    first, *_ = [broker.fetch(0, 0, *some(10))[0] for _ in range(5)]
+    assert broker.cache.partitions == 50
+    assert broker.fetch(0, 0, A0)[0] == NO_SESSION
+    # One that forgets a partition makes room for one.
+    broker.fetch(first, 1, forget=(A0,))
+    assert broker.cache.partitions == 49
+    another, _ = broker.fetch(0, 0, A0)
+    assert another != NO_SESSION
+    broker.now_ms += EVICTION_MS + 1
+    broker.fetch(another, 1)
+    assert broker.fetch(0, 0, *some(10))[0] != NO_SESSION
+    assert broker.cache.partitions <= 50
+
+
+def test_followers_have_as_many_partitions_as_they_follow() -> None:
+    broker = Broker(partitions_max=50)
+    session, _ = broker.fetch(0, 0, *some(500), replica_id=1)
+    assert session != NO_SESSION
+    assert broker.cache.partitions == 0
+    assert broker.fetch(session, 1, *some(500, "b"), replica_id=1)[0] == session
+
+
+def test_a_fetch_of_many_partitions_with_news_takes_them_in_turns() -> None:
+    broker = Broker()
+    count = READ_MAX + 10
+    session, _ = broker.fetch(0, 0, *some(count))
+    for index in range(count):
+        broker.cache.mark(Log("a", index), consumers=True, wake_followers=False)
+    context = broker.open(session, 1)
+    assert isinstance(context, IncrementalFetch)
+    broker.answer(context)
+    assert context.has_more
+    assert len(broker.read) == READ_MAX
+    context = broker.open(session, 2)
+    assert isinstance(context, IncrementalFetch)
+    broker.answer(context)
+    assert not context.has_more
+    assert sorted(broker.read) == some(count)[READ_MAX:]

@@ -10,6 +10,14 @@ from ottla.metadata.config_def import ConfigDef, ConfigKey, ConfigType, at_least
 OTTLA_CONFIGS = ConfigDef(
     [
         ConfigKey(
+            "ottla.fetch.session.max.partitions",
+            ConfigType.INT,
+            "100000",
+            "How many partitions the fetch sessions of all consumers may have together; one session may have "
+            "a fifth of that. A consumer with more partitions fetches without a session.",
+            at_least(0),
+        ),
+        ConfigKey(
             "ottla.http.port",
             ConfigType.INT,
             "-1",

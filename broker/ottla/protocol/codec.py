@@ -11,6 +11,8 @@ at most 64 bytes of memory for each byte of input, the extreme being arrays of s
 empty arrays (56); arrays of int32 take 12, and record batches, which are views, nothing. Beyond 2 MiB of
 input, where that would be much, `MOST_ELEMENTS` bounds memory and time besides.
 
+`decode_steps` and `encode_steps` do the same as generators, for a caller with other work between two steps.
+
 An encoder refuses what the version cannot say (`UnencodableMessage`) rather than drop it, unless the table
 calls the field ignorable.
 """
@@ -18,17 +20,22 @@ calls the field ignorable.
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from types import TracebackType
 from typing import TypeVar
 
 from ottla.protocol.decoding import compile_decoder
 from ottla.protocol.diagnosis import find_unencodable
 from ottla.protocol.encoding import compile_encoder
-from ottla.protocol.errors import MalformedMessage, UnencodableMessage, UnknownVersion
+from ottla.protocol.errors import MalformedMessage, TooManyElements, UnencodableMessage, UnknownVersion
 from ottla.protocol.types import Message
-from ottla.protocol.wire import MOST_ELEMENTS, Malformed, Unencodable
+from ottla.protocol.wire import MOST_ELEMENTS, Malformed, TooMany, Unencodable
 
 M = TypeVar("M", bound=Message)
+
+JOINED_PARTS_MIN = 1024
+_UNENCODABLE = (Unencodable, struct.error, AttributeError, TypeError, UnicodeError, OverflowError)
+_MALFORMED = (struct.error, IndexError, Malformed, UnicodeDecodeError)
 
 Buffer = bytes | bytearray | memoryview
 """Memoryviews must be contiguous and of single bytes (format `B`)."""
@@ -55,12 +62,37 @@ def encode_parts(message: Message, version: int) -> list[bytes | memoryview]:
     parts: list[bytes | memoryview] = []
     try:
         encoder(message, parts)
-    except Unencodable as problem:
-        raise UnencodableMessage(f"{cls.__name__} v{version}: {problem}") from None
-    except (struct.error, AttributeError, TypeError, UnicodeError, OverflowError) as problem:
-        found = find_unencodable(message, version) or str(problem)
-        raise UnencodableMessage(f"{cls.__name__} v{version}: {found}") from problem
+    except _UNENCODABLE as problem:
+        raise _unencodable(message, version, problem) from problem
     return parts
+
+
+def encode_steps(message: Message, version: int) -> Generator[None, None, list[bytes | memoryview]]:
+    """As `encode_parts`, in steps of some hundred elements; the parts of a step become one."""
+    cls = type(message)
+    encoder = cls._step_encoders.get(version)
+    if encoder is None:
+        _check_version(cls, version)
+        encoder = cls._step_encoders[version] = compile_encoder(cls, version, in_steps=True)
+    parts: list[bytes | memoryview] = []
+    joined: list[bytes | memoryview] = []
+    try:
+        for _ in encoder(message, parts):
+            if len(parts) > JOINED_PARTS_MIN:
+                joined.append(b"".join(parts))
+                parts.clear()
+            yield
+    except _UNENCODABLE as problem:
+        raise _unencodable(message, version, problem) from problem
+    joined.append(b"".join(parts))
+    return joined
+
+
+def _unencodable(message: Message, version: int, problem: BaseException) -> UnencodableMessage:
+    found = str(problem)
+    if not isinstance(problem, Unencodable):
+        found = find_unencodable(message, version) or found
+    return UnencodableMessage(f"{type(message).__name__} v{version}: {found}")
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> M:
@@ -75,22 +107,40 @@ def decode_from(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> 
     """As `decode`, with the offset at which the message ends."""
     size = len(buffer)
     # Every element takes a byte at least: only where there are more bytes, elements need to be counted.
-    decoders = cls._decoders if size <= MOST_ELEMENTS else cls._counting_decoders
+    decoders = cls._decoders if size <= cls.counted_from_bytes else cls._counting_decoders
     decoder = decoders.get(version)
     if decoder is None:
         _check_version(cls, version)
-        limit = None if decoders is cls._decoders else MOST_ELEMENTS
+        limit = None if decoders is cls._decoders else cls.elements_max
         decoder = decoders[version] = compile_decoder(cls, version, limit)
     try:
         result: tuple[M, int] = decoder(buffer, offset, size)
-    except (struct.error, IndexError) as problem:
-        where, position = _place(problem.__traceback__)
-        what = f"ends within {where or 'its first field'}"
-        raise MalformedMessage(f"{cls.__name__} v{version}", what, position) from None
-    except (Malformed, UnicodeDecodeError) as problem:
-        where, position = _place(problem.__traceback__)
-        raise MalformedMessage(f"{cls.__name__} v{version}", f"{where}: {problem}", position) from None
+    except _MALFORMED as problem:
+        raise _malformed(cls, version, problem) from None
     return result
+
+
+def decode_steps(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> Generator[None, None, M]:
+    """As `decode`, in steps of some hundred elements. `buffer` may not change meanwhile."""
+    decoder = cls._step_decoders.get(version)
+    if decoder is None:
+        _check_version(cls, version)
+        decoder = cls._step_decoders[version] = compile_decoder(cls, version, MOST_ELEMENTS, in_steps=True)
+    try:
+        result: tuple[M, int] = yield from decoder(buffer, offset, len(buffer))
+    except _MALFORMED as problem:
+        raise _malformed(cls, version, problem) from None
+    return result[0]
+
+
+def _malformed(cls: type[Message], version: int, problem: BaseException) -> MalformedMessage:
+    where, position = _place(problem.__traceback__)
+    if isinstance(problem, (Malformed, UnicodeDecodeError)):
+        what = f"{where}: {problem}"
+    else:
+        what = f"ends within {where or 'its first field'}"
+    kind = TooManyElements if isinstance(problem, TooMany) else MalformedMessage
+    return kind(f"{cls.__name__} v{version}", what, position)
 
 
 def _check_version(cls: type[Message], version: int) -> None:

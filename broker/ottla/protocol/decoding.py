@@ -21,7 +21,9 @@ from ottla.protocol.wire import (
     FIXED,
     LONGEST_STRING,
     SIZES,
+    STEP_INTEGERS,
     Malformed,
+    TooMany,
     continue_varint,
     read_varint,
     uuid_of,
@@ -29,12 +31,15 @@ from ottla.protocol.wire import (
 
 
 class _Decoder(Source):
-    def __init__(self, message: type[Message], version: int, most_elements: int | None) -> None:
-        super().__init__(message, version)
+    def __init__(
+        self, message: type[Message], version: int, most_elements: int | None, *, in_steps: bool
+    ) -> None:
+        super().__init__(message, version, in_steps=in_steps)
         self.most_elements = most_elements
         self.has_records = False
         self.namespace.update(
             Malformed=Malformed,
+            TooMany=TooMany,
             new=object.__new__,
             more=continue_varint,
             varint=read_varint,
@@ -89,7 +94,7 @@ class _Decoder(Source):
         if self.most_elements is not None:
             self.line(f"left -= {count}")
             complaint = f"more than {self.most_elements} elements in one message"
-            self.line(f"if left < 0: raise Malformed({complaint!r})")
+            self.line(f"if left < 0: raise TooMany({complaint!r})")
 
     def structure(self, cls: type[Struct], target: str) -> None:
         """Decode a struct into the local `target`; ends with reads possibly pending."""
@@ -179,8 +184,18 @@ class _Decoder(Source):
         self.line(f"if {scaled} > size - pos: raise Malformed(str({count}) + ' elements cannot be left')")
         self.charge(count)
         if element.wire in FIXED and element.wire != "uuid":
-            self.line(f"{target} = list(unpack('>' + str({count}) + {FIXED[element.wire]!r}, buf, pos))")
-            self.line(f"pos += {count} * {SIZES[FIXED[element.wire]]}")
+            letter = FIXED[element.wire]
+            if self.in_steps:
+                some = self.name("a")
+                self.line(f"{some} = []")
+                self.line(f"while {count} > {STEP_INTEGERS}:")
+                self.line(f"    {some} += unpack('>{STEP_INTEGERS}{letter}', buf, pos)")
+                self.line(f"    pos += {STEP_INTEGERS * SIZES[letter]}; {count} -= {STEP_INTEGERS}; yield")
+                self.line(f"{some} += unpack('>' + str({count}) + {letter!r}, buf, pos)")
+                self.line(f"{target} = {some}")
+            else:
+                self.line(f"{target} = list(unpack('>' + str({count}) + {letter!r}, buf, pos))")
+            self.line(f"pos += {count} * {SIZES[letter]}")
         else:
             values, local = self.name("a"), self.name("o")
             outer, self.path = self.path, f"{self.path}[]"
@@ -194,6 +209,7 @@ class _Decoder(Source):
                 self.value(element, None, local)
             self.flush()
             self.line(f"{values}.append({local})")
+            self.step()
             self.indent -= 1
             self.path = outer
         if nullable:
@@ -231,18 +247,19 @@ class _Decoder(Source):
             self.line(f"    pos = {end}")
         else:
             self.line(f"pos = {end}")
+        self.step()
         self.indent -= 2
         self.path = outer
 
 
 def compile_decoder(
-    message: type[Message], version: int, most_elements: int | None = None
+    message: type[Message], version: int, most_elements: int | None = None, *, in_steps: bool = False
 ) -> Callable[..., Any]:
-    """`decode(buf, pos, size) -> (message, end)` for one version of `message`.
+    """`decode(buf, pos, size) -> (message, end)` for one version of `message`; `in_steps`, a generator of it.
 
     With `most_elements`, it counts array elements and tagged fields, and refuses a message that has more.
     """
-    source = _Decoder(message, version, most_elements)
+    source = _Decoder(message, version, most_elements, in_steps=in_steps)
     source.structure(message, "o")
     source.flush()
     if source.has_records:

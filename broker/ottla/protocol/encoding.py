@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 from ottla.protocol.source import Source
 from ottla.protocol.types import Field, FieldType, Message, Struct, fields_of
@@ -24,8 +25,8 @@ from ottla.protocol.wire import (
 
 
 class _Encoder(Source):
-    def __init__(self, message: type[Message], version: int) -> None:
-        super().__init__(message, version)
+    def __init__(self, message: type[Message], version: int, *, in_steps: bool) -> None:
+        super().__init__(message, version, in_steps=in_steps)
         self.namespace.update(
             varint=write_varint,
             V=VARINTS,
@@ -165,6 +166,7 @@ class _Encoder(Source):
         else:
             self.value(element, None, local)
         self.flush()
+        self.step()
         self.indent -= 1
         self.path = outer
 
@@ -209,9 +211,10 @@ class _Encoder(Source):
         return f"{local} != {default}"
 
 
-def compile_encoder(message: type[Message], version: int) -> Callable[..., None]:
-    """`encode(m, out)` for one version of `message`: appends the parts to the list `out`."""
-    source = _Encoder(message, version)
+def compile_encoder(message: type[Message], version: int, *, in_steps: bool = False) -> Callable[..., Any]:
+    """`encode(m, out)` for one version of `message`: appends the parts to the list `out`. `in_steps`, a
+    generator that does so; what it has appended before it yields may be taken away."""
+    source = _Encoder(message, version, in_steps=in_steps)
     source.structure(message, "m")
     source.flush()
     if not source.lines:

@@ -277,6 +277,10 @@ class MalformedMessage(ProtocolError):
         return f"malformed {self.subject}: {self.what}{place}"
 
 
+class TooManyElements(MalformedMessage):
+    """A message with more array elements than are decoded at once."""
+
+
 class UnencodableMessage(ProtocolError):
     """A message that the version cannot express, or with a value its type cannot hold."""
 

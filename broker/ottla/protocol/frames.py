@@ -10,11 +10,12 @@ id), 1 otherwise; a response's is version 1 in flexible versions, and always 0 f
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import NamedTuple
 
 from ottla.protocol import messages
 from ottla.protocol.api import API_TABLE, ApiKey
-from ottla.protocol.codec import encode, encode_parts
+from ottla.protocol.codec import encode, encode_parts, encode_steps
 from ottla.protocol.errors import MalformedMessage, UnencodableMessage
 from ottla.protocol.types import NEVER, Message
 from ottla.protocol.wire import MOST_ELEMENTS, Malformed, read_varint
@@ -91,9 +92,22 @@ def encode_response(message: Message, version: int, correlation_id: int) -> byte
 
 def encode_response_parts(message: Message, version: int, correlation_id: int) -> list[bytes | memoryview]:
     """As `encode_response`, in pieces to be sent in turn; `records` are passed on (see `encode_parts`)."""
-    parts = encode_parts(message, version)
+    return _with_header(encode_parts(message, version), message.api_key, version, correlation_id)
+
+
+def encode_response_steps(
+    message: Message, version: int, correlation_id: int
+) -> Generator[None, None, list[bytes | memoryview]]:
+    """As `encode_response_parts`, in steps (see `codec.encode_steps`)."""
+    parts = yield from encode_steps(message, version)
+    return _with_header(parts, message.api_key, version, correlation_id)
+
+
+def _with_header(
+    parts: list[bytes | memoryview], api_key: int, version: int, correlation_id: int
+) -> list[bytes | memoryview]:
     size = sum(map(len, parts))
-    if response_header_version(message.api_key, version):
+    if response_header_version(api_key, version):
         parts.insert(0, _SIZE_ID_NO_TAGS.pack(size + 5, correlation_id))
     else:
         parts.insert(0, _SIZE_AND_ID.pack(size + 4, correlation_id))

@@ -12,14 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.protocol.types import Field, FieldType, Message, Struct, fields_of
-from ottla.protocol.wire import FIXED, SIZES
+from ottla.protocol.wire import FIXED, SIZES, STEP_ELEMENTS
 
 
 class Source:
     """Lines of a function under construction, each with the path of the field it handles."""
 
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, *, in_steps: bool = False) -> None:
+        """`in_steps` makes the function a generator, which yields after every STEP_ELEMENTS elements."""
         self.version = version
+        self.in_steps = in_steps
         self.flexible = version >= message.flexible_from
         self.lines: list[str] = []
         self.paths: list[str] = []
@@ -35,6 +37,12 @@ class Source:
     def first_line(self, text: str) -> None:
         self.lines.insert(0, f"    {text}")
         self.paths.insert(0, "")
+
+    def step(self) -> None:
+        """An element of an array is done."""
+        if self.in_steps:
+            self.line("done += 1")
+            self.line(f"if done == {STEP_ELEMENTS}: done = 0; yield")
 
     def name(self, prefix: str) -> str:
         self._names += 1
@@ -67,6 +75,8 @@ class Source:
         return self.constant(default)
 
     def compile(self, signature: str, title: str) -> Callable[..., Any]:
+        if self.in_steps:
+            self.first_line("done = 0; yield")
         source = f"def {signature}:\n" + "\n".join(self.lines) + "\n"
         self.namespace["PATHS"] = ("", *self.paths)
         exec(compile(source, f"<{title}>", "exec"), self.namespace)

@@ -178,6 +178,8 @@ class StructMeta(type):
             own._encoders = {}
             own._decoders = {}
             own._counting_decoders = {}
+            own._step_decoders = {}
+            own._step_encoders = {}
         return cls
 
     # The class statement's keywords are ours; `type.__init__` must not see them.
@@ -227,10 +229,16 @@ class Message(Struct):
     min_version: ClassVar[int]
     max_version: ClassVar[int]
     flexible_from: ClassVar[int]
+    counted_from_bytes: ClassVar[int] = 2**21
+    """Elements are counted where there are more bytes."""
+    elements_max: ClassVar[int] = 2**21
+    """How many elements there may be then (`wire.MOST_ELEMENTS`)."""
     _encoders: ClassVar[dict[int, Any]]
     _decoders: ClassVar[dict[int, Any]]
     _counting_decoders: ClassVar[dict[int, Any]]
     """For buffers in which elements have to be counted; see `codec`."""
+    _step_decoders: ClassVar[dict[int, Any]]
+    _step_encoders: ClassVar[dict[int, Any]]
 
 
 def canonical(cls: type[Struct]) -> type[Struct]:

@@ -18,25 +18,53 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from ottla.protocol import codec, frames
 from ottla.protocol.api import ApiKey
-from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooManyElements
 from ottla.protocol.messages import ApiVersionsResponse
 from ottla.protocol.types import Message
 from ottla.security.principals import Principal
 from ottla.server.connection import Connection, Part, Slot
 from ottla.server.metrics.counters import TIMED_EVERY, RequestCounters
+from ottla.server.splits import Split, has_items
+
+if TYPE_CHECKING:
+    from ottla.server.sliced_work import SlicedTask
 
 log = logging.getLogger(__name__)
+
+LARGE_REQUEST_BYTES: Final = 8 << 10
+"""Such requests are served in slices of the loop's time."""
+SLOW_ITEM_BYTES: Final = 512
+"""So are those of SLOW_ITEMS."""
+SLOW_ITEMS: Final = frozenset(
+    (
+        ApiKey.CREATE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+    )
+)
+"""An item takes up to a millisecond."""
+LARGE_FETCH_BYTES: Final = 64 << 10
+"""About 2,000 partitions."""
+NEVER_LARGE: Final = 1 << 40
+LARGE_RESPONSE_ITEMS: Final = 1000
 
 M = TypeVar("M", bound=Message)
 SyncHandler = Callable[["Request"], None]
 AsyncHandler = Callable[["Request"], Coroutine[Any, Any, Message]]
+LargeHandler = Callable[["Request", "SlicedTask"], Coroutine[Any, Any, None]]
 OnError = Callable[[Any, int, ErrorCode, "str | None"], Message]
 """(decoded request, version, error, detail) -> the response that says so."""
 
@@ -69,6 +97,16 @@ class Meters(Protocol):
         """None for requests that are exempt."""
 
 
+class Large(Protocol):
+    """What serves requests that would hold the loop for long (server.large_requests)."""
+
+    async def serve(self, request: Request) -> None: ...
+
+    async def respond(self, request: Request, answers: Iterator[Message], split: Split) -> None: ...
+
+    async def send(self, request: Request, answer: Message) -> None: ...
+
+
 class Route:
     """One API: the versions served, who handles it, how it reports an error."""
 
@@ -78,6 +116,8 @@ class Route:
         "handle",
         "is_async",
         "keeps_frame",
+        "large",
+        "large_bytes",
         "max_version",
         "min_version",
         "on_error",
@@ -91,7 +131,9 @@ class Route:
         on_error: OnError,
         *,
         versions: tuple[int, int] | None = None,
+        large: LargeHandler | None = None,
     ) -> None:
+        """`large` answers large requests, which are decoded; without it they are answered in parts."""
         low, high = versions or (request_class.min_version, request_class.max_version)
         assert request_class.min_version <= low <= high <= request_class.max_version
         self.api_key = ApiKey(request_class.api_key)
@@ -100,19 +142,28 @@ class Route:
         self.request_class = request_class
         self.handle = handle
         self.on_error = on_error
+        self.large = large
         self.counters = RequestCounters(request_class.max_version)
         self.is_async = inspect.iscoroutinefunction(handle)
         self.keeps_frame = self.api_key == ApiKey.PRODUCE
         """What is decoded refers to the frame's bytes: only records do."""
+        self.large_bytes = SLOW_ITEM_BYTES if self.api_key in SLOW_ITEMS else LARGE_REQUEST_BYTES
+        if self.keeps_frame:
+            self.large_bytes = NEVER_LARGE
+        elif self.api_key == ApiKey.FETCH:
+            self.large_bytes = LARGE_FETCH_BYTES
 
     def handled_by(self, handle: SyncHandler | AsyncHandler) -> Route:
         """The same API, before somebody else's handler."""
         versions = (self.min_version, self.max_version)
-        return Route(self.request_class, handle, self.on_error, versions=versions)
+        return Route(self.request_class, handle, self.on_error, versions=versions, large=self.large)
 
 
 class Request:
     """A request on its way through a handler. Answer it once."""
+
+    is_part = False
+    """Whether it is a part of a larger one (server.large_requests)."""
 
     __slots__ = (
         "_body_offset",
@@ -158,6 +209,14 @@ class Request:
             self._message = codec.decode(cls, self.version, self._frame, self._body_offset)
         return cast(M, self._message)
 
+    def decode_steps(self) -> Generator[None, None, Message]:
+        """As `decode`, as work in slices."""
+        assert self._frame is not None
+        self._message = yield from codec.decode_steps(
+            self.route.request_class, self.version, self._frame, self._body_offset
+        )
+        return self._message
+
     @property
     def principal(self) -> Principal:
         """Who asks."""
@@ -179,11 +238,19 @@ class Request:
         self._frame = self._message = None
         self._slot = self.connection.park()
 
-    def respond(self, message: Message) -> None:
+    def prepare(self, message: Message) -> None:
+        """Do to the response what is still to be done to it."""
         if self.amend is not None:
             self.amend(message)
+
+    def throttle(self, message: Message) -> None:
+        """Count the time that the request took."""
         if self.meter is not None and hasattr(message, "throttle_time_ms"):
             message.throttle_time_ms = max(message.throttle_time_ms, self.meter.answered(self))
+
+    def respond(self, message: Message) -> None:
+        self.prepare(message)
+        self.throttle(message)
         data = frames.encode_response(message, self.version, self.correlation_id)
         self.respond_raw((data,))
 
@@ -263,8 +330,9 @@ class _Metered:
 
 class Dispatcher:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self.meters: Meters | None = None
+        self.large: Large | None = None
         self._routes: dict[int, Route] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -307,19 +375,24 @@ class Dispatcher:
         counts[version] = number = counts[version] + 1
         if not number % TIMED_EVERY:
             request.timed()
-        if route.is_async:
+        if request.size > route.large_bytes and self.large is not None:
+            self._start(self._finish(request, self.large.serve(request)))
+        elif route.is_async:
             try:
                 request.decode(route.request_class)
             except MalformedMessage as e:
                 request.fail(e)
                 return
             request.detach()
-            task = self._loop.create_task(self._run(request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._run(request))
         else:
             try:
                 route.handle(request)
+            except TooManyElements as e:
+                if self.large is None:
+                    request.fail(e)
+                else:
+                    self._start(self._finish(request, self.large.serve(request)))
             except Exception as e:
                 request.fail(e)
             if not request.answered and not route.keeps_frame:
@@ -327,11 +400,31 @@ class Dispatcher:
         if request.meter is not None:
             request.meter.pause(request)
 
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def respond_in_slices(self, request: Request, answers: Iterator[Message], split: Split) -> None:
+        """Answer with the join of `answers`, each of which is quickly made."""
+        assert self.large is not None
+        self._start(self._finish(request, self.large.respond(request, answers, split)))
+
+    async def _finish(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as e:
+            request.fail(e)
+
     async def _run(self, request: Request) -> None:
         try:
             work = cast(AsyncHandler, request.route.handle)(request)
             response = await (work if request.meter is None else _Metered(work, request, request.meter))
-            if not request.connection.closed:
+            if request.connection.closed:
+                return
+            if self.large is not None and has_items(response, LARGE_RESPONSE_ITEMS):
+                await self.large.send(request, response)
+            else:
                 request.respond(response)
         except Exception as e:
             request.fail(e)
@@ -349,6 +442,11 @@ class Dispatcher:
         )
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[served])
         request.respond_raw((frames.encode_response(response, 0, request.correlation_id),))
+
+    async def idle(self) -> None:
+        """Wait until no request is worked on in a task."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
         """Cancel what still runs (after the connections are closed)."""

@@ -22,7 +22,7 @@ is not in `dirty` is settled; `_sessions` is in the order of last use.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
@@ -41,6 +41,11 @@ TOPIC_IDS_FROM: Final = 13
 EVICTION_MS: Final = 120_000
 """A session unused for longer is stale; one younger is not evicted for its small size."""
 DEFAULT_SLOTS: Final = 1000
+DEFAULT_PARTITIONS_MAX: Final = 100_000
+SESSION_SHARE: Final = 5
+"""One consumer's session may have this part of the partitions of all."""
+READ_MAX: Final = 5000
+"""Partitions that an incremental fetch looks at; it goes on with the others in the next one."""
 _MAX_INT: Final = 0x7FFFFFFF
 
 Key: TypeAlias = tuple[int | str, int]
@@ -182,6 +187,7 @@ class WholeFetch:
     """A fetch that names all it wants. `begin` makes a session of what was answered; None: no session."""
 
     __slots__ = ("_begin", "_wanted", "error", "session", "session_id")
+    has_more = False
 
     def __init__(self, wanted: Wanted, begin: Callable[[Sequence[Answer], int], int] | None) -> None:
         self._wanted = wanted
@@ -212,7 +218,7 @@ class WholeFetch:
 class IncrementalFetch:
     """A fetch that goes on with a session."""
 
-    __slots__ = ("_cache", "_epoch", "_name_of", "error", "session", "session_id")
+    __slots__ = ("_cache", "_epoch", "_name_of", "error", "has_more", "session", "session_id")
     begins = False
 
     def __init__(self, cache: FetchSessionCache, session: FetchSession, name_of: NameOf) -> None:
@@ -220,6 +226,8 @@ class IncrementalFetch:
         self._epoch = session.epoch
         self._name_of = name_of
         self.error = ErrorCode.NONE
+        self.has_more = False
+        """There are partitions that `to_read` left to the next fetch."""
         self.session = session
         self.session_id = session.id
 
@@ -229,6 +237,11 @@ class IncrementalFetch:
     def to_read(self) -> Iterable[WantedPartition]:
         """Those that may have something to say, whose turn it is first."""
         wanted = sorted(self.session.dirty, key=_by_order)
+        self.has_more = len(wanted) > READ_MAX
+        if self.has_more:
+            del wanted[READ_MAX:]
+            for one in wanted:
+                self.session.to_the_end(one)
         for one in wanted:
             if one.topic is None:
                 self._cache.name(one, self._name_of(one.topic_id))
@@ -257,14 +270,24 @@ FetchContext: TypeAlias = WholeFetch | IncrementalFetch
 
 
 class FetchSessionCache:
-    """All sessions of this broker, at most `slots` (max.incremental.fetch.session.cache.slots).
+    """All sessions of this broker, at most `slots` (max.incremental.fetch.session.cache.slots); those of consumers
+    have `partitions_max` partitions together.
 
     Kafka shards its cache for its threads' sake, and evicts within a shard; here there is one.
     """
 
-    def __init__(self, slots: int = DEFAULT_SLOTS, find: Find | None = None) -> None:
+    def __init__(
+        self,
+        slots: int = DEFAULT_SLOTS,
+        find: Find | None = None,
+        *,
+        partitions_max: int = DEFAULT_PARTITIONS_MAX,
+    ) -> None:
         """`find` gives the replica of a partition here, for what its leader is told late."""
         self.slots = slots
+        self.partitions_max = partitions_max
+        self.partitions = 0
+        """Of consumers' sessions, together."""
         self.find = find
         self.on_orphan: Callable[[FetchWatcher], None] | None = None
         """Called with the long poll of a session that is gone: no news will reach it any more."""
@@ -276,14 +299,23 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def open(
-        self, request: FetchRequest, version: int, *, replica_id: int, name_of: NameOf, now_ms: int
+        self,
+        request: FetchRequest,
+        version: int,
+        *,
+        replica_id: int,
+        name_of: NameOf,
+        now_ms: int,
+        wanted: Wanted | None = None,
     ) -> FetchContext | ErrorCode:
-        """What `request` is to read, or what is wrong with its session."""
+        """What `request` is to read, or what is wrong with its session. `wanted`, if it is known, is what
+        `wanted_partitions` finds in the request."""
         by_topic_id = version >= TOPIC_IDS_FROM
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             # Whatever session it names is over.
             self._remove(self._sessions.get(request.session_id))
-            wanted = _wanted(request, by_topic_id, name_of)
+            if wanted is None:
+                wanted = wanted_partitions(request, by_topic_id, name_of)
             if request.session_epoch == FINAL_EPOCH:
                 return WholeFetch(wanted, None)
             return WholeFetch(wanted, partial(self._begin, replica_id, by_topic_id))
@@ -294,8 +326,19 @@ class FetchSessionCache:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if session.by_topic_id != by_topic_id:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        wanted = _wanted(request, by_topic_id, name_of)
+        if wanted is None:
+            wanted = wanted_partitions(request, by_topic_id, name_of)
+        if (
+            wanted
+            and not session.privileged
+            and not self._has_room(session, wanted.keys() - session.partitions.keys(), now_ms)
+        ):
+            self._remove(session)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        before = len(session.partitions)
         self._update(session, wanted, request.forgotten_topics_data)
+        if not session.privileged:
+            self.partitions += len(session.partitions) - before
         if not session.partitions:
             self._remove(session)
             return WholeFetch(wanted, None)
@@ -331,6 +374,8 @@ class FetchSessionCache:
 
     def _begin(self, replica_id: int, by_topic_id: bool, answers: Sequence[Answer], now_ms: int) -> int:
         """Make a session of what was answered to a whole fetch; its id, NO_SESSION if there is no room."""
+        if replica_id < 0 and not self._has_room(None, answers, now_ms):
+            return NO_SESSION
         if len(self._sessions) >= self.slots and not self._evict(replica_id >= 0, len(answers), now_ms):
             return NO_SESSION
         session_id = random.randint(1, _MAX_INT)
@@ -342,7 +387,23 @@ class FetchSessionCache:
             session.said(answer)
             self._watch(answer.wanted)
         self._sessions[session_id] = session
+        if not session.privileged:
+            self.partitions += len(session.partitions)
         return session_id
+
+    def _has_room(self, session: FetchSession | None, more: Sized, now_ms: int) -> bool:
+        """Whether a consumer's session, or a new one, may have `more` partitions; those that are stale go first."""
+        if (
+            len(more) + (0 if session is None else len(session.partitions))
+            > self.partitions_max // SESSION_SHARE
+        ):
+            return False
+        while self.partitions + len(more) > self.partitions_max:
+            oldest = next((s for s in self._sessions.values() if not s.privileged), None)
+            if oldest is None or oldest is session or now_ms - oldest.last_used_ms <= EVICTION_MS:
+                return False
+            self._remove(oldest)
+        return True
 
     def _evict(self, privileged: bool, size: int, now_ms: int) -> bool:
         """Make room for a session of `size` partitions: a stale one goes, else one of less worth.
@@ -374,6 +435,8 @@ class FetchSessionCache:
         if session is None:
             return
         del self._sessions[session.id]
+        if not session.privileged:
+            self.partitions -= len(session.partitions)
         for wanted in session.partitions.values():
             self._unwatch(wanted)
             self._tell_of_idleness(session, wanted)
@@ -420,7 +483,7 @@ class FetchSessionCache:
                 del self.watching[name]
 
 
-def _wanted(request: FetchRequest, by_topic_id: bool, name_of: NameOf) -> Wanted:
+def wanted_partitions(request: FetchRequest, by_topic_id: bool, name_of: NameOf) -> Wanted:
     """The request's partitions; of one that comes twice, the later word counts."""
     wanted: Wanted = {}
     for topic in request.topics:

@@ -130,7 +130,10 @@ class Parts:
     def make_replication(self) -> None:
         """Replicas and what they wait for, the controller, the cleaner, the quotas."""
         config, undo, loop, clock = self._config, self._undo, self._loop, self._clock
-        sessions = FetchSessionCache(config.get_int("max.incremental.fetch.session.cache.slots"))
+        sessions = FetchSessionCache(
+            config.get_int("max.incremental.fetch.session.cache.slots"),
+            partitions_max=config.get_int("ottla.fetch.session.max.partitions"),
+        )
         self.cold_reads = ColdReads(loop)
         undo.callback(self.cold_reads.close)
         self.purgatory = Purgatory(loop, sessions)

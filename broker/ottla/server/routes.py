@@ -63,6 +63,7 @@ from ottla.server.handlers.topics import TopicsHandler
 from ottla.server.handlers.transaction_states import TransactionStatesHandler
 from ottla.server.handlers.transactions import TransactionsHandler
 from ottla.server.handlers.zookeeper_offsets import ZooKeeperOffsets
+from ottla.server.large_requests import LargeRequests
 from ottla.server.lost_logs import LostLogs
 from ottla.server.metrics.counters import TopicCounters
 from ottla.server.purgatory import Purgatory
@@ -119,6 +120,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     creator = TopicCreator(config, rooms.channel.create_topics, throttle)
     access = None if rooms.acls is None else TopicAccess(rooms.acls.authorizer)
     dispatcher.meters = LoopTime(rooms.quotas.requests, clock)
+    dispatcher.large = LargeRequests(dispatcher.loop)
     return (
         ProduceHandler(
             replicas,
@@ -144,7 +146,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             counters=rooms.counters,
         ),
         OffsetsHandler(replicas, clock, rooms.cold_reads),
-        MetadataHandler(cache, creator, config),
+        MetadataHandler(cache, creator, config, dispatcher.respond_in_slices),
         FindCoordinatorHandler(
             cache, creator, rooms.coordinator.partition_for, transactions.coordinator.partition_for
         ),

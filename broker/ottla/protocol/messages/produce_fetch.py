@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ottla.protocol.types import Int8, Int16, Int32, Int64, Message, Records, String, Struct, Uuid, field
 
 
@@ -15,6 +17,10 @@ class ProduceRequest(Message, api_key=0, versions="0-11", flexible="9+"):
     class TopicProduceData(Struct):
         name: String = field("0+")
         partition_data: list[ProduceRequest.PartitionProduceData] = field("0+")
+
+    counted_from_bytes: ClassVar[int] = 32 << 10
+    elements_max: ClassVar[int] = 4096
+    """More partitions than the loop goes through at once: see server.large_requests."""
 
     transactional_id: String | None = field("3+", nullable="3+", default=None)
     acks: Int16 = field("0+")

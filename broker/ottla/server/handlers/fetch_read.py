@@ -109,7 +109,7 @@ class FetchRead:
         unknown = self._read(record_progress=True)
         self.unknown = {answer.wanted for answer in unknown} if unknown else _NOBODY
         self.answers += unknown
-        if len(unknown) == len(self.context):
+        if len(unknown) == len(self.context) or self.context.has_more:
             self.urgent = True  # nothing will come; also for who asks for nothing, as to end a session
 
     def again(self) -> None:
@@ -118,6 +118,8 @@ class FetchRead:
             if answer.wanted not in self.unknown:
                 self.urgent = True
             self.answers.append(answer)
+        if self.context.has_more:
+            self.urgent = True
 
     def _read(self, *, record_progress: bool) -> list[FetchedPartition]:
         self.misses = []

@@ -8,6 +8,8 @@ until then. From version 12 a request may name topics by their ids (KIP-516): wi
 not count, and an unknown id is UNKNOWN_TOPIC_ID. Without an authorizer every operation is authorized, and
 said so where asked for.
 
+An answer with many partitions is made in slices of the loop's time, topic by topic.
+
 A broker that has just started knows no cluster until the controller's first UpdateMetadata, a moment later:
 these requests wait for it (ottla.server.handlers.first_view).
 
@@ -17,7 +19,8 @@ UNSUPPORTED_ENDPOINT_TYPE).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from ottla.metadata.cache import MetadataCache, PartitionMetadata
@@ -30,10 +33,11 @@ from ottla.protocol.messages import (
     MetadataResponse,
 )
 from ottla.protocol.topic_names import is_legal_topic_name
-from ottla.protocol.types import ZERO_UUID
+from ottla.protocol.types import ZERO_UUID, Message
 from ottla.security.acls import SUPPORTED, ResourceType, bits
 from ottla.server.dispatch import Request, Route
 from ottla.server.handlers.auto_create import INTERNAL_TOPICS, TopicCreator
+from ottla.server.splits import Split, join
 
 TOPIC_OPERATIONS = bits(SUPPORTED[ResourceType.TOPIC])
 CLUSTER_OPERATIONS = bits(SUPPORTED[ResourceType.CLUSTER])
@@ -42,6 +46,12 @@ NO_LEADER = -1
 LISTENER_NOT_FOUND_FROM = 6
 TOPIC_IDS_FROM = 12
 """Versions 10 and 11 have the field, and Kafka refuses ids and null names in them."""
+ROWS_AT_ONCE: Final = 500
+"""Topics and partitions of an answer that is made in one go."""
+STEP_ROWS: Final = 100
+_JOINED: Final = Split("topics", "topics", answered_rows="partitions", key=("name", "topic_id"))
+
+InSlices: TypeAlias = Callable[[Request, Iterator[Message], Split], None]
 
 
 def named_by_id(topics: Sequence[MetadataRequest.MetadataRequestTopic], version: int) -> bool:
@@ -56,7 +66,15 @@ def named_by_id(topics: Sequence[MetadataRequest.MetadataRequestTopic], version:
 
 
 class MetadataHandler:
-    def __init__(self, cache: MetadataCache, creator: TopicCreator, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        cache: MetadataCache,
+        creator: TopicCreator,
+        config: BrokerConfig,
+        in_slices: InSlices | None = None,
+    ) -> None:
+        """`in_slices` answers with many partitions; None: as any answer."""
+        self._in_slices = in_slices
         self._cache = cache
         self._creator = creator
         self._auto_create = config.get_bool("auto.create.topics.enable")
@@ -71,22 +89,46 @@ class MetadataHandler:
         message = request.decode(MetadataRequest)
         cache = self._cache
         version = request.version
-        listener = request.connection.listener
         asked = message.topics
+        names: Iterable[str | None]
+        topics: Iterator[MetadataResponse.MetadataResponseTopic]
         if asked is None or (version == 0 and not asked):
-            topics = [self._topic(name, version, listener) for name in cache.topics()]
+            names = cache.topics()
+            topics = (topic for name in names for topic in self._rows(name, version, request))
         else:
             may_create = self._auto_create and message.allow_auto_topic_creation
             if named_by_id(asked, version):
                 ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID)
-                topics = [self._topic_of_id(topic_id, version, listener) for topic_id in ids]
+                names = (cache.topic_name(topic_id) for topic_id in ids)
+                topics = (row for topic_id in ids for row in self._rows_of_id(topic_id, version, request))
             else:
-                names = dict.fromkeys(topic.name or "" for topic in asked)
-                topics = [self._topic_named(name, request, may_create) for name in names]
-        if message.include_topic_authorized_operations:
-            for topic in topics:
-                if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
-                    topic.topic_authorized_operations = TOPIC_OPERATIONS
+                names = distinct = dict.fromkeys(topic.name or "" for topic in asked)
+                topics = (row for name in distinct for row in self._rows_named(name, request, may_create))
+        answers = self._answers(request, message, topics)
+        if self._in_slices is not None and not request.is_part and self._has_many_rows(names):
+            self._in_slices(request, answers, _JOINED)
+            return
+        response = next(answers)
+        for more in answers:
+            join(response, more, _JOINED)
+        request.respond(response)
+
+    def _has_many_rows(self, names: Iterable[str | None]) -> bool:
+        rows = 0
+        for name in names:
+            rows += 1 + len(self._cache.partitions(name or "") or ())
+            if rows > ROWS_AT_ONCE:
+                return True
+        return False
+
+    def _answers(
+        self,
+        request: Request,
+        message: MetadataRequest,
+        topics: Iterator[MetadataResponse.MetadataResponseTopic],
+    ) -> Iterator[MetadataResponse]:
+        """The answer in pieces; the first one has all but the topics."""
+        cache, listener = self._cache, request.connection.listener
         response = MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(node_id=b.id, host=b.host, port=b.port, rack=b.rack)
@@ -94,52 +136,65 @@ class MetadataHandler:
             ],
             cluster_id=cache.cluster_id,
             controller_id=self._controller_id(listener),
-            topics=topics,
         )
         if message.include_cluster_authorized_operations:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS
-        request.respond(response)
+        rows = 0
+        for topic in topics:
+            if message.include_topic_authorized_operations and topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
+            response.topics.append(topic)
+            rows += 1 + len(topic.partitions)
+            if rows >= STEP_ROWS:
+                yield response
+                response, rows = MetadataResponse(), 0
+        yield response
 
     def _controller_id(self, listener: str) -> int:
         controller = self._cache.controller_id
         return -1 if controller is None or self._cache.broker(controller, listener) is None else controller
 
-    def _topic_of_id(
-        self, topic_id: UUID, version: int, listener: str
-    ) -> MetadataResponse.MetadataResponseTopic:
+    def _rows_of_id(
+        self, topic_id: UUID, version: int, request: Request
+    ) -> Iterator[MetadataResponse.MetadataResponseTopic]:
         name = self._cache.topic_name(topic_id)
         if name is None:
-            return MetadataResponse.MetadataResponseTopic(
+            yield MetadataResponse.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
             )
-        return self._topic(name, version, listener)
+            return
+        yield from self._rows(name, version, request)
 
-    def _topic_named(
+    def _rows_named(
         self, name: str, request: Request, may_create: bool
-    ) -> MetadataResponse.MetadataResponseTopic:
-        cache, version, listener = self._cache, request.version, request.connection.listener
+    ) -> Iterator[MetadataResponse.MetadataResponseTopic]:
+        cache, version = self._cache, request.version
         if cache.partitions(name) is not None:
-            return self._topic(name, version, listener)
+            yield from self._rows(name, version, request)
+            return
         if not is_legal_topic_name(name):
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif may_create:
             error = self._creator.request(name, len(cache.brokers()), request)
         else:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return MetadataResponse.MetadataResponseTopic(
+        yield MetadataResponse.MetadataResponseTopic(
             error_code=error, name=name, topic_id=ZERO_UUID, is_internal=name in INTERNAL_TOPICS
         )
 
-    def _topic(self, name: str, version: int, listener: str) -> MetadataResponse.MetadataResponseTopic:
-        partitions = self._cache.partitions(name) or {}
-        return MetadataResponse.MetadataResponseTopic(
-            name=name,
-            topic_id=self._cache.topic_id(name) or ZERO_UUID,
-            is_internal=name in INTERNAL_TOPICS,
-            partitions=[
-                self._partition(partitions[index], version, listener) for index in sorted(partitions)
-            ],
-        )
+    def _rows(
+        self, name: str, version: int, request: Request
+    ) -> Iterator[MetadataResponse.MetadataResponseTopic]:
+        """A topic that is there, again and again with some more of its partitions."""
+        listener = request.connection.listener
+        partitions = [p for _, p in sorted((self._cache.partitions(name) or {}).items())]
+        for at in range(0, max(1, len(partitions)), STEP_ROWS):
+            yield MetadataResponse.MetadataResponseTopic(
+                name=name,
+                topic_id=self._cache.topic_id(name) or ZERO_UUID,
+                is_internal=name in INTERNAL_TOPICS,
+                partitions=[self._partition(p, version, listener) for p in partitions[at : at + STEP_ROWS]],
+            )
 
     def _partition(
         self, p: PartitionMetadata, version: int, listener: str
