@@ -68,7 +68,7 @@ def test_confluents_client_does_all_it_can(registry: Registry) -> None:
     assert client.delete_subject(subject) == [1, 2]
     assert client.delete_subject(subject, permanent=True) == [1, 2]
     assert subject not in client.get_subjects()
-    assert client.get_schema_types() == ["JSON", "AVRO"]
+    assert client.get_schema_types() == ["JSON", "PROTOBUF", "AVRO"]
 
 
 def test_avro_goes_through_confluents_serializers_while_its_schema_evolves(registry: Registry) -> None:

@@ -1,8 +1,8 @@
 """What each path of the REST API answers: parameters and bodies to `decisions` and the state, and back.
 
 Called by `app`, which has the routes' HTTP around it. Paths, parameters, attributes and error codes are
-those of Confluent's Schema Registry; left out are contexts, associations, aliases, rules acted upon, and
-Protobuf.
+those of Confluent's Schema Registry; left out are associations and rules
+acted upon.
 
 Reads are answered from the state of this instance. An id that is not in it may be one that another instance
 has just given away, so it is looked for at the end of the log before it is said not to be there.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -59,14 +60,14 @@ class Api:
         return [_shown(entry) for entry in _page(request, found)]
 
     async def by_id(self, request: Request) -> Any:
-        entry = (await self._under_id(request))[0]
+        entry = await self._in_form(request, (await self._under_id(request))[0])
         body: dict[str, Any] = {"schema": entry.text, **_attributes(entry)}
         if _flag(request, "fetchMaxId"):
             body["maxId"] = self.store.state.highest_id
         return body
 
     async def text_by_id(self, request: Request) -> Any:
-        return SchemaText((await self._under_id(request))[0].text)
+        return SchemaText((await self._in_form(request, (await self._under_id(request))[0])).text)
 
     async def subjects_of_id(self, request: Request) -> Any:
         entries = _visible(request, await self._under_id(request))
@@ -100,10 +101,10 @@ class Api:
         return _page(request, [entry.version for entry in found if entry.deleted or not only])
 
     async def version(self, request: Request) -> Any:
-        return _shown(self._version(request))
+        return _shown(await self._in_form(request, self._version(request)))
 
     async def text_of_version(self, request: Request) -> Any:
-        return SchemaText(self._version(request).text)
+        return SchemaText((await self._in_form(request, self._version(request))).text)
 
     async def referenced_by(self, request: Request) -> Any:
         entry = self._version(request, deleted=True)
@@ -126,7 +127,7 @@ class Api:
             raise errors.subject_not_found(subject)
         if found is None:
             raise errors.schema_not_found()
-        return _shown(found)
+        return _shown(await self._in_form(request, found))
 
     async def register(self, request: Request) -> Any:
         subject, wanted = _subject(request), await _wanted(request)
@@ -241,6 +242,16 @@ class Api:
         if found is None:
             raise errors.version_not_found(version)
         return found
+
+    async def _in_form(self, request: Request, entry: Entry) -> Entry:
+        """A version with its text in the form that was asked for, if its format knows that."""
+        form = request.query_params.get("format", "")
+        if form not in formats.FORMS.get(entry.type, ()):
+            return entry
+        text = await self.store.decide(
+            lambda state, schemas: schemas.rendered(state, entry, form), _client(request)
+        )
+        return replace(entry, text=text)
 
     async def _under_id(self, request: Request) -> list[Entry]:
         text = request.path_params["id"]

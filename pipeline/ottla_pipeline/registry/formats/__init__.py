@@ -1,4 +1,4 @@
-"""The formats of schemas: Avro and JSON Schema, behind two functions.
+"""The formats of schemas: Avro, JSON Schema and Protobuf, behind three functions.
 
 Called by `checks` and `compatibility`. Texts in, verdicts out; nothing here knows of subjects, ids or Kafka.
 """
@@ -8,14 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla_pipeline.registry.formats import avro_schema, json_schema
+from ottla_pipeline.registry.formats import avro_schema, json_schema, proto_schema
 from ottla_pipeline.registry.formats.parsed import Incompatibility, InvalidSchema, Parsed
 
-__all__ = ["TYPES", "Incompatibility", "InvalidSchema", "Parsed", "parse", "unreadable"]
+__all__ = ["FORMS", "TYPES", "Incompatibility", "InvalidSchema", "Parsed", "parse", "unreadable"]
 
-TYPES: Final = (json_schema.TYPE, avro_schema.TYPE)
-_PARSE: Final = {avro_schema.TYPE: avro_schema.parse, json_schema.TYPE: json_schema.parse}
-_UNREADABLE: Final = {avro_schema.TYPE: avro_schema.unreadable, json_schema.TYPE: json_schema.unreadable}
+TYPES: Final = (json_schema.TYPE, proto_schema.TYPE, avro_schema.TYPE)
+FORMS: Final = {proto_schema.TYPE: (proto_schema.SERIALIZED,)}
+"""The forms of a text beside the canonical one, by type."""
+_PARSE: Final = {
+    avro_schema.TYPE: avro_schema.parse,
+    json_schema.TYPE: json_schema.parse,
+    proto_schema.TYPE: proto_schema.parse,
+}
+_UNREADABLE: Final = {
+    avro_schema.TYPE: avro_schema.unreadable,
+    json_schema.TYPE: json_schema.unreadable,
+    proto_schema.TYPE: proto_schema.unreadable,
+}
 
 
 def parse(kind: str, text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
@@ -40,5 +50,5 @@ def unreadable(reader: Parsed, writer: Parsed, *, lenient: bool = False) -> list
 
 
 def render(parsed: Parsed, form: str) -> str:
-    """The text of a schema in another form; forms that its format does not know are the canonical one."""
-    return parsed.text
+    """The text of a schema in another of its type's FORMS."""
+    return proto_schema.render(parsed, form) if parsed.type == proto_schema.TYPE else parsed.text
