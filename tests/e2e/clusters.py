@@ -10,8 +10,10 @@ from typing import Any
 
 from tests.e2e.kube import Kube, Object, stage_of, wait_for
 
-IMAGE = "ottla:dev"
-SPARK_IMAGE = "ottla-spark:dev"
+TAG = os.environ.get("OTTLA_E2E_TAG", "dev")
+"""Of the images, where several trees share a cluster."""
+IMAGE = f"ottla:{TAG}"
+SPARK_IMAGE = f"ottla-spark:{TAG}"
 SYSTEM = os.environ.get("OTTLA_E2E_SYSTEM", "ottla-system")
 """The namespace of the operator."""
 NAMESPACE = os.environ.get("OTTLA_E2E_NAMESPACE", "ottla-e2e")

@@ -15,6 +15,8 @@ from tests.e2e.kube import Kube
 ROOT = Path(__file__).parents[2]
 WHY_NOT = "needs OTTLA_KUBE, the path of kube.sh, or a KUBECONFIG"
 _BASE = "localhost/python:3.12-slim"
+OLDER_COMMIT = "9397bb6b4c76deab95c45cd3f28114dd2f3c223f"
+"""The last version whose secured clusters have no TLS to ZooKeeper."""
 
 
 def connect() -> Kube | None:
@@ -41,13 +43,33 @@ def load_spark_image() -> None:
         subprocess.run([script, "load-image", str(ROOT), SPARK_IMAGE, *arguments], check=True, timeout=1500)
 
 
-def install_operator(kube: Kube) -> None:
-    repository, tag = IMAGE.split(":")
+def load_older_image(folder: Path) -> str:
+    """The image of OLDER_COMMIT, or the one that OTTLA_E2E_OLDER_IMAGE names; "" where there is neither."""
+    given, script = os.environ.get("OTTLA_E2E_OLDER_IMAGE"), os.environ.get("OTTLA_KUBE")
+    if given or not script:
+        return given or ""
+    archive = folder / "older.tar"
+    asked = ["git", "-C", str(ROOT), "archive", "-o", str(archive), OLDER_COMMIT]
+    if subprocess.run(asked, capture_output=True, check=False).returncode != 0:
+        return ""
+    tree = folder / "older"
+    tree.mkdir()
+    subprocess.run(["tar", "-xf", str(archive), "-C", str(tree)], check=True)
+    name = f"ottla:older-{OLDER_COMMIT[:7]}"
+    build = [script, "load-image", str(tree), name, f"BASE_IMAGE={_BASE}"]
+    subprocess.run(build, check=True, timeout=1500)
+    return name
+
+
+def install_operator(kube: Kube, image: str = IMAGE, namespace: str = "") -> None:
+    """`namespace`: to look after this one alone."""
+    repository, tag = image.split(":")
+    alone = ["--set", f"watchNamespaces={{{namespace}}}"] if namespace else []
     kube.helm(
         *("upgrade", "--install", "ottla", str(ROOT / "charts/ottla"), "-n", SYSTEM, "--create-namespace"),
         *("--set", f"image.repository={repository}", "--set", f"image.tag={tag}"),
         *("--set", "resources.requests.cpu=10m", "--take-ownership", "--wait", "--timeout", "3m"),
-        *_only_these_namespaces(kube),
+        *(alone or _only_these_namespaces(kube)),
     )
 
 
@@ -60,6 +82,7 @@ def _only_these_namespaces(kube: Kube) -> list[str]:
         f"{NAMESPACE}-gone",
         f"{NAMESPACE}-outside",
         f"{NAMESPACE}-secured",
+        f"{NAMESPACE}-upgraded",
         f"{NAMESPACE}-pipelines",
     ]
     for name in names:

@@ -38,6 +38,50 @@ for host, port, trusted, certificate in json.load(open(sys.argv[1])):
         print("refused")
 """
 
+# What ZooKeeper does with a four-letter word: at each port in the list, without TLS or with it.
+ASK_ZOOKEEPER = """
+import json, socket, ssl, sys
+for host, port, tls, certificate in json.load(open(sys.argv[1])):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate:
+        context.load_cert_chain(certificate)
+    try:
+        with socket.create_connection((host, port), 60) as plain:
+            asked = context.wrap_socket(plain) if tls else plain
+            asked.sendall(b"srvr")
+            print("answered" if asked.recv(4) else "refused")
+    except OSError:
+        print("refused")
+"""
+
+# The ACLs of nodes in ZooKeeper, and what somebody else of the cluster's authority may read of the first.
+NODES = """
+import json, sys
+from kazoo.exceptions import NoAuthError
+from ottla.metadata.kazoo_connection import new_client
+from ottla.metadata.zookeeper_access import ZooKeeperAccess
+from ottla.security.tls import TlsSettings
+hosts, trusted, operator, other, paths = json.loads(sys.argv[1])
+def client(pem):
+    key, begin, chain = open(pem).read().partition("-----BEGIN CERTIFICATE-----")
+    found = {"ssl.keystore.type": "PEM", "ssl.keystore.key": key, "ssl.truststore.type": "PEM"}
+    found |= {"ssl.keystore.certificate.chain": begin + chain, "ssl.truststore.location": trusted}
+    made = new_client(hosts, 10.0, ZooKeeperAccess(tls=TlsSettings.of(found.get)))
+    made.start(timeout=60)
+    return made
+asking = client(operator)
+acls = [sorted([a.id.scheme, a.id.id, a.perms] for a in asking.get_acls(path)[0]) for path in paths]
+asking.stop()
+asking = client(other)
+try:
+    seen = str(asking.get(paths[0])[0])
+except NoAuthError:
+    seen = "denied"
+asking.stop()
+print(json.dumps([seen, acls]))
+"""
+
 # The certificate that each server shows, in PEM.
 SHOWN = """
 import json, ssl, sys
@@ -110,11 +154,20 @@ class Clients:
         service = f"{self.cluster.name}-brokers"
         return f"{service}-{broker}.{service}.{self.cluster.namespace}.svc"
 
-    def certificate_of(self, name: str) -> Pair:
+    def zookeeper(self, member: int = 0) -> str:
+        service = f"{self.cluster.name}-zookeeper"
+        return f"{service}-{member}.{service}.{self.cluster.namespace}.svc"
+
+    def asks_zookeeper(self, doors: list[tuple[int, bool, str | None]]) -> list[str]:
+        """`answered` or `refused`; a door is a port, whether to speak TLS, and a certificate's file."""
+        at = [(self.zookeeper(), *door) for door in doors]
+        return self.run(ASK_ZOOKEEPER, self.write("doors.json", json.dumps(at).encode())).split()
+
+    def certificate_of(self, name: str, organization: str = "") -> Pair:
         """Signed by the authority whose key the Secret holds."""
         public = self.secret("demo-clients-ca-cert")
         authority = Pair(self.secret("demo-clients-ca")["ca.key"], public["ca.crt"])
-        return issue(authority, Subject(name), Lifetime(), time.time_ns() // 1_000_000)
+        return issue(authority, Subject(name, organization), Lifetime(), time.time_ns() // 1_000_000)
 
     def java(self, name: str) -> str:
         """A properties file, with the stores that Java knows best."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.clients import Traffic
 from tests.e2e.clusters import NAMESPACE, SYSTEM, Cluster
-from tests.e2e.kube import Kube
+from tests.e2e.kube import Kube, wait_for
 
 
 def test_real_clients_write_and_read_in_the_cluster(cluster: Cluster) -> None:
@@ -60,6 +60,44 @@ def test_pods_may_do_nothing(kube: Kube, cluster: Cluster) -> None:
         "pod-security.kubernetes.io/enforce=restricted",
     )
     assert "would violate" not in said
+
+
+def test_a_template_that_asks_for_more_rights_is_refused_by_the_names_of_its_fields(
+    kube: Kube, operator: str
+) -> None:
+    kube.ensure_namespace(NAMESPACE)
+    refused = Cluster(kube, NAMESPACE, "refused")
+    pod = {
+        "containers": [{"name": "broker", "securityContext": {"privileged": True}}],
+        "volumes": [{"name": "node", "hostPath": {"path": "/"}}],
+        "serviceAccountName": "default",
+        "hostNetwork": True,
+    }
+    refused.create({"replicas": 1, "template": {"pod": {"spec": pod}}})
+
+    def why() -> str:
+        condition = refused.condition("Ready")
+        return condition["message"] if condition.get("reason") == "InvalidSpec" else ""
+
+    try:
+        message = wait_for("it is refused", why, 60)
+        path = "spec.template.pod.spec"
+        for field in (
+            "containers[0].securityContext",
+            "volumes[0].hostPath",
+            "serviceAccountName",
+            "hostNetwork",
+        ):
+            assert f"{path}.{field}: unknown field; allowed: " in message
+        assert not refused.children()
+        # Once these are taken out, it is made; a sidecar needs the operator's leave.
+        sidecar = {"containers": [{"name": "more", "image": "busybox"}]}
+        refused.patch({"template": {"pod": {"spec": {**dict.fromkeys(pod), **sidecar}}}})
+        message = wait_for("its sidecar is refused", lambda: "--allow-sidecars" in why() and why(), 60)
+        assert message.startswith(f"{path}.containers[0]: ")
+        assert not refused.brokers()
+    finally:
+        kube.delete("brokercluster", "refused", NAMESPACE)
 
 
 def test_the_operator_tells_its_health_and_figures(kube: Kube, cluster: Cluster) -> None:

@@ -21,7 +21,7 @@ from tests.certificates import Authority
 from tests.e2e.clients import Traffic
 from tests.e2e.clusters import NAMESPACE, Cluster, cluster_spec
 from tests.e2e.kube import Kube, wait_for
-from tests.e2e.secured_clients import CERTIFIED, KNOCK, KNOWN, PASSWORDED, REPLICATION, TOPIC, Clients
+from tests.e2e.secured_clients import CERTIFIED, KNOCK, KNOWN, NODES, PASSWORDED, REPLICATION, TOPIC, Clients
 from tests.judges import needs_kafka_jars
 
 _READY_S = 240
@@ -108,6 +108,41 @@ def test_strangers_are_turned_away_at_every_door(clients: Clients) -> None:
     asked = [(clients.host(0), port, trusted, certificate) for port, certificate, _ in doors]
     found = clients.run(KNOCK, clients.write("doors.json", json.dumps(asked).encode())).split()
     assert found == [expected for _, _, expected in doors]
+
+
+def test_zookeeper_lets_in_brokers_and_the_operator_alone(clients: Clients) -> None:
+    user_of_the_cluster = clients.write("tester.pem", clients.certificate_of("tester").pem)
+    posing = clients.certificate_of("demo-brokers", organization="ottla.dev")
+    as_a_broker = clients.write("posing.pem", posing.pem)
+    own = clients.write("operator.pem", clients.secret("demo-cluster-operator-certs")["cluster-operator.pem"])
+    doors = [
+        (2181, False, None, "refused"),
+        (2182, False, None, "refused"),
+        (2182, True, None, "refused"),
+        (2182, True, user_of_the_cluster, "refused"),
+        (2182, True, as_a_broker, "refused"),
+        (2182, True, own, "answered"),
+        (3888, False, None, "refused"),
+        (3888, True, user_of_the_cluster, "refused"),
+    ]
+    found = clients.asks_zookeeper([(port, tls, certificate) for port, tls, certificate, _ in doors])
+    assert found == [expected for *_, expected in doors]
+
+
+def test_scram_credentials_are_the_brokers_own_in_zookeeper(clients: Clients) -> None:
+    apply_users(clients.cluster, alice=user("scram-sha-512", "Read"))
+    asked = [
+        f"{clients.zookeeper()}:2182",
+        clients.write("ca.crt", clients.authority()),
+        clients.write("operator.pem", clients.secret("demo-cluster-operator-certs")["cluster-operator.pem"]),
+        clients.write("zookeeper.pem", clients.secret("demo-zookeeper")["zookeeper.pem"]),
+        ["/config/users/alice", "/brokers/ids"],
+    ]
+    seen, (of_alice, of_ids) = json.loads(clients.run(NODES, json.dumps(asked)))
+    brokers = ["x509", "CN=demo-brokers,O=ottla.dev", 31]
+    assert of_alice == [brokers]
+    assert of_ids == [["world", "anyone", 1], brokers]
+    assert seen == "denied"
 
 
 def test_who_is_known_and_has_no_right_is_told_so(clients: Clients) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from ottla.security.tls import TlsSettings
 from ottla_operator.acting import Pass
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubernetes import naming
@@ -236,7 +238,8 @@ class FakeApi(Api):
     def _run_set(self, item: Item) -> None:
         name, spec = item["metadata"]["name"], item["spec"]
         generation = item["metadata"]["generation"]
-        item["status"] = {"observedGeneration": generation, "updateRevision": "r1"}
+        revision = hashlib.sha256(json.dumps(spec["template"], sort_keys=True).encode()).hexdigest()[:8]
+        item["status"] = {"observedGeneration": generation, "updateRevision": revision}
         for ordinal in range(spec["replicas"]):
             pod_name = f"{name}-{ordinal}"
             owner = {"uid": item["metadata"]["uid"]}
@@ -244,7 +247,7 @@ class FakeApi(Api):
             if pod is None:
                 template = copy.deepcopy(spec["template"])
                 template["metadata"]["ownerReferences"] = [owner]
-                template["metadata"]["labels"]["controller-revision-hash"] = "r1"
+                template["metadata"]["labels"]["controller-revision-hash"] = revision
                 volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{pod_name}"}}
                 node = self.node_of(pod_name)
                 template["spec"] |= {"nodeName": node} if node else {}
@@ -332,7 +335,10 @@ class KubernetesWorld:
     def __init__(self) -> None:
         self.api = FakeApi()
         self.said = Said()
-        self.images = Images("ottla:1", "ottla:1", "Never")
+        self.images = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
+        self.secured_nodes: list[tuple[str, str]] = []
+        """(zookeeper.connect, owner) of each time that the ACLs of ZooKeeper's nodes were set."""
+        self.acls_fail = False
 
     def cluster(self, **spec: Any) -> None:
         rolling = {"minReadySeconds": 0}
@@ -352,7 +358,9 @@ class KubernetesWorld:
 
     def make_pass(self) -> Pass:
         store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.said)
-        platform = KubernetesPlatform(self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms)
+        platform = KubernetesPlatform(
+            self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms, self._set_acls
+        )
         secrets = KubernetesSecrets(self.api, NAMESPACE, "demo")
         drivers = KubernetesDrivers(self.api, self.images, NAMESPACE, "demo")
         reconciler = Reconciler(
@@ -365,6 +373,14 @@ class KubernetesWorld:
             drivers=drivers,
         )
         return asyncio.run(reconcile(reconciler, store))
+
+    def _set_acls(self, connect: str, tls: TlsSettings, owner: str) -> int:
+        assert tls.key
+        assert tls.certificates
+        if self.acls_fail:
+            raise TimeoutError("no server answers")
+        self.secured_nodes.append((connect, owner))
+        return 7
 
     def until(self, condition: Callable[[], bool], passes: int = 100) -> None:
         for _ in range(passes):

@@ -17,7 +17,7 @@ from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
 from tests.unit.kubernetes_world import Item, KubernetesWorld
 
 NAMES = {
-    *("demo-brokers", "demo-cluster-operator-certs"),
+    *("demo-brokers", "demo-cluster-operator-certs", "demo-zookeeper"),
     *("demo-cluster-ca", "demo-cluster-ca-cert", "demo-clients-ca", "demo-clients-ca-cert"),
 }
 DAY_MS = 86_400_000
@@ -40,7 +40,12 @@ def data(world: KubernetesWorld) -> dict[str, Any]:
 
 
 def pods(world: KubernetesWorld) -> set[str]:
-    return {item["metadata"]["uid"] for (kind, _), item in world.api.items.items() if kind == "Pod"}
+    """Of brokers, which take new certificates while they run; ZooKeeper's servers restart."""
+    return {
+        item["metadata"]["uid"]
+        for (kind, name), item in world.api.items.items()
+        if kind == "Pod" and name.startswith("demo-brokers-")
+    }
 
 
 def said(world: KubernetesWorld) -> list[str]:

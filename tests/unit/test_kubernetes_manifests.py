@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla_operator.kubernetes import certificates, listeners, manifests_brokers, manifests_zookeeper, naming
 from ottla_operator.kubernetes.manifests_common import Images, container_security, difference
+from ottla_operator.kubernetes.zookeeper_security import ServerStage, ZooKeeperSecurity
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.platform.port import Launch
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
-IMAGES = Images("ottla:1", "ottla:1", "Never")
+IMAGES = Images("ottla:1", "ottla:1", "Never", operator_namespace="ottla-system")
+OPERATOR = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ottla-system"}},
+    "podSelector": {"matchLabels": {"app.kubernetes.io/name": "ottla-operator"}},
+}
 LAUNCH = Launch("abc", {"num.io.threads": "4"}, {"num.io.threads": "4", "default.replication.factor": "3"})
 
 SECURED = [{"name": "certified", "port": 9093, "tls": True, "authentication": {"type": "tls"}}]
@@ -31,11 +37,19 @@ def a_cluster(**spec: Any) -> BrokerCluster:
 
 def all_manifests(cluster: BrokerCluster) -> list[dict[str, Any]]:
     return [
-        *manifests_zookeeper.build_all(cluster, IMAGES),
-        *manifests_brokers.build_surroundings(cluster, under_replicated=False),
-        manifests_brokers.build_broker_config(cluster, 0, LAUNCH),
+        *manifests_zookeeper.build_all(cluster, IMAGES, ZooKeeperSecurity.of_new(cluster).servers),
+        *manifests_brokers.build_surroundings(cluster, IMAGES, under_replicated=False),
+        broker_config(cluster, 0),
         manifests_brokers.build_stateful_set(cluster, IMAGES, 3, "abc"),
     ]
+
+
+def broker_config(cluster: BrokerCluster, broker: int) -> dict[str, Any]:
+    return manifests_brokers.build_broker_config(cluster, broker, LAUNCH, ZooKeeperSecurity.of_new(cluster))
+
+
+def traits_of(cluster: BrokerCluster) -> dict[str, str]:
+    return manifests_brokers.traits(cluster, IMAGES, ZooKeeperSecurity.of_new(cluster))
 
 
 def pod_specs(cluster: BrokerCluster) -> list[dict[str, Any]]:
@@ -86,7 +100,7 @@ def test_every_mount_has_its_volume() -> None:
 
 def test_a_brokers_settings_are_valid_and_its_own() -> None:
     cluster = a_cluster()
-    written = properties_of(manifests_brokers.build_broker_config(cluster, 2, LAUNCH))
+    written = properties_of(broker_config(cluster, 2))
     config = BrokerConfig.from_properties(written)
     assert config.broker_id == 2
     assert config.get_int("num.io.threads") == 4
@@ -94,7 +108,7 @@ def test_a_brokers_settings_are_valid_and_its_own() -> None:
     assert config.inter_broker_listener == "REPLICATION"
     advertised = {listener.name: listener.host for listener in config.advertised_listeners}
     assert advertised["PLAIN"] == "demo-brokers-2.demo-brokers.shop.svc"
-    assert config.zookeeper_connect == manifests_zookeeper.connect_string(cluster)
+    assert config.zookeeper_connect == manifests_zookeeper.connect_string(cluster, secure=False)
 
 
 def test_a_pod_reads_the_settings_of_its_own_ordinal() -> None:
@@ -119,11 +133,11 @@ def test_prometheus_finds_every_broker() -> None:
     told = template["metadata"]["annotations"]
     (container,) = template["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    written = properties_of(manifests_brokers.build_broker_config(cluster, 1, LAUNCH))
+    written = properties_of(broker_config(cluster, 1))
     config = BrokerConfig.from_properties(written)
     assert told["prometheus.io/path"] == "/metrics"
     assert int(told["prometheus.io/port"]) == ports["tcp-prometheus"] == config.get_int("ottla.http.port")
-    policy = manifests_brokers.build_network_policy(cluster)
+    policy = manifests_brokers.build_network_policy(cluster, IMAGES)
     assert ports["tcp-prometheus"] in [port["port"] for port in policy["spec"]["ingress"][0]["ports"]]
 
 
@@ -132,7 +146,7 @@ def test_a_listener_on_the_port_of_metrics_goes_before_them() -> None:
     template = manifests_brokers.build_stateful_set(cluster, IMAGES, 2, "abc")["spec"]["template"]
     (container,) = template["spec"]["containers"]
     assert [port["name"] for port in container["ports"]] == ["replication", "plain"]
-    assert "ottla.http.port" not in properties_of(manifests_brokers.build_broker_config(cluster, 1, LAUNCH))
+    assert "ottla.http.port" not in properties_of(broker_config(cluster, 1))
 
 
 def test_pods_are_replaced_by_nobody_but_the_operator() -> None:
@@ -164,24 +178,100 @@ def test_a_budget_of_the_specs_gives_way_to_an_under_replicated_partition() -> N
 
 
 def test_only_brokers_and_the_operator_reach_the_listener_between_brokers() -> None:
-    policy = manifests_brokers.build_network_policy(a_cluster())
+    policy = manifests_brokers.build_network_policy(a_cluster(), IMAGES)
     rules = {rule["ports"][0]["port"]: rule for rule in policy["spec"]["ingress"]}
     assert "from" not in rules[9092]
-    assert len(rules[listeners.REPLICATION_PORT]["from"]) == 2
+    brokers = {"podSelector": {"matchLabels": naming.selector_labels("demo", naming.BROKER)}}
+    assert rules[listeners.REPLICATION_PORT]["from"] == [brokers, OPERATOR]
+
+
+@pytest.mark.parametrize(
+    ("stage", "ports"),
+    [(ServerStage.PLAIN, [2181]), (ServerStage.QUORUM_TLS, [2181, 2182]), (ServerStage.TLS, [2182])],
+)
+def test_only_brokers_and_the_operator_reach_zookeeper(stage: ServerStage, ports: list[int]) -> None:
+    policy = manifests_zookeeper.build_network_policy(a_cluster(listeners=SECURED), IMAGES, stage)
+    clients, servers = policy["spec"]["ingress"]
+    selected = {
+        component: {"podSelector": {"matchLabels": naming.selector_labels("demo", component)}}
+        for component in (naming.BROKER, naming.ZOOKEEPER)
+    }
+    assert clients["from"] == [selected[naming.BROKER], OPERATOR]
+    assert [port["port"] for port in clients["ports"]] == ports
+    assert servers["from"] == [selected[naming.ZOOKEEPER]]
+    assert [port["port"] for port in servers["ports"]] == [2888, 3888]
+
+
+def test_an_operator_that_runs_in_no_pod_is_admitted_by_no_policy() -> None:
+    policy = manifests_brokers.build_network_policy(a_cluster(), replace(IMAGES, operator_namespace=""))
+    assert "namespaceSelector" not in str(policy)
+
+
+def zoo_cfg(cluster: BrokerCluster, stage: ServerStage) -> dict[str, str]:
+    """What the server's container reads."""
+    config = manifests_zookeeper.build_config(cluster, stage)["data"]
+    (container,) = manifests_zookeeper.build_stateful_set(cluster, IMAGES, stage, "")["spec"]["template"][
+        "spec"
+    ]["containers"]
+    file = container["args"][2].rpartition("/")[2]
+    return dict(line.split("=", 1) for line in config[file].splitlines())
+
+
+def test_zookeeper_of_a_secured_cluster_admits_certificates_of_the_clusters_authority_alone() -> None:
+    cluster = a_cluster(listeners=SECURED)
+    stage = ZooKeeperSecurity.of_new(cluster).servers
+    found = zoo_cfg(cluster, stage)
+    assert "clientPort" not in found
+    assert (found["secureClientPort"], found["ssl.clientAuth"]) == ("2182", "need")
+    assert (found["sslQuorum"], found["portUnification"], found["ssl.quorum.clientAuth"]) == (
+        "true",
+        "false",
+        "need",
+    )
+    assert found["X509AuthenticationProvider.superUser"] == "CN=demo-operator,O=ottla.dev"
+    spec = manifests_zookeeper.build_stateful_set(cluster, IMAGES, stage, "")["spec"]["template"]["spec"]
+    (volume,) = [v for v in spec["volumes"] if v["name"] == "certificates"]
+    planned = plan_secrets(cluster, {}, {}, 0, zookeeper=manifests_zookeeper.server_names(cluster)).data
+    there = {}
+    for source in volume["projected"]["sources"]:
+        data = planned[source["secret"]["name"]]
+        items = source["secret"].get("items") or [{"key": entry, "path": entry} for entry in data]
+        there |= {f"/etc/ottla-certificates/{item['path']}": data[item["key"]] for item in items}
+    for prefix in ("ssl", "ssl.quorum"):
+        assert there[found[f"{prefix}.keyStore.location"]] == planned["demo-zookeeper"]["zookeeper.pem"]
+        assert there[found[f"{prefix}.trustStore.location"]] == planned["demo-cluster-ca-cert"]["ca.crt"]
+    assert planned["demo-clients-ca-cert"]["ca.crt"] not in there.values()
+
+
+def test_a_broker_of_a_secured_cluster_shows_zookeeper_its_certificate_and_owns_its_nodes() -> None:
+    cluster = a_cluster(listeners=SECURED)
+    config = BrokerConfig.from_properties(properties_of(broker_config(cluster, 1)))
+    access = ZooKeeperAccess.of(config, {})
+    assert access.secure_acls
+    assert access.tls is not None
+    assert access.tls.keystore_location == "/etc/ottla-certificates/demo-brokers-1.pem"
+    assert config.zookeeper_connect == manifests_zookeeper.connect_string(cluster, secure=True)
+    assert config.zookeeper_connect.count(":2182") == 3
+
+
+def test_zookeeper_of_others_is_used_as_the_settings_say() -> None:
+    cluster = a_cluster(listeners=SECURED, zookeeper={"connect": "zk:2181"})
+    assert ZooKeeperSecurity.of_new(cluster) == ZooKeeperSecurity()
+    assert not [name for name in properties_of(broker_config(cluster, 1)) if "zookeeper.ssl" in name]
 
 
 def test_zookeeper_gets_a_line_for_each_member_and_brokers_connect_to_all() -> None:
     cluster = a_cluster(zookeeper={"managed": {"replicas": 3}})
-    config = manifests_zookeeper.build_config(cluster)["data"]["zoo.cfg"]
+    config = manifests_zookeeper.build_config(cluster, ServerStage.PLAIN)["data"]["zoo.cfg"]
     servers = [line for line in config.splitlines() if line.startswith("server.")]
     assert servers[0] == "server.1=demo-zookeeper-0.demo-zookeeper.shop.svc:2888:3888"
     assert len(servers) == 3
-    assert manifests_zookeeper.connect_string(cluster).count(":2181") == 3
+    assert manifests_zookeeper.connect_string(cluster, secure=False).count(":2181") == 3
 
 
 def test_a_zookeeper_of_somebody_elses_is_connected_to_as_given() -> None:
     cluster = a_cluster(zookeeper={"connect": "zk:2181/kafka"})
-    assert manifests_zookeeper.connect_string(cluster) == "zk:2181/kafka"
+    assert manifests_zookeeper.connect_string(cluster, secure=False) == "zk:2181/kafka"
 
 
 @pytest.mark.parametrize(
@@ -198,8 +288,8 @@ def test_a_zookeeper_of_somebody_elses_is_connected_to_as_given() -> None:
     ],
 )
 def test_what_needs_a_bounce_is_told_by_its_trait(change: dict[str, Any], told: set[str]) -> None:
-    before = manifests_brokers.traits(a_cluster(), IMAGES)
-    after = manifests_brokers.traits(a_cluster(**change), IMAGES)
+    before = traits_of(a_cluster())
+    after = traits_of(a_cluster(**change))
     assert {name for name in before if before[name] != after[name]} == told
 
 
@@ -262,7 +352,7 @@ def test_impossible_listeners_are_refused(spec: list[dict[str, Any]], word: str)
 
 def test_a_secured_broker_finds_what_its_settings_name_in_its_own_pod() -> None:
     cluster = a_cluster(listeners=SECURED, authorization={"type": "simple"})
-    written = properties_of(manifests_brokers.build_broker_config(cluster, 2, LAUNCH))
+    written = properties_of(broker_config(cluster, 2))
     config = BrokerConfig.from_properties(written)
     assert {listener.name: listener.protocol for listener in config.listeners} == {
         "REPLICATION": "SSL",
@@ -285,7 +375,7 @@ def test_a_secured_broker_finds_what_its_settings_name_in_its_own_pod() -> None:
 
 def test_who_is_a_super_user_is_reason_for_a_roll_and_a_lifetime_is_not() -> None:
     def traits(**more: Any) -> dict[str, str]:
-        return manifests_brokers.traits(a_cluster(listeners=SECURED, **more), IMAGES)
+        return traits_of(a_cluster(listeners=SECURED, **more))
 
     assert traits(clusterCa={"validityDays": 90}) == traits()
     assert traits(authorization={"type": "simple"}) != traits()

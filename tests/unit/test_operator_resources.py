@@ -137,7 +137,7 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         (
             "BrokerCluster",
             {"replicas": 1, "config": {"zookeeper.set.acl": True}},
-            "spec.config[zookeeper.set.acl]: brokers do not log in to the ZooKeeper that the operator runs",
+            "spec.config[zookeeper.set.acl]: is set by the operator for the ZooKeeper that it runs",
         ),
         (
             "BrokerCluster",

@@ -19,7 +19,7 @@ from ottla_operator.kubernetes.listeners import (
     bootstrap_host,
     broker_host,
 )
-from ottla_operator.kubernetes.manifests_common import Manifest, build
+from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, annotations_of
 from ottla_operator.planning import cluster_secrets
 from ottla_operator.planning.certificates import Pair, end_ms
@@ -31,6 +31,7 @@ from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
 _DOMAIN: Final = "cluster.local"
 
 MOUNT: Final = {"name": "certificates", "mountPath": CERTIFICATES_DIR, "readOnly": True}
+ZOOKEEPER_FILE: Final = f"{cluster_secrets.ZOOKEEPER}.pem"
 
 
 def volume(cluster: str) -> Manifest:
@@ -44,6 +45,27 @@ def volume(cluster: str) -> Manifest:
     ]
     brokers = {"secret": {"name": cluster_secrets.brokers_secret(cluster)}}
     return {"name": "certificates", "projected": {"sources": [brokers, *certificates]}}
+
+
+def zookeeper_volume(cluster: str) -> Manifest:
+    """Of a ZooKeeper server: its key and certificate, and the authority of brokers and operator alone."""
+    authority = of_certificate(cluster_secrets.cluster_ca(cluster))
+    sources = [
+        {"secret": {"name": cluster_secrets.zookeeper_secret(cluster)}},
+        {"secret": {"name": authority, "items": [{"key": CA_CERTIFICATE, "path": CLUSTER_CA}]}},
+    ]
+    return {"name": "certificates", "projected": {"sources": sources}}
+
+
+def zookeeper_digest(listed: Listed, cluster: str) -> str:
+    """Another one when servers have to be restarted: ZooKeeper reads the files when it starts."""
+    there = data_of(listed)
+    names = (cluster_secrets.zookeeper_secret(cluster), of_certificate(cluster_secrets.cluster_ca(cluster)))
+    files = [
+        there.get(name, {}).get(entry, b"").decode(errors="replace")
+        for name, entry in zip(names, (ZOOKEEPER_FILE, CA_CERTIFICATE), strict=True)
+    ]
+    return digest(files)
 
 
 def broker_names(cluster: BrokerCluster, broker: int, advertised: Advertised) -> list[str]:

@@ -12,6 +12,8 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
 import click
 from aiohttp import web
@@ -25,6 +27,8 @@ from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @click.command(short_help="Run the operator on Kubernetes.")
@@ -59,8 +63,7 @@ def operator(
     """Run the operator on Kubernetes: brokers, topics, quotas and groups as their resources say.
 
     Images come from OTTLA_BROKER_IMAGE, OTTLA_ZOOKEEPER_IMAGE, OTTLA_PIPELINE_IMAGE and
-    OTTLA_IMAGE_PULL_POLICY; OTTLA_DRIVER_ROLE is the ClusterRole of pipelines' drivers, OTTLA_NAMESPACE the
-    namespace of the operator's own pod, which NetworkPolicies admit.
+    OTTLA_IMAGE_PULL_POLICY; OTTLA_DRIVER_ROLE is the ClusterRole of pipelines' drivers.
     """
     logs.configure(log_level)
     for noisy in ("kopf", "aiohttp.access", "urllib3"):
@@ -85,8 +88,16 @@ def images_from(environment: dict[str, str]) -> Images:
         pipeline=environment.get("OTTLA_PIPELINE_IMAGE") or default.pipeline,
         driver_role=environment.get("OTTLA_DRIVER_ROLE") or default.driver_role,
         pull_policy=environment.get("OTTLA_IMAGE_PULL_POLICY") or default.pull_policy,
-        operator_namespace=environment.get("OTTLA_NAMESPACE") or default.operator_namespace,
+        operator_namespace=_own_namespace(),
     )
+
+
+def _own_namespace() -> str:
+    """Of the operator's pod; "" outside of one."""
+    try:
+        return _NAMESPACE_FILE.read_text().strip()
+    except OSError:
+        return ""
 
 
 async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_port: int) -> None:

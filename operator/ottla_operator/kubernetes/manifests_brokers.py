@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from ottla_operator.kubernetes import certificates, naming, racks
 from ottla_operator.kubernetes.listeners import (
+    CERTIFICATES_DIR,
+    CLUSTER_CA,
     REPLICATION_PORT,
     Advertised,
     bootstrap_host,
@@ -30,7 +32,8 @@ from ottla_operator.kubernetes.manifests_common import (
     laid_over,
     pod_security,
 )
-from ottla_operator.kubernetes.manifests_zookeeper import connect_string, operator_peer
+from ottla_operator.kubernetes.manifests_zookeeper import connect_string, operator_peers
+from ottla_operator.kubernetes.zookeeper_security import SET_ACL, BrokerStage, ZooKeeperSecurity
 from ottla_operator.platform.port import Launch
 from ottla_operator.resources import BrokerCluster
 
@@ -51,7 +54,7 @@ METRICS_PORT: Final = 9404
 _DEFAULT_RESOURCES: Final[Mapping[str, Any]] = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
-def traits(cluster: BrokerCluster, images: Images) -> dict[str, str]:
+def traits(cluster: BrokerCluster, images: Images, zookeeper: ZooKeeperSecurity) -> dict[str, str]:
     """What a broker runs with beside its settings, by the words in which a bounce is explained."""
     template = broker_template(cluster, images, 1)
     template["spec"].pop("volumes")
@@ -62,8 +65,13 @@ def traits(cluster: BrokerCluster, images: Images) -> dict[str, str]:
         "image": broker_image(cluster, images),
         "listeners": digest(listener_settings(cluster, 0, {})),
         "pod template": digest(template),
-        "zookeeper.connect": connect_string(cluster),
+        "zookeeper.connect": brokers_connect(cluster, zookeeper),
+        **({SET_ACL: "true"} if zookeeper.brokers == BrokerStage.ACLS else {}),
     }
+
+
+def brokers_connect(cluster: BrokerCluster, zookeeper: ZooKeeperSecurity) -> str:
+    return connect_string(cluster, secure=zookeeper.brokers > BrokerStage.PLAIN)
 
 
 def broker_image(cluster: BrokerCluster, images: Images) -> str:
@@ -74,18 +82,39 @@ def broker_image(cluster: BrokerCluster, images: Images) -> str:
 
 
 def broker_properties(
-    cluster: BrokerCluster, broker: int, launch: Launch, advertised: Advertised
+    cluster: BrokerCluster,
+    broker: int,
+    launch: Launch,
+    advertised: Advertised,
+    zookeeper: ZooKeeperSecurity,
 ) -> dict[str, str]:
     """All of one broker's settings."""
     own = {
         "broker.id": str(broker),
         **listener_settings(cluster, broker, advertised),
-        "zookeeper.connect": connect_string(cluster),
+        "zookeeper.connect": brokers_connect(cluster, zookeeper),
+        **_zookeeper_access(cluster, broker, zookeeper.brokers),
         "log.dirs": f"{_DATA_DIR}/data",
     }
     if _serves_metrics(cluster):
         own["ottla.http.port"] = str(METRICS_PORT)
     return {**launch.properties, **own}
+
+
+def _zookeeper_access(cluster: BrokerCluster, broker: int, stage: BrokerStage) -> dict[str, str]:
+    """By the certificate that brokers have for each other: all are one user to ZooKeeper."""
+    if stage == BrokerStage.PLAIN:
+        return {}
+    pem = f"{naming.broker_pod(cluster.metadata.name, broker)}.pem"
+    return {
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.keystore.type": "PEM",
+        "zookeeper.ssl.keystore.location": f"{CERTIFICATES_DIR}/{pem}",
+        "zookeeper.ssl.truststore.type": "PEM",
+        "zookeeper.ssl.truststore.location": f"{CERTIFICATES_DIR}/{CLUSTER_CA}",
+        **({SET_ACL: "true"} if stage == BrokerStage.ACLS else {}),
+    }
 
 
 def _serves_metrics(cluster: BrokerCluster) -> bool:
@@ -96,12 +125,13 @@ def build_broker_config(
     cluster: BrokerCluster,
     broker: int,
     launch: Launch,
+    zookeeper: ZooKeeperSecurity,
     *,
     advertised: Advertised | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
     """`annotations`: more of them, such as tell of the pod that still runs with what was there before."""
-    properties = broker_properties(cluster, broker, launch, advertised or {})
+    properties = broker_properties(cluster, broker, launch, advertised or {}, zookeeper)
     lines = [f"{name}={_escaped(value)}" for name, value in properties.items()]
     told = {
         naming.HASH_ANNOTATION: launch.config_hash,
@@ -311,7 +341,7 @@ def build_disruption_budget(cluster: BrokerCluster, *, under_replicated: bool) -
     return build(cluster, "policy/v1", "PodDisruptionBudget", name, naming.BROKER, {"spec": spec})
 
 
-def build_network_policy(cluster: BrokerCluster) -> Manifest:
+def build_network_policy(cluster: BrokerCluster, images: Images) -> Manifest:
     """Clients from anywhere reach the listeners; brokers and the operator alone the one between brokers."""
     name = cluster.metadata.name
     brokers = {"matchLabels": naming.selector_labels(name, naming.BROKER)}
@@ -322,7 +352,7 @@ def build_network_policy(cluster: BrokerCluster) -> Manifest:
         "ingress": [
             {"ports": [{"protocol": "TCP", "port": port} for port in open_ports]},
             {
-                "from": [{"podSelector": brokers}, operator_peer()],
+                "from": [{"podSelector": brokers}, *operator_peers(images)],
                 "ports": [{"protocol": "TCP", "port": REPLICATION_PORT}],
             },
         ],
@@ -337,12 +367,12 @@ def build_network_policy(cluster: BrokerCluster) -> Manifest:
     )
 
 
-def build_surroundings(cluster: BrokerCluster, *, under_replicated: bool) -> list[Manifest]:
+def build_surroundings(cluster: BrokerCluster, images: Images, *, under_replicated: bool) -> list[Manifest]:
     """All but the brokers themselves, in the order in which they are needed."""
     return [
         build_service_account(cluster),
         build_headless_service(cluster),
         build_bootstrap_service(cluster),
         build_disruption_budget(cluster, under_replicated=under_replicated),
-        build_network_policy(cluster),
+        build_network_policy(cluster, images),
     ]

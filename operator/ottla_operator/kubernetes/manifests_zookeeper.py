@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla_operator.kubernetes import naming
+from ottla_operator.kubernetes import certificates, naming
+from ottla_operator.kubernetes.listeners import CERTIFICATES_DIR, CLUSTER_CA
 from ottla_operator.kubernetes.manifests_common import (
     Images,
     Manifest,
@@ -19,17 +20,25 @@ from ottla_operator.kubernetes.manifests_common import (
     exec_probe,
     pod_security,
 )
+from ottla_operator.kubernetes.zookeeper_security import ServerStage, is_secured
+from ottla_operator.planning.listener_security import operator_subject
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ManagedZooKeeper
 
-CLIENT_PORT, QUORUM_PORT, ELECTION_PORT = 2181, 2888, 3888
+CLIENT_PORT, SECURE_PORT, QUORUM_PORT, ELECTION_PORT = 2181, 2182, 2888, 3888
 DEFAULT_SIZE: Final = "2Gi"
 
-# Four-letter words over a plain socket; Python is in the image, and starts faster than Java.
-_ASK: Final = (
-    "import socket; c = socket.create_connection(('127.0.0.1', 2181), 2); c.sendall(b'{word}'); "
-    "assert b'{answer}' in b''.join(iter(lambda: c.recv(4096), b''))"
+_CERTIFICATES: Final = f"{CERTIFICATES_DIR}/{certificates.ZOOKEEPER_FILE}"
+_AUTHORITY: Final = f"{CERTIFICATES_DIR}/{CLUSTER_CA}"
+
+# Four-letter words; Python is in the image, and starts faster than Java. With TLS the probe shows the
+# server's own certificate.
+_CONNECT: Final = "import socket; c = socket.create_connection(('127.0.0.1', {port}), 2); "
+_CONNECT_TLS: Final = (
+    "import ssl; t = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT); t.check_hostname = False; "
+    f"t.verify_mode = ssl.CERT_NONE; t.load_cert_chain('{_CERTIFICATES}'); c = t.wrap_socket(c); "
 )
+_ASK: Final = "c.sendall(b'{word}'); assert b'{answer}' in b''.join(iter(lambda: c.recv(4096), b''))"
 
 
 def managed(cluster: BrokerCluster) -> ManagedZooKeeper:
@@ -41,22 +50,62 @@ def member_host(cluster: BrokerCluster, member: int) -> str:
     return naming.pod_host(f"{name}-{member}", name, str(cluster.metadata.namespace))
 
 
-def connect_string(cluster: BrokerCluster) -> str:
-    """What brokers connect to."""
+def connect_string(cluster: BrokerCluster, *, secure: bool) -> str:
+    """What brokers connect to. `secure`: the port with TLS of servers that the operator runs."""
     if cluster.spec.zookeeper.connect is not None:
         return cluster.spec.zookeeper.connect
     members = range(managed(cluster).replicas)
-    return ",".join(f"{member_host(cluster, member)}:{CLIENT_PORT}" for member in members)
+    port = SECURE_PORT if secure else CLIENT_PORT
+    return ",".join(f"{member_host(cluster, member)}:{port}" for member in members)
 
 
-def _zoo_cfg(cluster: BrokerCluster) -> str:
+def server_names(cluster: BrokerCluster) -> list[str]:
+    """Under which the servers of a secured cluster are reached."""
+    if not is_secured(cluster):
+        return []
+    return [member_host(cluster, member) for member in range(managed(cluster).replicas)]
+
+
+def client_ports(stage: ServerStage) -> list[int]:
+    plain = [CLIENT_PORT] if stage < ServerStage.TLS else []
+    return plain + ([SECURE_PORT] if stage > ServerStage.PLAIN else [])
+
+
+def _tls_lines(cluster: BrokerCluster, stage: ServerStage) -> list[str]:
+    """The cluster's authority alone is trusted, not that of users. Servers that connect to each other do not
+    check names: ZooKeeper would look for the names of those who connect in reverse DNS."""
+    if stage == ServerStage.PLAIN:
+        return []
+    stores = [
+        f"{prefix}.{store}.{setting}"
+        for prefix in ("ssl", "ssl.quorum")
+        for store, path in (("keyStore", _CERTIFICATES), ("trustStore", _AUTHORITY))
+        for setting in (f"location={path}", "type=PEM")
+    ]
+    return [
+        f"secureClientPort={SECURE_PORT}",
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider",
+        f"X509AuthenticationProvider.superUser={operator_subject(cluster.metadata.name).distinguished_name}",
+        "ssl.clientAuth=need",
+        "ssl.quorum.clientAuth=need",
+        "ssl.quorum.hostnameVerification=false",
+        "ssl.enabledProtocols=TLSv1.2,TLSv1.3",
+        *stores,
+        f"sslQuorum={str(stage >= ServerStage.QUORUM_TLS).lower()}",
+        f"portUnification={str(stage < ServerStage.TLS).lower()}",
+    ]
+
+
+def _zoo_cfg(cluster: BrokerCluster, stage: ServerStage) -> str:
     servers = [
         f"server.{member + 1}={member_host(cluster, member)}:{QUORUM_PORT}:{ELECTION_PORT}"
         for member in range(managed(cluster).replicas)
     ]
     lines = [
         "dataDir=/var/lib/zookeeper/data",
-        f"clientPort={CLIENT_PORT}",
+        *([f"clientPort={CLIENT_PORT}"] if stage < ServerStage.TLS else []),
+        *_tls_lines(cluster, stage),
         "tickTime=2000",
         "initLimit=10",
         "syncLimit=5",
@@ -73,14 +122,26 @@ def _zoo_cfg(cluster: BrokerCluster) -> str:
     return "\n".join(lines) + "\n"
 
 
-def build_config(cluster: BrokerCluster) -> Manifest:
-    name = naming.zookeeper_name(cluster.metadata.name)
-    return build(cluster, "v1", "ConfigMap", name, naming.ZOOKEEPER, {"data": {"zoo.cfg": _zoo_cfg(cluster)}})
+def _config_file(stage: ServerStage) -> str:
+    return "zoo.cfg" if stage == ServerStage.PLAIN else f"{stage.name.lower().replace('_', '-')}.cfg"
 
 
-def build_service(cluster: BrokerCluster) -> Manifest:
+def build_config(cluster: BrokerCluster, stage: ServerStage) -> Manifest:
+    """A file for each stage that a pod may be at: one that starts again has what its template names."""
     name = naming.zookeeper_name(cluster.metadata.name)
-    ports = {"client": CLIENT_PORT, "quorum": QUORUM_PORT, "election": ELECTION_PORT}
+    stages = [each for each in ServerStage if stage - 1 <= each <= stage]
+    data = {_config_file(each): _zoo_cfg(cluster, each) for each in stages}
+    return build(cluster, "v1", "ConfigMap", name, naming.ZOOKEEPER, {"data": data})
+
+
+def _ports(stage: ServerStage) -> dict[str, int]:
+    names = {CLIENT_PORT: "client", SECURE_PORT: "secure-client"}
+    return {names[port]: port for port in client_ports(stage)}
+
+
+def build_service(cluster: BrokerCluster, stage: ServerStage) -> Manifest:
+    name = naming.zookeeper_name(cluster.metadata.name)
+    ports = {**_ports(stage), "quorum": QUORUM_PORT, "election": ELECTION_PORT}
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -93,7 +154,9 @@ def build_service(cluster: BrokerCluster) -> Manifest:
     return build(cluster, "v1", "Service", name, naming.ZOOKEEPER, {"spec": spec})
 
 
-def build_stateful_set(cluster: BrokerCluster, images: Images) -> Manifest:
+def build_stateful_set(
+    cluster: BrokerCluster, images: Images, stage: ServerStage, certificates_digest: str
+) -> Manifest:
     name = naming.zookeeper_name(cluster.metadata.name)
     wanted = managed(cluster)
     spec = {
@@ -102,32 +165,45 @@ def build_stateful_set(cluster: BrokerCluster, images: Images) -> Manifest:
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": naming.selector_labels(cluster.metadata.name, naming.ZOOKEEPER)},
-        "template": _template(cluster, images),
+        "template": _template(cluster, images, stage, certificates_digest),
         "volumeClaimTemplates": [claim_template(wanted.storage, DEFAULT_SIZE)],
     }
     return build(cluster, "apps/v1", "StatefulSet", name, naming.ZOOKEEPER, {"spec": spec})
 
 
-def _template(cluster: BrokerCluster, images: Images) -> Manifest:
+def _template(
+    cluster: BrokerCluster, images: Images, stage: ServerStage, certificates_digest: str
+) -> Manifest:
     name = cluster.metadata.name
+    has_tls = stage > ServerStage.PLAIN
+    annotations = {naming.HASH_ANNOTATION: digest(_zoo_cfg(cluster, stage))}
+    if has_tls:
+        annotations |= {
+            naming.ZOOKEEPER_STAGE_ANNOTATION: stage.name,
+            naming.CERTIFICATES_ANNOTATION: certificates_digest,
+        }
     container = {
         "name": "zookeeper",
         "image": images.zookeeper,
         "imagePullPolicy": images.pull_policy,
-        "args": ["zookeeper", "--config", "/etc/zookeeper/zoo.cfg", "--id-from-hostname"],
-        "ports": [{"name": "client", "containerPort": CLIENT_PORT, "protocol": "TCP"}],
+        "args": ["zookeeper", "--config", f"/etc/zookeeper/{_config_file(stage)}", "--id-from-hostname"],
+        "ports": [
+            {"name": port, "containerPort": number, "protocol": "TCP"}
+            for port, number in _ports(stage).items()
+        ],
         "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "readinessProbe": exec_probe(_asking("srvr", "Mode:"), period_s=3, failures=3),
+        "readinessProbe": exec_probe(asking("srvr", "Mode:", has_tls), period_s=3, failures=3),
         "livenessProbe": {
-            **exec_probe(_asking("ruok", "imok"), period_s=20, failures=3, timeout_s=10),
+            **exec_probe(asking("ruok", "imok", has_tls), period_s=20, failures=3, timeout_s=10),
             "initialDelaySeconds": 30,
         },
         "volumeMounts": [
             {"name": "data", "mountPath": "/var/lib/zookeeper"},
             {"name": "config", "mountPath": "/etc/zookeeper", "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
+            *([certificates.MOUNT] if has_tls else []),
         ],
     }
     spread = {
@@ -139,7 +215,7 @@ def _template(cluster: BrokerCluster, images: Images) -> Manifest:
     return {
         "metadata": {
             "labels": naming.labels(name, naming.ZOOKEEPER),
-            "annotations": {naming.HASH_ANNOTATION: digest(_zoo_cfg(cluster))},
+            "annotations": annotations,
         },
         "spec": {
             "serviceAccountName": naming.brokers_name(name),
@@ -152,13 +228,17 @@ def _template(cluster: BrokerCluster, images: Images) -> Manifest:
             "volumes": [
                 {"name": "config", "configMap": {"name": naming.zookeeper_name(name)}},
                 {"name": "tmp", "emptyDir": {}},
+                *([certificates.zookeeper_volume(name)] if has_tls else []),
             ],
         },
     }
 
 
-def _asking(word: str, answer: str) -> list[str]:
-    return ["python3", "-IS", "-c", _ASK.format(word=word, answer=answer)]
+def asking(word: str, answer: str, has_tls: bool) -> list[str]:
+    connect = (
+        _CONNECT.format(port=SECURE_PORT) + _CONNECT_TLS if has_tls else _CONNECT.format(port=CLIENT_PORT)
+    )
+    return ["python3", "-IS", "-c", connect + _ASK.format(word=word, answer=answer)]
 
 
 def build_disruption_budget(cluster: BrokerCluster) -> Manifest:
@@ -171,8 +251,8 @@ def build_disruption_budget(cluster: BrokerCluster) -> Manifest:
     return build(cluster, "policy/v1", "PodDisruptionBudget", name, naming.ZOOKEEPER, {"spec": spec})
 
 
-def build_network_policy(cluster: BrokerCluster) -> Manifest:
-    """Brokers and the operator ask; members talk among themselves; nobody else."""
+def build_network_policy(cluster: BrokerCluster, images: Images, stage: ServerStage) -> Manifest:
+    """Brokers and the operator are clients; servers reach each other; no other pod is admitted."""
     name = cluster.metadata.name
     brokers = {"podSelector": {"matchLabels": naming.selector_labels(name, naming.BROKER)}}
     members = {"podSelector": {"matchLabels": naming.selector_labels(name, naming.ZOOKEEPER)}}
@@ -180,12 +260,13 @@ def build_network_policy(cluster: BrokerCluster) -> Manifest:
         "podSelector": members["podSelector"],
         "policyTypes": ["Ingress"],
         "ingress": [
-            {"from": [brokers, operator_peer()], "ports": [{"protocol": "TCP", "port": CLIENT_PORT}]},
+            {
+                "from": [brokers, *operator_peers(images)],
+                "ports": [{"protocol": "TCP", "port": port} for port in client_ports(stage)],
+            },
             {
                 "from": [members],
-                "ports": [
-                    {"protocol": "TCP", "port": port} for port in (CLIENT_PORT, QUORUM_PORT, ELECTION_PORT)
-                ],
+                "ports": [{"protocol": "TCP", "port": port} for port in (QUORUM_PORT, ELECTION_PORT)],
             },
         ],
     }
@@ -199,20 +280,26 @@ def build_network_policy(cluster: BrokerCluster) -> Manifest:
     )
 
 
-def operator_peer() -> Manifest:
-    """The operator's pods, in whatever namespace they run."""
-    return {
-        "namespaceSelector": {},
-        "podSelector": {"matchLabels": {"app.kubernetes.io/name": naming.MANAGER}},
-    }
-
-
-def build_all(cluster: BrokerCluster, images: Images) -> list[Manifest]:
-    """In the order in which they are needed."""
+def operator_peers(images: Images) -> list[Manifest]:
+    """The operator's pods, in its own namespace; none where it does not run in a pod."""
+    if not images.operator_namespace:
+        return []
     return [
-        build_config(cluster),
-        build_service(cluster),
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": images.operator_namespace}},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": naming.MANAGER}},
+        }
+    ]
+
+
+def build_all(
+    cluster: BrokerCluster, images: Images, stage: ServerStage, certificates_digest: str = ""
+) -> list[Manifest]:
+    """In the order in which they are needed. `certificates_digest`: servers restart when it changes."""
+    return [
+        build_config(cluster, stage),
+        build_service(cluster, stage),
         build_disruption_budget(cluster),
-        build_network_policy(cluster),
-        build_stateful_set(cluster, images),
+        build_network_policy(cluster, images, stage),
+        build_stateful_set(cluster, images, stage, certificates_digest),
     ]

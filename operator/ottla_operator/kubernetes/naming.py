@@ -31,6 +31,8 @@ REPLACED_HASH_ANNOTATION: Final = f"{GROUP}/replaced-hash"
 REPLACED_SETTINGS_ANNOTATION: Final = f"{GROUP}/replaced-settings"
 APPLIED_ANNOTATION: Final = f"{GROUP}/applied"
 RACK_ANNOTATION: Final = f"{GROUP}/rack"
+CERTIFICATES_ANNOTATION: Final = f"{GROUP}/certificates"
+ZOOKEEPER_STAGE_ANNOTATION: Final = f"{GROUP}/zookeeper-stage"
 NO_RACK: Final = "-"  # of a pod on a node without the label
 ADVERTISED_ANNOTATION: Final = f"{GROUP}/advertised"
 

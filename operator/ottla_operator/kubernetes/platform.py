@@ -8,10 +8,12 @@ there before.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from ottla.security.tls import TlsSettings, client_context
 from ottla_operator.kubernetes import (
     certificates,
     external,
@@ -28,8 +30,11 @@ from ottla_operator.kubernetes.listeners import Advertised
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, difference
 from ottla_operator.kubernetes.objects import Objects
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
+from ottla_operator.kubernetes.zookeeper_acls import SetAcls, set_acls
 from ottla_operator.kubernetes.zookeeper_roll import leader_of, next_to_replace, stale_members
+from ottla_operator.kubernetes.zookeeper_security import ServerStage, ZooKeeperSecurity, plan_security
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
+from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperState
 from ottla_operator.platform.port import Address, Launch, StepFailed
 from ottla_operator.resources import BrokerCluster
@@ -42,8 +47,16 @@ class KubernetesPlatform:
     """The brokers and the ZooKeeper of one BrokerCluster."""
 
     def __init__(
-        self, api: Api, images: Images, namespace: str, cluster: str, clock_ms: Callable[[], int]
+        self,
+        api: Api,
+        images: Images,
+        namespace: str,
+        cluster: str,
+        clock_ms: Callable[[], int],
+        set_acls: SetAcls = set_acls,
     ) -> None:
+        self._set_acls = set_acls
+        self._zookeeper = ZooKeeperSecurity()
         self._images = images
         self._clock_ms = clock_ms
         self._name = cluster
@@ -73,7 +86,7 @@ class KubernetesPlatform:
         return certificates.authority_ends(self._objects.listed, self._name)
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
-        return manifests_brokers.traits(cluster, self._images)
+        return manifests_brokers.traits(cluster, self._images, self._zookeeper)
 
     # ---- observing
 
@@ -86,10 +99,18 @@ class KubernetesPlatform:
             if self._has_moved(cluster, broker):
                 settings = {**instance.settings, "advertised.listeners": "elsewhere"}
                 instances[broker] = replace(instance, config_hash=_MOVED, settings=settings)
+        self._zookeeper = plan_security(
+            cluster,
+            self._objects.listed,
+            manifests_zookeeper.managed(cluster).replicas,
+            [instance.settings for instance in instances.values()],
+            manifests_zookeeper.connect_string(cluster, secure=True),
+        )
         return self._zookeeper_state(cluster), instances
 
     def _zookeeper_state(self, cluster: BrokerCluster) -> ZooKeeperState:
-        listed, connect = self._objects.listed, manifests_zookeeper.connect_string(cluster)
+        listed = self._objects.listed
+        connect = manifests_brokers.brokers_connect(cluster, self._zookeeper)
         of_others = cluster.spec.zookeeper.connect is not None
         if cluster.metadata.deleting:
             # What is left of it, for that is what a deletion waits for.
@@ -125,7 +146,9 @@ class KubernetesPlatform:
 
     async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
         self._check(cluster)
-        surroundings = manifests_brokers.build_surroundings(cluster, under_replicated=under_replicated)
+        surroundings = manifests_brokers.build_surroundings(
+            cluster, self._images, under_replicated=under_replicated
+        )
         done = [await self._objects.ensure(manifest) for manifest in surroundings]
         done += await self._keep_external(cluster)
         done += await self._keep_certificates(cluster)
@@ -140,8 +163,13 @@ class KubernetesPlatform:
         return [what for what in done if what]
 
     async def _keep_zookeeper(self, cluster: BrokerCluster) -> list[str]:
-        manifests = manifests_zookeeper.build_all(cluster, self._images)
-        done = [await self._objects.ensure(manifest) for manifest in manifests]
+        stage, done = self._zookeeper.servers, list[str]()
+        if self._zookeeper.sets_acls:
+            done.append(await self._secure_nodes(cluster))
+            stage = ServerStage.TLS
+        certified = certificates.zookeeper_digest(self._objects.listed, self._name)
+        manifests = manifests_zookeeper.build_all(cluster, self._images, stage, certified)
+        done += [await self._objects.ensure(manifest) for manifest in manifests]
         listed = self._objects.listed
         stateful_set = listed.find("StatefulSet", naming.zookeeper_name(self._name))
         pods = observing.zookeeper_pods(listed, self._name)
@@ -149,12 +177,29 @@ class KubernetesPlatform:
             return done
         members = manifests_zookeeper.managed(cluster).replicas
         hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in range(members)}
-        leader = await leader_of(hosts, manifests_zookeeper.CLIENT_PORT)
+        # Before all of them take TLS on the secure port, they have a plain one.
+        if stage >= ServerStage.QUORUM_TLS:
+            leader = await leader_of(hosts, manifests_zookeeper.SECURE_PORT, client_context(self._tls()))
+        else:
+            leader = await leader_of(hosts, manifests_zookeeper.CLIENT_PORT)
         going = next_to_replace(stateful_set, pods, members, leader)
         if going is not None:
             await self._objects.delete_pod(pods[going])
             done.append(f"replace pod {name_of(pods[going])}")
         return done
+
+    async def _secure_nodes(self, cluster: BrokerCluster) -> str:
+        connect = manifests_zookeeper.connect_string(cluster, secure=True)
+        owner = broker_subject(self._name).distinguished_name
+        try:
+            changed = await asyncio.to_thread(self._set_acls, connect, self._tls(), owner)
+        except Exception as error:
+            # Kazoo's errors have no common base; the pass that follows tries again.
+            raise StepFailed("ZooKeeperAclsNotSet", f"ZooKeeper at {connect}: {error!r}") from error
+        return f"set the ACLs of {changed} ZooKeeper nodes"
+
+    def _tls(self) -> TlsSettings:
+        return TlsSettings.of(self.client_properties().get)
 
     async def _keep_external(self, cluster: BrokerCluster) -> list[str]:
         listed = self._objects.listed
@@ -186,7 +231,8 @@ class KubernetesPlatform:
             for broker in range(self._brokers_wanted(cluster))
         }
         found = certificates.data_of(self._objects.listed)
-        planned = plan_secrets(cluster, names, found, self._clock_ms())
+        servers = manifests_zookeeper.server_names(cluster)
+        planned = plan_secrets(cluster, names, found, self._clock_ms(), zookeeper=servers)
         for name, data in planned.data.items():
             what = await self._objects.ensure(certificates.build_secret(cluster, name, data))
             why = planned.news.get(name)
@@ -314,7 +360,7 @@ class KubernetesPlatform:
             raise StepFailed("AddressPending", f"broker {broker}: {error}") from None
         annotations = {**external.as_annotation(addresses), **(replaced or {})}
         return manifests_brokers.build_broker_config(
-            cluster, broker, launch, advertised=addresses, annotations=annotations
+            cluster, broker, launch, self._zookeeper, advertised=addresses, annotations=annotations
         )
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:

@@ -7,6 +7,7 @@ is one election and not several. One that cannot start on its old revision is re
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 
 from ottla_operator.kubernetes import observing
@@ -45,20 +46,20 @@ def next_to_replace(
     return followers[0] if followers else stale[0]
 
 
-async def leader_of(hosts: Mapping[int, str], port: int) -> int | None:
-    """The member that says that it leads; None when nobody does."""
-    modes = await asyncio.gather(*(_mode(host, port) for host in hosts.values()))
+async def leader_of(hosts: Mapping[int, str], port: int, context: ssl.SSLContext | None = None) -> int | None:
+    """The member that says that it leads; None when none does. `context`: for a port with TLS."""
+    modes = await asyncio.gather(*(_mode(host, port, context) for host in hosts.values()))
     for member, mode in zip(hosts, modes, strict=True):
         if mode == "leader":
             return member
     return None
 
 
-async def _mode(host: str, port: int) -> str:
+async def _mode(host: str, port: int, context: ssl.SSLContext | None) -> str:
     """`leader`, `follower`, or "" when the server does not say."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
             try:
                 writer.write(b"srvr")
                 answer = await reader.read(65536)

@@ -66,7 +66,12 @@ class Subject:
     @property
     def principal(self) -> str:
         """As Kafka has it by default."""
-        return f"User:CN={self.common_name}" + (f",O={self.organization}" if self.organization else "")
+        return f"User:{self.distinguished_name}"
+
+    @property
+    def distinguished_name(self) -> str:
+        """As Kafka and ZooKeeper write it."""
+        return f"CN={self.common_name}" + (f",O={self.organization}" if self.organization else "")
 
 
 # ---- what is due

@@ -29,13 +29,19 @@ from ottla_operator.planning.certificates import (
     trusted_besides,
     without_earlier,
 )
-from ottla_operator.planning.listener_security import broker_subject, lifetime_of, operator_subject
+from ottla_operator.planning.listener_security import (
+    broker_subject,
+    lifetime_of,
+    operator_subject,
+    zookeeper_subject,
+)
 from ottla_operator.resources import BrokerCluster
 
 Data = Mapping[str, bytes]
 
 CA_CERTIFICATE, CA_STORE, CA_PASSWORD, CA_KEY = "ca.crt", "ca.p12", "ca.password", "ca.key"
 OPERATOR = "cluster-operator"
+ZOOKEEPER = "zookeeper"
 
 
 def cluster_ca(cluster: str) -> str:
@@ -55,6 +61,11 @@ def brokers_secret(cluster: str) -> str:
     return f"{cluster}-brokers"
 
 
+def zookeeper_secret(cluster: str) -> str:
+    """Of all servers together: one certificate with the names of each."""
+    return f"{cluster}-zookeeper"
+
+
 def operator_secret(cluster: str) -> str:
     return f"{cluster}-cluster-operator-certs"
 
@@ -62,7 +73,8 @@ def operator_secret(cluster: str) -> str:
 def secret_names(cluster: str) -> list[str]:
     authorities = (clients_ca(cluster), cluster_ca(cluster))
     public = [of_certificate(authority) for authority in authorities]
-    return [*authorities, *public, brokers_secret(cluster), operator_secret(cluster)]
+    own = (brokers_secret(cluster), zookeeper_secret(cluster), operator_secret(cluster))
+    return [*authorities, *public, *own]
 
 
 @dataclass(slots=True)
@@ -75,10 +87,15 @@ class SecretsPlan:
 
 
 def plan_secrets(
-    cluster: BrokerCluster, brokers: Mapping[str, Sequence[str]], found: Mapping[str, Data], now_ms: int
+    cluster: BrokerCluster,
+    brokers: Mapping[str, Sequence[str]],
+    found: Mapping[str, Data],
+    now_ms: int,
+    *,
+    zookeeper: Sequence[str] = (),
 ) -> SecretsPlan:
     """`brokers`: by the name of its file, under which names and addresses a broker is reached. `found`: the
-    Secrets that are there."""
+    Secrets that are there. `zookeeper`: the names of the servers; none where they have no TLS."""
     name = cluster.metadata.name
     planned = SecretsPlan()
     _authority(planned, clients_ca(name), lifetime_of(cluster.spec.clients_ca), found, now_ms)
@@ -87,6 +104,13 @@ def plan_secrets(
     subjects = {file: broker_subject(name, names) for file, names in brokers.items()}
     issued = _issued(planned, name, brokers_secret(name), authority, subjects, lifetime, found, now_ms)
     planned.data[brokers_secret(name)] = {f"{file}.pem": pair.pem for file, pair in issued.items()}
+    if zookeeper:
+        servers = {ZOOKEEPER: zookeeper_subject(name, zookeeper)}
+        of_servers = _issued(
+            planned, name, zookeeper_secret(name), authority, servers, lifetime, found, now_ms
+        )
+        issued = {**issued, **of_servers}
+        planned.data[zookeeper_secret(name)] = {f"{file}.pem": pair.pem for file, pair in of_servers.items()}
     own = {OPERATOR: operator_subject(name)}
     (pair,) = _issued(planned, name, operator_secret(name), authority, own, lifetime, found, now_ms).values()
     planned.data[operator_secret(name)] = {f"{OPERATOR}.pem": pair.pem}

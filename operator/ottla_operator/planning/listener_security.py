@@ -43,6 +43,10 @@ def operator_subject(cluster: str) -> Subject:
     return Subject(f"{cluster}-operator", ORGANIZATION)
 
 
+def zookeeper_subject(cluster: str, names: Iterable[str] = ()) -> Subject:
+    return Subject(f"{cluster}-zookeeper", ORGANIZATION, tuple(names))
+
+
 def kafka_name(listener: Listener) -> str:
     return listener.name.upper().replace("-", "_")
 

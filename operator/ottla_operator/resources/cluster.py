@@ -44,7 +44,7 @@ KUBERNETES_ONLY = ("image", "rack", "resources", "template")
 # Of a cluster that is not secured, too.
 _WHEN_SECURED = ("clients_ca", "cluster_ca", "listeners")
 
-_NODE_ACLS = "zookeeper.set.acl"
+_ZOOKEEPER_SECURITY = ("zookeeper.set.acl", "zookeeper.ssl.", "zookeeper.clientCnxnSocket")
 _AUTHORIZATION_SETTINGS = ("authorizer.class.name", "super.users")
 
 
@@ -357,9 +357,10 @@ class BrokerCluster(Resource[BrokerClusterSpec, BrokerClusterStatus]):
                 "spec.zookeeper.connect",
                 f"{connect!r} is not allowed: must be HOST:PORT[,HOST:PORT…][/chroot]",
             )
-        if connect is None and config_texts(self.spec.config).get(_NODE_ACLS, "").lower() == "true":
-            words = "brokers do not log in to the ZooKeeper that the operator runs; give zookeeper.connect"
-            yield Problem(f"spec.config[{_NODE_ACLS}]", words)
+        for name in self.spec.config if connect is None else ():
+            if name.startswith(_ZOOKEEPER_SECURITY):
+                words = "is set by the operator for the ZooKeeper that it runs; give zookeeper.connect"
+                yield Problem(f"spec.config[{name}]", words)
         yield from self._security_problems()
         yield from pod_problems(self.spec.template.pod, "spec.template.pod", "broker")
         quantities = (

@@ -1,0 +1,277 @@
+"""ZooKeeper of a secured cluster on Kubernetes. The judge is ZooKeeper's server, with the operator's zoo.cfg.
+
+Three servers go through the stages of an upgrade, one restarted at a time, with the certificates that the
+operator issues; only addresses, ports and folders are others than in pods.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from ottla.local.java import JavaUnusable, find_java
+from ottla.local.ports import free_port, wait_until
+from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla.metadata.kazoo_connection import new_client
+from ottla.metadata.zookeeper_access import ZooKeeperAccess
+from ottla.security.tls import TlsSettings
+from ottla_operator.kubernetes import manifests_zookeeper
+from ottla_operator.kubernetes.zookeeper_acls import set_acls
+from ottla_operator.kubernetes.zookeeper_security import ServerStage
+from ottla_operator.planning.certificates import Lifetime, Pair, Subject, issue
+from ottla_operator.planning.cluster_secrets import plan_secrets
+from ottla_operator.resources import BrokerCluster
+from ottla_operator.resources.loading import parse_resource
+
+pytestmark = pytest.mark.timeout(420)
+WAIT_S = 90.0
+SERVERS = range(3)
+BROKERS = "CN=demo-brokers,O=ottla.dev"
+_JARS = ("zookeeper-", "slf4j-api-", "log4j-", "netty-", "snappy-java-", "commons-io-", "metrics-core-")
+
+
+def a_cluster() -> BrokerCluster:
+    spec = {"replicas": 1, "authorization": {"type": "simple"}, "zookeeper": {"managed": {"replicas": 3}}}
+    cluster, problems = parse_resource("BrokerCluster", {"name": "demo", "namespace": "shop"}, spec)
+    assert isinstance(cluster, BrokerCluster), problems
+    return cluster
+
+
+class Ensemble:
+    def __init__(self, directory: Path, now_ms: int) -> None:
+        self.cluster, self.directory = a_cluster(), directory
+        self.secrets = plan_secrets(
+            self.cluster, {"demo-brokers-0": ["localhost"]}, {}, now_ms, zookeeper=["localhost"]
+        ).data
+        self.now_ms = now_ms
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.ports = {server: [free_port() for _ in range(4)] for server in SERVERS}
+        self.jars = directory / "jars"
+        self.jars.mkdir(parents=True)
+        for jar in spark_jars().glob("*.jar"):
+            if jar.name.startswith(_JARS):
+                (self.jars / jar.name).symlink_to(jar)
+        certificates = directory / "certificates"
+        certificates.mkdir()
+        (certificates / "zookeeper.pem").write_bytes(self.secrets["demo-zookeeper"]["zookeeper.pem"])
+        (certificates / "cluster-ca.crt").write_bytes(self.secrets["demo-cluster-ca-cert"]["ca.crt"])
+
+    def start(self, server: int, stage: ServerStage) -> None:
+        config = manifests_zookeeper.build_config(self.cluster, stage)["data"]
+        text = config[
+            "zoo.cfg" if stage == ServerStage.PLAIN else f"{stage.name.lower().replace('_', '-')}.cfg"
+        ]
+        plain, secure, _, _ = self.ports[server]
+        folder = self.directory / f"server-{server}"
+        folder.mkdir(exist_ok=True)
+        for member in SERVERS:
+            quorum, election = self.ports[member][2:]
+            address = f"{manifests_zookeeper.member_host(self.cluster, member)}:2888:3888"
+            text = text.replace(address, f"localhost:{quorum}:{election}")
+        text = text.replace("clientPort=2181", f"clientPort={plain}")
+        text = text.replace("secureClientPort=2182", f"secureClientPort={secure}")
+        text = text.replace("/etc/ottla-certificates", str(self.directory / "certificates"))
+        text = text.replace("/var/lib/zookeeper/data", str(folder / "data"))
+        (folder / "data").mkdir(exist_ok=True)
+        (folder / "data/myid").write_text(f"{server + 1}\n")
+        (folder / "zoo.cfg").write_text(text)
+        with (folder / "zookeeper.log").open("ab") as log:
+            self.processes[server] = subprocess.Popen(
+                [sys.executable, "-m", "ottla.cli.main", "zookeeper", "--config", str(folder / "zoo.cfg")],
+                env={**os.environ, "OTTLA_ZOOKEEPER_JARS": str(self.jars)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def roll(self, stage: ServerStage) -> None:
+        """One restart at a time, as the operator does it, with a quorum all the while."""
+        for server in SERVERS:
+            self.stop(server)
+            self.wait_serving(*(other for other in SERVERS if other != server))
+            self.start(server, stage)
+            self.wait_serving(server)
+
+    def wait_serving(self, *servers: int) -> None:
+        served = wait_until(lambda: all(map(self.serves, servers)), timeout_s=WAIT_S)
+        assert served, [self.log(server) for server in servers if not self.serves(server)]
+
+    def serves(self, server: int) -> bool:
+        """By the readiness probe of its pod: the program is the manifest's own."""
+        stage = ServerStage.TLS if self.speaks_tls(server) else ServerStage.PLAIN
+        (_, _, _, program) = manifests_zookeeper.asking("srvr", "Mode:", stage > ServerStage.PLAIN)
+        plain, secure, *_ = self.ports[server]
+        program = program.replace("2181", str(plain)).replace("2182", str(secure))
+        program = program.replace("/etc/ottla-certificates", str(self.directory / "certificates"))
+        return (
+            subprocess.run(
+                [sys.executable, "-IS", "-c", program], capture_output=True, check=False
+            ).returncode
+            == 0
+        )
+
+    def speaks_tls(self, server: int) -> bool:
+        return "secureClientPort" in (self.directory / f"server-{server}/zoo.cfg").read_text()
+
+    def log(self, server: int) -> str:
+        return (self.directory / f"server-{server}/zookeeper.log").read_text()[-3000:]
+
+    def stop(self, server: int) -> None:
+        process = self.processes.pop(server, None)
+        if process is not None:
+            process.terminate()
+            process.wait(60)
+
+    # ---- clients
+
+    def connect(self, port: int) -> str:
+        return ",".join(f"localhost:{self.ports[server][port]}" for server in SERVERS)
+
+    @property
+    def plain(self) -> str:
+        return self.connect(0)
+
+    @property
+    def secure(self) -> str:
+        return self.connect(1)
+
+    def tls(self, pair: Pair | None) -> TlsSettings:
+        settings = {
+            "ssl.keystore.type": "PEM",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": self.secrets["demo-cluster-ca-cert"]["ca.crt"].decode(),
+        }
+        if pair is not None:
+            settings["ssl.keystore.key"] = pair.key.decode()
+            settings["ssl.keystore.certificate.chain"] = pair.certificate.decode()
+        return TlsSettings.of(settings.get)
+
+    def certificate(self, authority: str, subject: Subject) -> Pair:
+        signing = Pair(self.secrets[authority]["ca.key"], self.secrets[f"{authority}-cert"]["ca.crt"])
+        return issue(signing, subject, Lifetime(), self.now_ms)
+
+    def client(self, pair: Pair | None) -> KazooClient:
+        return new_client(self.secure, 10.0, ZooKeeperAccess(tls=self.tls(pair)))
+
+    @property
+    def broker(self) -> Pair:
+        return Pair.of_pem(self.secrets["demo-brokers"]["demo-brokers-0.pem"])
+
+    @property
+    def operator(self) -> Pair:
+        return Pair.of_pem(self.secrets["demo-cluster-operator-certs"]["cluster-operator.pem"])
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    try:
+        find_java()
+        found = Ensemble(tmp_path_factory.mktemp("ensemble"), time.time_ns() // 1_000_000)
+    except (JavaUnusable, ZooKeeperUnavailable) as missing:
+        pytest.skip(f"ZooKeeper's server needs Java and PySpark's jars: {missing}")
+    try:
+        yield found
+    finally:
+        for server in SERVERS:
+            found.stop(server)
+
+
+def test_servers_go_from_plain_to_tls_alone_with_a_quorum_all_the_while(ensemble: Ensemble) -> None:
+    for server in SERVERS:
+        ensemble.start(server, ServerStage.PLAIN)
+    ensemble.wait_serving(*SERVERS)
+    old = KazooClient(ensemble.plain, timeout=30)
+    old.start(timeout=WAIT_S)
+    for path, data in (("/config/users/anna", b"secret"), ("/brokers/ids", b""), ("/consumers/of-0.8", b"")):
+        old.create(path, data, makepath=True)
+    session = old.client_id
+    ensemble.roll(ServerStage.ADD_TLS)
+    ensemble.roll(ServerStage.QUORUM_TLS)
+    assert old.retry(old.get, "/config/users/anna")[0] == b"secret"
+    assert old.client_id == session, "the session of a broker that has no TLS yet is lost"
+    broker = ensemble.client(ensemble.broker)
+    broker.start(timeout=WAIT_S)
+    assert broker.get("/config/users/anna")[0] == b"secret"
+    assert set_acls(ensemble.secure, ensemble.tls(ensemble.operator), BROKERS) >= 6
+    assert set_acls(ensemble.secure, ensemble.tls(ensemble.operator), BROKERS) == 0
+    with pytest.raises(NoAuthError):
+        old.get("/config/users/anna")
+    old.create("/consumers/of-0.8/member", b"")
+    old.stop()
+    acls = {
+        path: {(a.id.scheme, a.id.id, a.perms) for a in broker.get_acls(path)[0]}
+        for path in ("/", "/brokers/ids", "/config/users/anna", "/consumers")
+    }
+    owned, readable = ("x509", BROKERS, 31), ("world", "anyone", 1)
+    assert acls == {
+        "/": {owned, readable},
+        "/brokers/ids": {owned, readable},
+        "/config/users/anna": {owned},
+        "/consumers": {("world", "anyone", 31)},
+    }
+    ensemble.roll(ServerStage.TLS)
+    assert broker.retry(broker.get, "/config/users/anna")[0] == b"secret"
+    broker.set("/config/users/anna", b"another")
+    broker.stop()
+
+
+def test_who_is_no_broker_of_the_cluster_reads_nothing(ensemble: Ensemble) -> None:
+    """After the test above."""
+    plain = KazooClient(ensemble.plain)
+    with pytest.raises(KazooTimeoutError):
+        plain.start(timeout=3)
+    over_plain = KazooClient(ensemble.secure)
+    with pytest.raises(KazooTimeoutError):
+        over_plain.start(timeout=3)
+    users = ensemble.certificate("demo-clients-ca", Subject("anna"))
+    # Even with the very name of the brokers: it is of another authority.
+    posing = ensemble.certificate("demo-clients-ca", Subject("demo-brokers", "ottla.dev"))
+    for pair in (None, users, posing):
+        client = ensemble.client(pair)
+        with pytest.raises(KazooTimeoutError):
+            client.start(timeout=5)
+    # Of the cluster's own authority, and no broker.
+    server = ensemble.client(Pair.of_pem(ensemble.secrets["demo-zookeeper"]["zookeeper.pem"]))
+    server.start(timeout=WAIT_S)
+    with pytest.raises(NoAuthError):
+        server.get("/config/users/anna")
+    with pytest.raises(NoAuthError):
+        server.create("/brokers/ids/7", b"")
+    server.stop()
+
+
+def test_nobody_joins_the_servers_without_a_certificate_of_the_clusters_authority(ensemble: Ensemble) -> None:
+    for server in SERVERS:
+        for port in ensemble.ports[server][2:]:
+            assert refuses(port, None), (server, port)
+            assert refuses(port, ensemble.certificate("demo-clients-ca", Subject("anna"))), (server, port)
+
+
+def refuses(port: int, pair: Pair | None) -> bool:
+    """Also a port that no server listens on: only the leader listens for the others."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if pair is not None:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(pair.pem)
+            file.flush()
+            context.load_cert_chain(file.name)
+    try:
+        with socket.create_connection(("localhost", port), 10) as plain, context.wrap_socket(plain) as tls:
+            tls.sendall(b"\0" * 64)
+            return tls.recv(4) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
