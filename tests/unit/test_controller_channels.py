@@ -1,0 +1,55 @@
+"""The controller's queue to a broker: what becomes of a connection on which a request is not answered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from controller_world import broker
+
+from ottla.controller.channels import BrokerChannel
+from ottla.protocol.messages import UpdateMetadataRequest, UpdateMetadataResponse
+from ottla.protocol.types import Message
+
+
+class Client:
+    """A connection that answers, or raises."""
+
+    def __init__(self, problem: Exception | None) -> None:
+        self._problem = problem
+        self.received: list[Message] = []
+        self.aborted = False
+
+    async def request(self, message: Message, *, timeout_s: float = 30) -> Any:
+        assert not self.aborted
+        self.received.append(message)
+        if self._problem is not None:
+            raise self._problem
+        return UpdateMetadataResponse()
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.mark.parametrize("problem", [TimeoutError(), ConnectionError("lost")])
+def test_a_request_that_is_not_answered_resets_its_connection_and_is_sent_on_another(
+    problem: Exception,
+) -> None:
+    async def run() -> None:
+        clients = [Client(problem), Client(None)]
+        unused = iter(clients)
+
+        async def connect(host: str, port: int) -> Client:
+            return next(unused)
+
+        info = broker(1)
+        channel = BrokerChannel(info, info.endpoints[0], connect, lambda *_: None, 1.0)
+        request = UpdateMetadataRequest(controller_epoch=3)
+        assert await asyncio.wait_for(channel.send(request), 60) == UpdateMetadataResponse()
+        assert [client.received for client in clients] == [[request], [request]]
+        assert [client.aborted for client in clients] == [True, False]
+        channel.close()
+        assert clients[1].aborted
+
+    asyncio.run(run())
