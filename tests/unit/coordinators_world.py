@@ -289,6 +289,7 @@ class Client:
             version=self.version,
             topics=self.topics,
             protocols=self.protocols,
+            rebalance_ms=self.rebalance_ms,
         )
 
     async def join_once(self) -> JoinGroupResponse:

@@ -8,6 +8,7 @@ import random
 import pytest
 from coordinators_world import REBALANCE_MS, Client, World, settle
 
+from ottla.coordinators.group import GroupState
 from ottla.protocol.errors import ErrorCode
 
 ASK_AGAIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
@@ -17,10 +18,12 @@ START_AFRESH = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
 class Consumer:
     """Does what consumers do: joins, syncs, heartbeats every 3 seconds, and begins again on errors."""
 
-    def __init__(self, world: World, name: str, *, static: bool) -> None:
+    def __init__(self, world: World, name: str, *, static: bool, rebalance_ms: int = REBALANCE_MS) -> None:
         self.name = name
         self.static = static
-        self.client = world.client(name, instance_id=f"i-{name}" if static else None)
+        self.client = world.client(
+            name, instance_id=f"i-{name}" if static else None, rebalance_ms=rebalance_ms
+        )
         self.stable = False
         self.task: asyncio.Task[None] | None = None
 
@@ -115,6 +118,75 @@ async def simulate(seed: int) -> None:
     for consumer in running:
         assert consumer.task is not None
         consumer.task.cancel()
+
+
+class Lurker(Consumer):
+    """Joins, and then sends heartbeats without ever joining again, whatever they are answered."""
+
+    async def _consume(self, client: Client) -> None:
+        while True:
+            await self._pause()
+            error = await client.heartbeat()
+            if error is ErrorCode.FENCED_INSTANCE_ID or error in START_AFRESH:
+                client.member_id = ""
+                return
+
+
+async def simulate_lurkers(seed: int) -> None:
+    """A rebalance lasts no longer than the longest rebalance timeout of the members that it began with.
+
+    The one exception is Kafka's: with no member that joined, silent static members are waited for. So one
+    consumer here behaves all the time.
+    """
+    chance = random.Random(seed)
+    initial_delay_ms = chance.choice([0, 3_000])
+    world = await World(group_initial_rebalance_delay_ms=initial_delay_ms).started()
+    timeouts_ms = [chance.choice([5_000, 20_000, REBALANCE_MS]) for _ in range(8)]
+    kinds = [Consumer, *(chance.choice([Consumer, Lurker]) for _ in timeouts_ms[1:])]
+    consumers = [
+        kind(world, f"c{n}", static=chance.random() < 0.3, rebalance_ms=timeout_ms)
+        for n, (kind, timeout_ms) in enumerate(zip(kinds, timeouts_ms, strict=True))
+    ]
+    steady, *others = consumers
+    steady.start()
+    running: set[Consumer] = set()
+    begun_ms: set[int] = set()
+    longest_ms = 0
+    for _ in range(900):
+        consumer = chance.choice(others)
+        event = chance.random()
+        if event < 0.02:
+            # Asks for a member id, and does not come back with it.
+            visitor = world.client("visitor", rebalance_ms=REBALANCE_MS)
+            pending = await visitor.join_once()
+            assert pending.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        elif event < 0.06 and consumer not in running:
+            running.add(consumer)
+            consumer.start()
+        elif event < 0.08 and consumer in running:
+            running.remove(consumer)
+            leaver = consumer.client
+            consumer.crash()
+            await settle()
+            if chance.random() < 0.5 and leaver.member_id:
+                await leaver.leave()
+        await world.time.advance(500)
+        group = world.coordinator._registry.find("g")
+        if group is not None and group.state is GroupState.PREPARING_REBALANCE:
+            assert group.state_since_ms is not None
+            begun_ms.add(group.state_since_ms)
+            longest_ms = max(longest_ms, world.time.wall_ms() - group.state_since_ms)
+        assert longest_ms <= max(timeouts_ms) + initial_delay_ms, f"{longest_ms} ms in PreparingRebalance"
+    assert len(begun_ms) > 2, "nothing was tested"
+    for consumer in [steady, *running]:
+        assert consumer.task is not None
+        assert not consumer.task.done(), consumer.task.exception()
+        consumer.task.cancel()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_members_that_only_send_heartbeats_do_not_prolong_a_rebalance(seed: int) -> None:
+    asyncio.run(simulate_lurkers(seed))
 
 
 def sorted_members(described: object) -> object:

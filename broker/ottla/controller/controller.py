@@ -97,6 +97,7 @@ class Controller:
             "election": self._elect,
             "brokers": partial(self._decide, reactions.brokers_changed),
             "topics": partial(self._decide, reactions.topics_changed),
+            "partitions": partial(self._decide, reactions.partitions_changed),
             "deletions": partial(self._decide, reactions.deletions_requested),
             "configs": partial(self._decide, reactions.configs_changed),
             "stopped": partial(self._decide, reactions.replicas_stopped),

@@ -14,6 +14,7 @@ from ottla.controller.term import Term
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import get_many
+from ottla.metadata.znodes import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ async def topics_changed(term: Term, config: BrokerConfig) -> None:
     for name in set(state.topics) - names:
         log.warning("the node of topic %s has been removed behind our back", name)
         state.forget_topic(name)
+    term.watches.follow(names)
     new = sorted(names - set(state.topics))
     if not new:
         return
@@ -50,6 +52,49 @@ async def topics_changed(term: Term, config: BrokerConfig) -> None:
     for name in assignments:
         for tp in list(state.topics[name].partitions()):
             leadership.settle(state, effects, tp)
+    await term.carry_out(effects)
+
+
+async def partitions_changed(term: Term, config: BrokerConfig) -> None:
+    """Topics' nodes were written, perhaps by others: tools of old add partitions in this way.
+
+    As in Kafka, only partitions that are new count, and none are added to a topic that is being deleted.
+    Apart from them the node gets back what was there: such tools know neither topic ids nor moves, and a
+    later controller would miss them.
+    """
+    state, effects = term.state, Effects()
+    modified, term.modified_topics = term.modified_topics, {}
+    names = [name for name in modified if name in state.topics]
+    grown: dict[str, list[int]] = {}
+    for name, found in zip(names, await get_many(term.store, map(znodes.topic_path, names)), strict=True):
+        if found is None:
+            continue  # `topics_changed` is for that
+        try:
+            node = znodes.decode_topic(name, found[0])
+        except znodes.InvalidNode as error:
+            log.error("ignoring a change of topic %s: %s", name, error)
+            continue
+        topic = state.topics[name]
+        added = {
+            p: a for p, a in loading.topic_of(name, node).assignments.items() if p not in topic.assignments
+        }
+        if added and state.is_deleting(name):
+            log.warning(
+                "Skipping adding partitions %s for topic %s since it is currently being deleted",
+                sorted(added),
+                name,
+            )
+        elif added:
+            log.info("New partitions to be added to topic %s: %s", name, sorted(added))
+            topic.assignments.update(added)
+            grown[name] = sorted(added)
+        if topic.node() != node:
+            log.info("Restoring the partition replica assignment for topic %s", name)
+            await term.restore_topic(name, found[1].version)
+    await loading.read_leaders(term.store, state, grown)
+    for name, partitions in grown.items():
+        for partition in partitions:
+            leadership.settle(state, effects, TopicPartition(name, partition))
     await term.carry_out(effects)
 
 

@@ -18,6 +18,7 @@ from ottla.controller import deletion, leadership, loading, requests
 from ottla.controller.channels import Channels
 from ottla.controller.effects import Effects
 from ottla.controller.state import ClusterState
+from ottla.controller.topic_watches import TopicWatches
 from ottla.metadata import znodes
 from ottla.metadata.inter_broker import LATEST, InterBrokerVersion
 from ottla.metadata.store import (
@@ -28,6 +29,7 @@ from ottla.metadata.store import (
     Operation,
     OperationResult,
     SetData,
+    StoreConflict,
     pipelined,
 )
 from ottla.metadata.znodes import BrokerInfo, TopicPartition
@@ -79,14 +81,22 @@ class Term:
         """Replicas whose disk failed, and those that serve again, by the answers to LeaderAndIsr."""
         self.moves_of_node: dict[TopicPartition, tuple[int, ...]] = {}
         """The moves that /admin/reassign_partitions asks for, and that have begun."""
+        self.modified_topics: dict[str, None] = {}
+        """Topics whose node may have been written by others."""
+        self.watches = TopicWatches(store, self._topic_modified)
         self._to_retry: list[tuple[int, list[TopicPartition]]] = []
         self._progress: asyncio.Future[None] | None = None
         self._told_here: asyncio.Future[Any] | None = None
 
     def close(self) -> None:
         self.closed = True
+        self.watches.close()
         self._channels.close()
         self._note_progress()
+
+    def _topic_modified(self, topic: str) -> None:
+        self.modified_topics[topic] = None
+        self._wake("partitions")
 
     # Writing.
 
@@ -166,6 +176,16 @@ class Term:
             node = self.state.assign_id(name).node()
             writes.append([SetData(znodes.topic_path(name), znodes.encode_topic(node))])
         await pipelined(lambda group: asyncio.ensure_future(self.fenced(group)), writes)
+
+    async def restore_topic(self, name: str, version: int) -> None:
+        """Write a topic's node as the state has it, unless it is no longer of that version."""
+        write = SetData(znodes.topic_path(name), znodes.encode_topic(self.state.topics[name].node()), version)
+        try:
+            await self.fenced([write])
+        except StoreConflict as conflict:
+            if conflict.failed != write:
+                raise
+            log.info("topic %s was changed again: %s", name, conflict.cause)  # and the watch tells of that
 
     async def ensure_feature_node(self) -> None:
         """As Kafka: the node's layout is that of inter.broker.protocol.version; features that somebody has

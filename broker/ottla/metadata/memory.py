@@ -226,7 +226,7 @@ class MemoryStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._expiry_callbacks: list[Callable[[], None]] = []
         self._cancels: list[Cancel] = []
-        self._callbacks: list[WatchCallback] = []
+        self._callbacks: dict[WatchCallback, None] = {}
 
     @property
     def session_id(self) -> int:
@@ -348,13 +348,12 @@ class MemoryStore:
             nonlocal active
             active = False
             untree()
-            if notify in self._callbacks:
-                self._callbacks.remove(notify)
+            self._callbacks.pop(notify, None)
 
         def queue() -> None:
             loop.call_soon(notify)
 
         untree = self.tree.watch(kind, path, queue)
-        self._callbacks.append(notify)
+        self._callbacks[notify] = None
         self._cancels.append(untree)
         return cancel

@@ -180,36 +180,48 @@ class ZooKeeperStore(ZooKeeperSession):
         return await self._watch(arm, callback)
 
     async def _watch(self, arm: Callable[[Callable[[Any], None]], Any], callback: WatchCallback) -> Cancel:
-        fired = asyncio.Event()
+        # A controller watches every topic: a watch that waits is no task, which would cost some KiB each.
+        fired = cancelled = False
+        task: asyncio.Task[None] | None = None
 
         def fire(_event: Any) -> None:  # in a thread of kazoo's
-            self._to_loop(fired.set)
+            self._to_loop(wake)
 
-        async def keep_armed() -> None:
-            while True:
-                await fired.wait()
-                fired.clear()
+        def wake() -> None:
+            nonlocal fired, task
+            fired = True
+            if task is None and not cancelled:
+                task = asyncio.ensure_future(arm_again())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+        async def arm_again() -> None:
+            nonlocal fired, task
+            while fired:
+                fired = False
                 try:
                     await arm(fire)
                 except StoreUnavailable:
                     # Expired or unreachable for long: the watch is gone, so go on until it is armed.
-                    fired.set()
+                    fired = True
                     await asyncio.sleep(RECONNECT_DELAY_S_MAX)
                     continue
                 try:
                     callback()
                 except Exception:
                     log.exception("a watch callback failed")
+            task = None
 
         await arm(fire)
         # Kazoo drops the watches of an expired session without a word when it never got to arm them.
-        unsubscribe = self.on_session_expired(fired.set)
-        task = asyncio.ensure_future(keep_armed())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        unsubscribe = self.on_session_expired(wake)
 
         def cancel() -> None:
-            unsubscribe()
-            task.cancel()
+            nonlocal cancelled
+            if not cancelled:
+                cancelled = True
+                unsubscribe()
+                if task is not None:
+                    task.cancel()
 
         return cancel

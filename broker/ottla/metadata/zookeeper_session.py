@@ -57,7 +57,7 @@ class ZooKeeperSession:
         self._failure = ""
         """Why there is no connection, as far as it is known."""
         self._closing = False
-        self._expiry_callbacks: list[Callable[[], None]] = []
+        self._expiry_callbacks: dict[object, Callable[[], None]] = {}
         self._completions: deque[Callable[[], None]] = deque()
         self._wake_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,8 +142,13 @@ class ZooKeeperSession:
         await self._loop.run_in_executor(None, stop)
 
     def on_session_expired(self, callback: Callable[[], None]) -> Cancel:
-        self._expiry_callbacks.append(callback)
-        return lambda: self._expiry_callbacks.remove(callback)
+        key = object()
+        self._expiry_callbacks[key] = callback
+
+        def cancel() -> None:
+            del self._expiry_callbacks[key]
+
+        return cancel
 
     # From kazoo's threads to the event loop.
 
@@ -173,7 +178,7 @@ class ZooKeeperSession:
         if state == KazooState.LOST:
             self._connected.clear()
             log.warning("the ZooKeeper session has expired")
-            for callback in list(self._expiry_callbacks):
+            for callback in list(self._expiry_callbacks.values()):
                 callback()
         elif state == KazooState.SUSPENDED and self._connected.is_set():
             self._connected.clear()

@@ -1,0 +1,97 @@
+"""kafka-topics of Kafka 0.8.2 adds partitions by writing the topic's node in ZooKeeper; they come at once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from clients_082 import needs_jars_082, run_tool_082
+from confluent_kafka import Producer
+from kazoo.client import KazooClient
+
+from ottla.client.admin_types import TopicDescription
+from ottla.local.cluster import LocalCluster
+from ottla.metadata import znodes
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def node_of(cluster: LocalCluster, topic: str) -> znodes.TopicAssignment:
+    client = KazooClient(cluster.zookeeper.connect)
+    client.start(timeout=60)
+    try:
+        return znodes.decode_topic(topic, client.get(znodes.topic_path(topic))[0])
+    finally:
+        client.stop()
+        client.close()
+
+
+def described(cluster: LocalCluster, topic: str) -> TopicDescription:
+    found = cluster.topic(topic)
+    assert found is not None
+    return found
+
+
+def add_partitions(cluster: LocalCluster, topic: str, count: int) -> None:
+    run_tool_082(
+        "kafka.admin.TopicCommand",
+        "--zookeeper",
+        cluster.zookeeper.connect,
+        "--alter",
+        "--topic",
+        topic,
+        "--partitions",
+        str(count),
+    )
+
+
+def write_to_all(cluster: LocalCluster, topic: str, partitions: int) -> None:
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for partition in range(partitions):
+        producer.produce(topic, b"x", partition=partition, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(60) == 0
+    assert errors == [None] * partitions
+
+
+def test_the_old_tool_adds_partitions_before_and_after_a_failover(cluster: LocalCluster) -> None:
+    needs_jars_082()
+    cluster.create_topic("grows", partitions=1, replicas=2)
+    topic_id = described(cluster, "grows").topic_id
+    add_partitions(cluster, "grows", 3)
+    cluster.wait_until(lambda: cluster.fully_replicated("grows", 3), "the new partitions", timeout_s=60)
+    write_to_all(cluster, "grows", 3)
+    cluster.wait_until(lambda: node_of(cluster, "grows").topic_id == topic_id, "the topic's id in its node")
+
+    former = cluster.controller()
+    cluster.brokers[former].kill()
+    cluster.brokers[former].start_and_wait()
+    cluster.wait_until(lambda: cluster.fully_replicated("grows", 3), "the broker to be back")
+    add_partitions(cluster, "grows", 5)
+    cluster.wait_until(lambda: cluster.fully_replicated("grows", 5), "the new partitions", timeout_s=60)
+    write_to_all(cluster, "grows", 5)
+    assert described(cluster, "grows").topic_id == topic_id
+    assert sorted(node_of(cluster, "grows").partitions) == [0, 1, 2, 3, 4]
+
+
+def test_a_partition_leads_within_a_second_of_the_write(cluster: LocalCluster) -> None:
+    """As topicctl writes the node; the best of three, for the machine may be busy."""
+    cluster.create_topic("written", partitions=1, replicas=1)
+    broker = min(cluster.brokers)
+    client = KazooClient(cluster.zookeeper.connect)
+    client.start(timeout=60)
+    took_s: list[float] = []
+    try:
+        for partition in (1, 2, 3):
+            data, stat = client.get(znodes.topic_path("written"))
+            node = znodes.decode_topic("written", data)
+            grown = znodes.TopicAssignment({**node.partitions, partition: (broker,)}, topic_id=node.topic_id)
+            state = znodes.state_path("written", partition)
+            began = time.monotonic()
+            client.set(znodes.topic_path("written"), znodes.encode_topic(grown), stat.version)
+            cluster.wait_until(lambda state=state: client.exists(state) is not None, "a leader")
+            took_s.append(time.monotonic() - began)
+    finally:
+        client.stop()
+        client.close()
+    assert min(took_s) < 1, took_s
