@@ -10,7 +10,7 @@ ARG BASE_IMAGE=python:3.12-slim
 FROM ${BASE_IMAGE} AS build
 ARG FLAVOUR=java
 WORKDIR /build
-COPY requirements/runtime.txt requirements/spark.txt requirements/
+COPY requirements/build.txt requirements/runtime.txt requirements/spark.txt requirements/
 RUN python3 -m venv --copies /opt/ottla \
  && case "$FLAVOUR" in spark) lock=spark ;; *) lock=runtime ;; esac \
  && /opt/ottla/bin/pip install --no-cache-dir --no-compile --quiet --require-hashes -r requirements/$lock.txt
@@ -18,7 +18,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY broker broker
 COPY operator operator
 COPY pipeline pipeline
-RUN python3 -m venv /tmp/tools && /tmp/tools/bin/pip install --no-cache-dir --quiet hatchling \
+RUN python3 -m venv /tmp/tools && /tmp/tools/bin/pip install --no-cache-dir --quiet --require-hashes -r requirements/build.txt \
  && /tmp/tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /tmp/wheel . \
  && /opt/ottla/bin/pip install --no-cache-dir --quiet --no-deps /tmp/wheel/*.whl \
  && /opt/ottla/bin/python -m compileall -q -j 0 /opt/ottla/lib
