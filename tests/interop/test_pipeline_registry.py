@@ -157,7 +157,8 @@ def test_errors_have_confluents_codes_and_media_type(registry: Registry) -> None
     assert registry.code("POST", f"/subjects/{subject}/versions", {"schema": '"nothing"'}) == 42201
     assert registry.code("POST", f"/subjects/{subject}/versions", {"schema": 3}) == 422
     assert registry.code("PUT", "/config", {"compatibility": "SOME"}) == 42203
-    assert registry.code("PUT", "/config", {"alias": "t"}) == 422
+    assert registry.code("PUT", "/config", {"validateRules": True}) == 422
+    assert registry.code("PUT", "/config", {"compatibilityPolicy": "SOME"}) == 42203
     assert registry.code("GET", f"/config/{subject}") == 40408
     assert registry.code("PUT", "/mode", {"mode": "SOME"}) == 42204
     assert registry.code("GET", f"/mode/{subject}") == 40409

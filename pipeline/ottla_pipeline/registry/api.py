@@ -13,16 +13,18 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from importlib.metadata import version as installed_version
 from typing import Any, Final
 from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from ottla_pipeline.registry import decisions, errors, formats
+from ottla_pipeline.registry import access, decisions, errors, formats
+from ottla_pipeline.registry.access import Operation
 from ottla_pipeline.registry.bodies import LevelBody, ModeBody, SchemaBody, read
 from ottla_pipeline.registry.decisions import Wanted
 from ottla_pipeline.registry.errors import Refused
-from ottla_pipeline.registry.records import Entry, as_json
+from ottla_pipeline.registry.records import Entry, as_json, context_of, qualified
 from ottla_pipeline.registry.schemas import Schemas
 from ottla_pipeline.registry.state import State
 from ottla_pipeline.registry.store import Store
@@ -44,6 +46,17 @@ class Api:
     def __init__(self, store: Store) -> None:
         self.store = store
 
+    def subject_of(self, request: Request) -> str | None:
+        """What a request is about; None for all. Paths come as they were sent, so that a subject may have a
+        slash in it; `/contexts/.a/…` stands for the subjects of that context."""
+        context, given = _context(request), request.path_params.get("subject")
+        if given is None:
+            return f":{context}:" if context else None
+        subject = qualified(unquote(given), context)
+        if request.url.path.startswith(_WITH_ALIASES):
+            return self.store.state.alias(subject)
+        return subject
+
     # -- Schemas --
 
     async def types(self, request: Request) -> Any:
@@ -51,10 +64,9 @@ class Api:
 
     async def schemas(self, request: Request) -> Any:
         state, deleted = self.store.state, _flag(request, "deleted")
-        prefix = request.query_params.get("subjectPrefix", "")
         found: list[Entry] = []
         for subject in sorted(state.subjects):
-            if subject.startswith(prefix):
+            if _is_meant(request, subject, ""):
                 versions = state.versions(subject, deleted=deleted)
                 found += versions[-1:] if _flag(request, "latestOnly") else versions
         return [_shown(entry) for entry in _page(request, found)]
@@ -63,7 +75,7 @@ class Api:
         entry = await self._in_form(request, (await self._under_id(request))[0])
         body: dict[str, Any] = {"schema": entry.text, **_attributes(entry)}
         if _flag(request, "fetchMaxId"):
-            body["maxId"] = self.store.state.highest_id
+            body["maxId"] = self.store.state.highest_id(entry.context)
         return body
 
     async def text_by_id(self, request: Request) -> Any:
@@ -77,17 +89,23 @@ class Api:
         entries = _visible(request, await self._under_id(request))
         return [{"subject": entry.subject, "version": entry.version} for entry in _page(request, entries)]
 
+    async def by_guid(self, request: Request) -> Any:
+        entry = await self._in_form(request, (await self._under_guid(request))[0])
+        return {"schema": entry.text, **_attributes(entry)}
+
+    async def ids_of_guid(self, request: Request) -> Any:
+        places = {(entry.context, entry.id) for entry in await self._under_guid(request)}
+        return [{"context": context or ".", "id": number} for context, number in sorted(places)]
+
     # -- Subjects --
 
     async def subjects(self, request: Request) -> Any:
-        state, prefix = self.store.state, request.query_params.get("subjectPrefix", "")
-        if prefix == ALL_CONTEXTS:
-            prefix = ""
+        state = self.store.state
         only, deleted = _flag(request, "deletedOnly"), _flag(request, "deleted")
         names = [
             name
             for name in sorted(state.subjects)
-            if name.startswith(prefix)
+            if _is_meant(request, name, ALL_CONTEXTS)
             and (not state.versions(name) if only else deleted or bool(state.versions(name)))
         ]
         return _page(request, names)
@@ -105,6 +123,20 @@ class Api:
 
     async def text_of_version(self, request: Request) -> Any:
         return SchemaText((await self._in_form(request, self._version(request))).text)
+
+    async def with_metadata(self, request: Request) -> Any:
+        """The latest version of a subject whose metadata have these properties."""
+        subject, deleted = _subject(request), _flag(request, "deleted")
+        query = request.query_params
+        wanted = dict(zip(query.getlist("key"), query.getlist("value"), strict=False)).items()
+        versions = self.store.state.versions(subject, deleted=deleted)
+        if not versions:
+            raise errors.subject_not_found(subject)
+        for entry in reversed(versions):
+            properties = json.loads(entry.metadata or "{}").get("properties") or {}
+            if wanted <= properties.items():
+                return _shown(await self._in_form(request, entry))
+        raise errors.schema_not_found()
 
     async def referenced_by(self, request: Request) -> Any:
         entry = self._version(request, deleted=True)
@@ -227,7 +259,10 @@ class Api:
         return {}
 
     async def contexts(self, request: Request) -> Any:
-        return ["."]
+        return [each or "." for each in self.store.state.contexts]
+
+    async def version_of_server(self, request: Request) -> Any:
+        return {"version": installed_version("ottla"), "commitId": ""}
 
     async def cluster(self, request: Request) -> Any:
         return {"id": "", "scope": {"path": [], "clusters": {"schema-registry-cluster": self.store.topic}}}
@@ -253,22 +288,38 @@ class Api:
         )
         return replace(entry, text=text)
 
+    async def _under_guid(self, request: Request) -> list[Entry]:
+        guid = unquote(request.path_params["guid"]).lower()
+        found = self.store.state.under_guid(guid)
+        if not found:
+            await self.store.catch_up()
+            found = self.store.state.under_guid(guid)
+        if not found:
+            raise errors.guid_not_found(guid)
+        return _readable(request, found)
+
     async def _under_id(self, request: Request) -> list[Entry]:
         text = request.path_params["id"]
         if not _is_number(text):
             raise errors.Refused(404, f"HTTP 404 Not Found: an id is a number, not '{text}'")
-        found = self.store.state.under_id(int(text))
+        subject = qualified(request.query_params.get("subject", ""), _context(request))
+        found = _of_id(self.store.state, int(text), subject)
         if not found:
             await self.store.catch_up()
-            found = self.store.state.under_id(int(text))
+            found = _of_id(self.store.state, int(text), subject)
         if not found:
             raise errors.schema_not_found(int(text))
-        return found
+        return _readable(request, found)
 
 
 Handler = Callable[[Api, Request], Awaitable[Any]]
+_WITH_ALIASES: Final = ("/subjects/", "/compatibility/subjects/")
 ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
     ("GET", "/", Api.root),
+    ("GET", "/v1/metadata/version", Api.version_of_server),
+    ("GET", "/schemas/guids/{guid}", Api.by_guid),
+    ("GET", "/schemas/guids/{guid}/ids", Api.ids_of_guid),
+    ("GET", "/subjects/{subject}/metadata", Api.with_metadata),
     ("GET", "/contexts", Api.contexts),
     ("GET", "/v1/metadata/id", Api.cluster),
     ("GET", "/schemas", Api.schemas),
@@ -303,11 +354,21 @@ ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
 )
 
 
+def operation(method: str, path: str, handler: Handler) -> Operation | None:
+    """What a route needs of a user for the subject that it names, or for all; None for what chooses itself
+    what it shows, or shows nothing of subjects."""
+    if "{subject}" not in path and method == "GET":
+        return None
+    reads = method == "GET" or handler in (Api.look_up, Api.check)
+    return Operation.READ if reads else Operation.WRITE
+
+
 def _shown(entry: Entry) -> dict[str, Any]:
     return {
         "subject": entry.subject,
         "version": entry.version,
         "id": entry.id,
+        "guid": entry.guid,
         **_attributes(entry),
         "schema": entry.text,
         **({"deleted": True} if entry.deleted else {}),
@@ -332,16 +393,61 @@ def _visible(request: Request, entries: list[Entry]) -> list[Entry]:
 
 
 async def _wanted(request: Request) -> Wanted:
-    return (await read(request, SchemaBody)).wanted()
+    wanted = (await read(request, SchemaBody)).wanted()
+    for reference in wanted.references:
+        access.check(request.state.user, Operation.READ, qualified(reference.subject, _context_of(request)))
+    return wanted
+
+
+def _context_of(request: Request) -> str:
+    return context_of(_subject(request))
+
+
+def _context(request: Request) -> str:
+    """Of a path below /contexts/NAME; empty for the default one."""
+    name = unquote(request.path_params.get("context", "")).strip(":")
+    return "" if name in ("", ".") else name if name.startswith(".") else f".{name}"
+
+
+def _is_meant(request: Request, subject: str, default: str) -> bool:
+    """Whether a subject is to be listed: by the context and the start of its name, if it may be read."""
+    context = _context(request)
+    prefix = request.query_params.get("subjectPrefix", "" if context else default)
+    if not access.may(request.state.user, Operation.READ, subject):
+        return False
+    if prefix.startswith(ALL_CONTEXTS):
+        name = subject.partition(":")[2].partition(":")[2] if context_of(subject) else subject
+        return name.startswith(prefix.removeprefix(ALL_CONTEXTS))
+    whole = qualified(prefix, context)
+    return context_of(subject) == context_of(whole) and subject.startswith(whole)
+
+
+def _readable(request: Request, entries: list[Entry]) -> list[Entry]:
+    """Those whose subjects may be read. Raises Refused where none may."""
+    found = [each for each in entries if access.may(request.state.user, Operation.READ, each.subject)]
+    if not found:
+        access.check(request.state.user, Operation.READ, entries[0].subject)
+    return found
+
+
+def _of_id(state: State, number: int, subject: str) -> list[Entry]:
+    """The versions with an id in the subject's context; in any that has the subject, if that is none of the
+    default context's."""
+    found = state.under_id(number, context_of(subject))
+    if found or not subject or context_of(subject):
+        return found
+    others = (state.under_id(number, each) for each in state.contexts if each)
+    return next((each for each in others if any(e.subject.endswith(f":{subject}") for e in each)), [])
 
 
 def _subject(request: Request) -> str:
-    """Paths come as they were sent, so that a subject may have a slash in it."""
-    return unquote(request.path_params["subject"])
+    """The path's, in its context; the one that it is an alias of."""
+    return str(request.state.subject)
 
 
 def _scope(request: Request) -> str | None:
-    return _subject(request) if "subject" in request.path_params else None
+    found: str | None = request.state.subject
+    return found
 
 
 def _version(request: Request) -> int:
@@ -360,7 +466,9 @@ def _is_number(text: str) -> bool:
 
 def _client(request: Request) -> str:
     """Whose checks of schemas take turns."""
-    return request.client.host if request.client else ""
+    user = request.state.user
+    host = request.client.host if request.client else ""
+    return host if user is None or user.name is None else user.name
 
 
 def _flag(request: Request, name: str) -> bool:

@@ -6,6 +6,7 @@ before the schemas topic has been read to its end.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -18,15 +19,22 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ottla.client.registry import CONTENT_TYPE
-from ottla_pipeline.registry.api import ROUTES, Api, Handler, SchemaText
+from ottla.security.distinguished_names import subject_of
+from ottla.security.mapping_rules import MappingRules
+from ottla_pipeline.registry import access, errors
+from ottla_pipeline.registry.api import ROUTES, Api, Handler, SchemaText, operation
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.log import LogFailed, TopicUnfit
 from ottla_pipeline.registry.store import Store
 
 log = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
+PEER: Final = "ottla.peer"
+_CONTEXT: Final = "/contexts/{context}"
+_UNAUTHORIZED: Final = 401
 _CLIENT_GONE: Final = 499  # as nginx counts it
 _ACCEPTED = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
 
@@ -51,7 +59,7 @@ class Metrics:
         )
         for name, text, value in (
             ("subjects", "Subjects, deleted ones too", lambda: len(store.state.subjects)),
-            ("highest_id", "The highest id given away", lambda: store.state.highest_id),
+            ("highest_id", "The highest id given away", lambda: store.state.highest_id()),
             ("offset", "How far the schemas topic is read", lambda: store.reached),
             ("claims", "How often this instance became the writer", lambda: store.claims),
         ):
@@ -62,13 +70,15 @@ class Metrics:
 class Registry:
     """The ASGI callable. Paths reach the routes as they were sent: a subject's %2F is no boundary."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, authenticator: Authenticator | None = None) -> None:
         self._store = store
+        self._authenticator = authenticator or Authenticator()
         self._metrics = Metrics(store)
         api = Api(store)
         routes = [
-            Route(path, self._endpoint(api, method, path, handler), methods=[method])
+            Route(prefix + path, self._endpoint(api, method, path, handler), methods=[method])
             for method, path, handler in ROUTES
+            for prefix in ("", _CONTEXT)
         ]
         routes += [Route("/healthz", self._health), Route("/metrics", self._show_metrics)]
         self._starlette = Starlette(
@@ -101,9 +111,15 @@ class Registry:
     def _endpoint(
         self, api: Api, method: str, path: str, handler: Handler
     ) -> Callable[[Request], Awaitable[Response]]:
+        needed = operation(method, path, handler)
+
         async def endpoint(request: Request) -> Response:
             with self._metrics.seconds.labels(method).time():
                 try:
+                    user = request.state.user = await self._authenticator.user_of(request)
+                    subject = request.state.subject = api.subject_of(request)
+                    if needed is not None:
+                        access.check(user, needed, subject)
                     answer = await handler(api, request)
                     response = _response(request, answer)
                 except Refused as refusal:
@@ -127,8 +143,64 @@ class Registry:
         return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
+class Authenticator:
+    """Tells who asks: by a user's name and password, or by the client's certificate. Without `rules` a client
+    does not have to say."""
+
+    def __init__(self, rules: access.Access | None = None, mapping: MappingRules | None = None) -> None:
+        self._rules = rules
+        self._mapping = mapping or MappingRules("DEFAULT")
+        self._passwords = access.Passwords({} if rules is None else rules.users)
+        self._verifying = asyncio.Lock()
+
+    async def user_of(self, request: Request) -> access.User:
+        """Raises Refused for one who is none."""
+        name = await self._by_password(request.headers.get("authorization"))
+        certificate = request.scope.get(PEER)
+        if name is None and certificate is not None:
+            try:
+                name = self._mapping.name_of(subject_of(certificate))
+            except ValueError:
+                raise errors.unauthorized() from None
+        if name is None and self._rules is not None:
+            raise errors.unauthorized()
+        return access.User(name, self._rules)
+
+    async def _by_password(self, header: str | None) -> str | None:
+        if header is None or self._rules is None:
+            return None
+        given = access.credentials(header)
+        if given is None:
+            raise errors.unauthorized()
+        if not self._passwords.is_known(*given):
+            async with self._verifying:  # one at a time: it costs memory and time
+                if not await asyncio.to_thread(self._passwords.verify, *given):
+                    raise errors.unauthorized()
+        return given[0]
+
+
+class PeerProtocol(H11Protocol):
+    """Hands the client's certificate (DER) to the application."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        if certificate is not None:
+            self.app = _with_peer(self.app, certificate)
+
+
+def _with_peer(app: Any, certificate: bytes) -> Any:
+    async def called(scope: Scope, receive: Any, send: Any) -> None:
+        scope[PEER] = certificate
+        await app(scope, receive, send)
+
+    return called
+
+
 def error(status: int, code: int, message: str) -> Response:
-    return Answer({"error_code": code, "message": message}, status)
+    headers = {"www-authenticate": 'Basic realm="ottla-registry"'} if status == _UNAUTHORIZED else None
+    return Answer({"error_code": code, "message": message}, status, headers)
 
 
 def _response(request: Request, answer: Any) -> Response:

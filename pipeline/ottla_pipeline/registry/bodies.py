@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from starlette.requests import Request
 
 from ottla.client.registry import Reference
-from ottla_pipeline.registry.compatibility import LEVELS
+from ottla_pipeline.registry.compatibility import LEVELS, POLICIES
 from ottla_pipeline.registry.decisions import MODES, Wanted
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import dump
@@ -30,12 +30,46 @@ class ReferenceBody(Body):
     version: StrictInt
 
 
+class Metadata(Body):
+    tags: dict[StrictStr, list[StrictStr]] | None = None
+    properties: dict[StrictStr, StrictStr] | None = None
+    sensitive: list[StrictStr] | None = None
+
+
+class Rule(Body):
+    model_config = ConfigDict(extra="allow")
+    name: StrictStr
+    doc: StrictStr | None = None
+    kind: StrictStr | None = None
+    mode: StrictStr | None = None
+    type: StrictStr | None = None
+    tags: list[StrictStr] | None = None
+    params: dict[StrictStr, StrictStr] | None = None
+    expr: StrictStr | None = None
+    on_success: StrictStr | None = Field(default=None, alias="onSuccess")
+    on_failure: StrictStr | None = Field(default=None, alias="onFailure")
+    disabled: StrictBool | None = None
+
+
+class RuleSet(Body):
+    model_config = ConfigDict(extra="allow")
+    migration: list[Rule] | None = Field(default=None, alias="migrationRules")
+    domain: list[Rule] | None = Field(default=None, alias="domainRules")
+    encoding: list[Rule] | None = Field(default=None, alias="encodingRules")
+
+
+def _as_sent(part: Body | None) -> dict[str, Any] | None:
+    """Without what was left out or null; None where nothing is left."""
+    found = None if part is None else part.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
+    return found or None
+
+
 class SchemaBody(Body):
     text: StrictStr = Field(default="", alias="schema")
     type: StrictStr | None = Field(default=None, alias="schemaType")
     references: list[ReferenceBody] | None = None
-    metadata: dict[str, Any] | None = None
-    rule_set: dict[str, Any] | None = Field(default=None, alias="ruleSet")
+    metadata: Metadata | None = None
+    rule_set: RuleSet | None = Field(default=None, alias="ruleSet")
     id: StrictInt | None = None
     version: StrictInt | None = None
 
@@ -45,8 +79,8 @@ class SchemaBody(Body):
             self.text,
             self.type or "AVRO",
             references,
-            dump(self.metadata) if self.metadata else None,
-            dump(self.rule_set) if self.rule_set else None,
+            None if (metadata := _as_sent(self.metadata)) is None else dump(metadata),
+            None if (rules := _as_sent(self.rule_set)) is None else dump(rules),
             None if self.id in (None, -1) else self.id,
             None if self.version in (None, 0, -1) else self.version,
         )
@@ -59,6 +93,13 @@ class LevelBody(Body):
     compatibility: StrictStr | None = None
     level: StrictStr | None = Field(default=None, alias="compatibilityLevel")
     normalize: StrictBool | None = None
+    alias: StrictStr | None = None
+    policy: StrictStr | None = Field(default=None, alias="compatibilityPolicy")
+    group: StrictStr | None = Field(default=None, alias="compatibilityGroup")
+    default_metadata: Metadata | None = Field(default=None, alias="defaultMetadata")
+    override_metadata: Metadata | None = Field(default=None, alias="overrideMetadata")
+    default_rules: RuleSet | None = Field(default=None, alias="defaultRuleSet")
+    override_rules: RuleSet | None = Field(default=None, alias="overrideRuleSet")
 
     def changes(self) -> dict[str, Any]:
         """Those that were given, null too: that takes a setting back."""
@@ -68,8 +109,14 @@ class LevelBody(Body):
             if given is not None and given.upper() not in LEVELS:
                 raise Refused(42203, f"Compatibility level {given}: must be one of {', '.join(LEVELS)}.")
             found["compatibilityLevel"] = None if given is None else given.upper()
-        if "normalize" in self.model_fields_set:
-            found["normalize"] = self.normalize
+        if self.policy is not None and self.policy.upper() not in POLICIES:
+            raise Refused(42203, f"Compatibility policy {self.policy}: must be one of {', '.join(POLICIES)}.")
+        for field in self.model_fields_set - {"compatibility", "level"}:
+            value = getattr(self, field)
+            name = type(self).model_fields[field].alias or field
+            found[name] = _as_sent(value) if isinstance(value, Body) else value
+        if found.get("compatibilityPolicy"):
+            found["compatibilityPolicy"] = found["compatibilityPolicy"].upper()
         return found
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import sys
 from pathlib import Path
 
 import click
 import uvicorn
 
+from ottla.security.mapping_rules import MappingRules
 from ottla_pipeline.config.common import check_addresses
-from ottla_pipeline.registry.app import Registry
+from ottla_pipeline.registry import access
+from ottla_pipeline.registry.app import Authenticator, PeerProtocol, Registry
 from ottla_pipeline.registry.log import SAFE_REPLICAS, TopicLog
 from ottla_pipeline.registry.store import Store
 from ottla_pipeline.registry.worker import Workers
@@ -44,6 +47,33 @@ def _pair(text: str, context: click.Context, parameter: click.Parameter) -> tupl
     return name.strip(), value.strip()
 
 
+def _mapping(context: click.Context, parameter: click.Parameter, given: str) -> MappingRules:
+    try:
+        return MappingRules(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
+def _access(context: click.Context, parameter: click.Parameter, given: Path | None) -> access.Access | None:
+    try:
+        return None if given is None else access.read(given)
+    except (ValueError, OSError) as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
+def _hash_password(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        click.echo(access.hashed(password))
+        context.exit()
+
+
+def _verification(authorities: str | None, optional: bool) -> int:
+    if authorities is None:
+        return ssl.CERT_NONE
+    return ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
+
+
 @click.command()
 @click.option("--bootstrap", required=True, callback=_bootstrap, help="Brokers to start from: HOST:PORT[,…].")
 @click.option(
@@ -70,6 +100,37 @@ def _pair(text: str, context: click.Context, parameter: click.Parameter) -> tupl
     "--tls-certificate", type=click.Path(exists=True, dir_okay=False), help="PEM; then HTTPS alone."
 )
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="PEM.")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(exists=True, dir_okay=False),
+    help="PEM; then clients need a certificate of these authorities.",
+)
+@click.option(
+    "--tls-client-optional", is_flag=True, help="A client without a certificate may have a password instead."
+)
+@click.option(
+    "--tls-principal-mapping",
+    "mapping",
+    default="DEFAULT",
+    show_default=True,
+    callback=_mapping,
+    help="From certificates to users, as ssl.principal.mapping.rules of brokers.",
+)
+@click.option(
+    "--access",
+    "access_rules",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    callback=_access,
+    help="YAML: users, and what they may read and write. Without it everybody may do everything.",
+)
+@click.option(
+    "--hash-password",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_hash_password,
+    help="Ask for a password, print its hash for the file of --access, and end.",
+)
 def main(
     bootstrap: str,
     host: str,
@@ -80,6 +141,10 @@ def main(
     file_options: dict[str, str],
     tls_certificate: str | None,
     tls_key: str | None,
+    tls_client_ca: str | None,
+    tls_client_optional: bool,
+    mapping: MappingRules,
+    access_rules: access.Access | None,
 ) -> None:
     """A schema registry with Confluent's REST API, kept in a compacted topic.
 
@@ -88,15 +153,22 @@ def main(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key go together")
+    if tls_client_ca is not None and tls_certificate is None:
+        raise click.UsageError("--tls-client-ca needs --tls-certificate and --tls-key")
+    if tls_client_optional and (tls_client_ca is None or access_rules is None):
+        raise click.UsageError("--tls-client-optional needs --tls-client-ca and --access")
     settings = {**file_options, **options}
     store = Store(TopicLog(bootstrap, topic, settings, replication_factor=replication_factor), Workers())
     server = uvicorn.Server(
         uvicorn.Config(
-            Registry(store),
+            Registry(store, Authenticator(access_rules, mapping)),
+            http=PeerProtocol,
             host=host,
             port=port,
             ssl_certfile=tls_certificate,
             ssl_keyfile=tls_key,
+            ssl_ca_certs=tls_client_ca,
+            ssl_cert_reqs=_verification(tls_client_ca, tls_client_optional),
             access_log=False,
             log_config=None,
             timeout_graceful_shutdown=GRACE_S,

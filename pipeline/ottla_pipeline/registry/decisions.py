@@ -8,8 +8,9 @@ is done. Pure: nothing happens until the records are in the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Final, NamedTuple
 
 from ottla.client.registry import Reference
@@ -23,10 +24,10 @@ from ottla_pipeline.registry.records import (
     KIND_SCHEMA,
     DeletedTo,
     Entry,
-    HighestId,
     Key,
     Level,
     Record,
+    context_of,
     dump,
     schema_record,
 )
@@ -70,14 +71,15 @@ class Wanted:
         )
 
 
-def check_subject(subject: str) -> None:
-    """Raises Refused for a name that a subject may not have."""
+def check_subject(subject: str, *, scope: bool = False) -> None:
+    """Raises Refused for a name that a subject may not have; `scope`: a context alone is one too."""
     if not subject or any(ord(sign) < 32 or ord(sign) == 127 for sign in subject):
         raise errors.invalid_subject(subject, "must have a name without control characters")
     if subject in RESERVED_SUBJECTS:
         raise errors.invalid_subject(subject, f"reserved, as are {', '.join(RESERVED_SUBJECTS)}")
-    if subject.startswith(CONTEXT_PREFIX):
-        raise errors.invalid_subject(subject, f"contexts ('{CONTEXT_PREFIX}NAME:') are not served")
+    context, colon, name = subject[1:].partition(":")
+    if subject.startswith(CONTEXT_PREFIX) and (context == "." or not colon or not (name or scope)):
+        raise errors.invalid_subject(subject, f"a context's is written {CONTEXT_PREFIX}CONTEXT:SUBJECT")
 
 
 def find(
@@ -112,7 +114,7 @@ def check(
             raise errors.version_not_found(version)
         earlier = [] if found is None else [found]
     parsed = _parse(state, schemas, subject, wanted, normalize)
-    return schemas.problems(state, state.level(subject), parsed, earlier, lenient=False)
+    return _problems(state, schemas, subject, wanted, parsed, earlier)
 
 
 def register(
@@ -127,12 +129,17 @@ def register(
         must = "must have an id" if wanted.id is None else "must not have an id"
         raise errors.not_permitted(f"Subject '{subject}' is in mode {mode}: a schema {must}.")
     parsed = _parse(state, schemas, subject, wanted, normalize)
+    as_sent = wanted
+    wanted = _with_defaults(state, subject, wanted)
     if wanted.version is None:
-        known = _find(state, schemas, subject, wanted, parsed, deleted=False)
+        known = _find(state, schemas, subject, as_sent, parsed, deleted=False)
+        if known is not None and (known.metadata, known.rule_set) != (wanted.metadata, wanted.rule_set):
+            known = None
+        known = known or _find(state, schemas, subject, wanted, parsed, deleted=False)
         if known is not None and wanted.id in (None, known.id):
             return Decision(known)
     if mode != "IMPORT":
-        found = schemas.problems(state, state.level(subject), parsed, state.versions(subject), lenient=False)
+        found = _problems(state, schemas, subject, wanted, parsed, state.versions(subject))
         if found:
             raise errors.incompatible(subject, found)
     every = state.versions(subject, deleted=True)
@@ -153,6 +160,71 @@ def register(
         and not state.referrers(subject, old.version, deleted=True)
     )
     return Decision(entry, (schema_record(entry), *gone))
+
+
+def _with_defaults(state: State, subject: str, wanted: Wanted) -> Wanted:
+    """The schema with the metadata and rules that the configuration sets, and what it has from the version
+    before where it says nothing."""
+    last = state.latest(subject)
+
+    def merged(own: str | None, before: str | None, kind: str, merge: Callable[..., Any]) -> str | None:
+        said = own if own is not None else before
+        parts = (
+            state.setting(subject, f"default{kind}"),
+            None if said is None else json.loads(said),
+            state.setting(subject, f"override{kind}"),
+        )
+        given = [part for part in parts if part]
+        return dump(reduce(merge, given)) if len(given) > 1 or (given and said is None) else said
+
+    return replace(
+        wanted,
+        metadata=merged(wanted.metadata, last.metadata if last else None, "Metadata", _merged_metadata),
+        rule_set=merged(wanted.rule_set, last.rule_set if last else None, "RuleSet", _merged_rules),
+    )
+
+
+def _merged_metadata(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The later one's tags and properties before the earlier one's."""
+    found: dict[str, Any] = {}
+    for name in ("tags", "properties"):
+        both = {**(first.get(name) or {}), **(second.get(name) or {})}
+        found |= {name: both} if both else {}
+    sensitive = sorted({*(first.get("sensitive") or ()), *(second.get("sensitive") or ())})
+    return found | ({"sensitive": sensitive} if sensitive else {})
+
+
+def _merged_rules(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The later one's rules after the earlier one's, and in place of those of the same name."""
+    found = {**first, **second}
+    for kind in ("migrationRules", "domainRules", "encodingRules"):
+        later = second.get(kind) or []
+        names = {rule.get("name") for rule in later}
+        both = [*(rule for rule in first.get(kind) or [] if rule.get("name") not in names), *later]
+        found |= {kind: both} if both else {}
+    return found
+
+
+def _problems(
+    state: State,
+    schemas: Schemas,
+    subject: str,
+    wanted: Wanted,
+    parsed: Canonical,
+    earlier: Sequence[Entry],
+) -> list[str]:
+    """Why a schema may not follow others; only those of its compatibilityGroup count."""
+    group = state.setting(subject, "compatibilityGroup")
+    if group is not None:
+        own = _property(wanted.metadata, group)
+        earlier = [entry for entry in earlier if _property(entry.metadata, group) == own]
+    lenient = state.setting(subject, "compatibilityPolicy") == "LENIENT"
+    return schemas.problems(state, state.level(subject), parsed, earlier, lenient=lenient)
+
+
+def _property(metadata: str | None, name: str) -> Any:
+    found = None if metadata is None else json.loads(metadata).get("properties")
+    return found.get(name) if isinstance(found, dict) else None
 
 
 def delete_version(state: State, subject: str, version: int, *, permanent: bool) -> Decision:
@@ -199,12 +271,12 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> Decision:
 
 
 def set_level(state: State, subject: str | None, changes: dict[str, Any]) -> Decision:
-    """`changes`: compatibilityLevel and normalize, those that are given; None takes one back."""
+    """`changes`: the settings that are given; None takes one back."""
     _check_scope(state, subject)
     before = state.levels.get(subject)
     settings = {**(json.loads(before.settings) if before else {}), **changes}
     settings = {name: value for name, value in settings.items() if value is not None}
-    level = Level(settings.get("compatibilityLevel"), settings.get("normalize"), dump(settings))
+    level = Level(dump(settings))
     return Decision(settings, (Record(Key(KIND_CONFIG, subject), level),))
 
 
@@ -222,10 +294,10 @@ def delete_level(state: State, subject: str | None) -> Decision:
 def set_mode(state: State, subject: str | None, mode: str, *, force: bool = False) -> Decision:
     """IMPORT is for what has no schemas yet, unless forced; what is left of deleted ones goes."""
     if subject is not None:
-        check_subject(subject)
+        check_subject(subject, scope=True)
     records: list[Record] = []
     if mode == "IMPORT" and state.mode(subject) != "IMPORT" and not force:
-        names = list(state.subjects) if subject is None else [subject]
+        names = list(state.subjects) if subject is None else state.within(subject)
         rest: list[Entry] = []
         for name in names:
             if state.versions(name):
@@ -254,19 +326,31 @@ def _parse(state: State, schemas: Schemas, subject: str, wanted: Wanted, normali
     if not wanted.text.strip():
         raise errors.invalid_schema("it is empty")
     normalize = normalize or state.normalizes(subject)
-    return schemas.parse(state, wanted.type, wanted.text, wanted.references, normalize=normalize)
+    return schemas.parse(
+        state,
+        wanted.type,
+        wanted.text,
+        wanted.references,
+        context=context_of(subject),
+        normalize=normalize,
+    )
 
 
 def _find(
     state: State, schemas: Schemas, subject: str, wanted: Wanted, parsed: Canonical, *, deleted: bool
 ) -> Entry | None:
     probe = wanted.entry(subject, 1, 0, parsed)
-    others: list[Entry] = []
-    for entry in reversed(state.versions(subject, deleted=deleted)):
-        if entry.identity == probe.identity:
+    versions = [
+        entry
+        for entry in reversed(state.versions(subject, deleted=deleted))
+        if (entry.type, entry.references) == (probe.type, probe.references)
+        and (wanted.metadata is None or entry.metadata == wanted.metadata)
+        and (wanted.rule_set is None or entry.rule_set == wanted.rule_set)
+    ]
+    for entry in versions:
+        if entry.text == probe.text:
             return entry
-        if (entry.type, *entry.identity[2:]) == (probe.type, *probe.identity[2:]):
-            others.append(entry)
+    others = versions
     # Others wrote it in another form, perhaps.
     texts = schemas.canonical(state, others)
     return next((entry for entry, text in zip(others, texts, strict=True) if text == parsed.text), None)
@@ -274,14 +358,14 @@ def _find(
 
 def _id_for(state: State, entry: Entry, wanted: int | None) -> int:
     """The id that this schema has under any subject; or the one it came with; or the next."""
-    same = state.same(entry.identity)
+    same, highest = state.same(entry), state.highest_id(entry.context)
     if wanted is None:
-        if not same and state.highest_id >= ID_MAX:
+        if not same and highest >= ID_MAX:
             raise errors.Refused(50001, "no id is left")
-        return same[0].id if same else state.highest_id + 1
+        return same[0].id if same else highest + 1
     if not 0 < wanted <= ID_MAX:
         raise errors.invalid_schema(f"id {wanted}: must be from 1 to {ID_MAX}")
-    for other in state.under_id(wanted):
+    for other in state.under_id(wanted, entry.context):
         if other.identity != entry.identity:
             raise errors.not_permitted(f"Id {wanted} belongs to another schema.")
     return wanted
@@ -293,7 +377,7 @@ def _removal(state: State, entries: list[Entry], emptied: str | None) -> Iterato
     The highest id is written down before the versions that tell it are forgotten.
     """
     if entries:
-        yield Record(Key(KIND_NOOP), HighestId(state.highest_id))
+        yield Record(Key(KIND_NOOP), state.highest_ids())
     for entry in reversed(entries):
         yield Record(Key(KIND_SCHEMA, entry.subject, entry.version), None)
     if emptied is not None:
@@ -312,5 +396,5 @@ def _check_writable(state: State, subject: str | None) -> None:
 
 def _check_scope(state: State, subject: str | None) -> None:
     if subject is not None:
-        check_subject(subject)
+        check_subject(subject, scope=True)
     _check_writable(state, subject)

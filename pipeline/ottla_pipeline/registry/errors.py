@@ -37,6 +37,18 @@ def schema_not_found(schema_id: int | None = None) -> Refused:
     return Refused(40403, "Schema not found" if schema_id is None else f"Schema {schema_id} not found")
 
 
+def guid_not_found(guid: str) -> Refused:
+    return Refused(40403, f"Schema {guid} not found")
+
+
+def unauthorized() -> Refused:
+    return Refused(40101, "Unauthorized: needs a user's name and password, or a client certificate.")
+
+
+def denied(user: str, operation: str, subject: str) -> Refused:
+    return Refused(40301, f"User {user} is denied operation {operation} on Subject: {subject}")
+
+
 def subject_soft_deleted(subject: str) -> Refused:
     return Refused(40404, f"Subject '{subject}' is deleted already; permanent=true removes it for good.")
 

@@ -11,7 +11,9 @@ come again.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import uuid
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -57,7 +59,23 @@ class Entry:
 
     @property
     def context(self) -> str:
-        return ""
+        return context_of(self.subject)
+
+    @property
+    def guid(self) -> str:
+        """A name for the schema that is the same in every registry: Confluent's, from an MD5 of its parts."""
+        digest = hashlib.md5(self.text.encode(), usedforsecurity=False)
+        for reference in self.references:
+            digest.update(reference.name.encode() + reference.subject.encode())
+            digest.update(reference.version.to_bytes(4, "big", signed=True))
+        for text, update in ((self.metadata, _hash_metadata), (self.rule_set, _hash_rule_set)):
+            if text is not None:
+                digest.update(b"\1")
+                try:
+                    update(digest, json.loads(text))
+                except (AttributeError, TypeError):  # of another shape than Confluent's
+                    digest.update(text.encode())
+        return str(uuid.UUID(bytes=digest.digest()))
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -70,12 +88,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A CONFIG value: `settings` is all of it as JSON text, `compatibility` and `normalize` what we act
-    upon."""
+    """A CONFIG value: `settings` is all of it as JSON text."""
 
-    compatibility: str | None
-    normalize: bool | None
     settings: str
+
+    def value(self, name: str) -> Any:
+        return json.loads(self.settings).get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +105,10 @@ class DeletedTo:
 
 @dataclass(frozen=True, slots=True)
 class HighestId:
+    """`contexts`: the same of other contexts, by their names."""
+
     id: int
+    contexts: tuple[tuple[str, int], ...] = ()
 
 
 Value = Entry | Level | str | DeletedTo | HighestId | None
@@ -136,6 +157,8 @@ def encode_value(key: Key, value: Value) -> bytes | None:
             written["version"] = value.version
         case HighestId():
             written["highestId"] = value.id
+            if value.contexts:
+                written["highestIds"] = dict(value.contexts)
     return dump(written).encode()
 
 
@@ -165,13 +188,14 @@ def decode_value(key: Key, data: bytes | None) -> Value:
             return _entry(key, body)
         if key.kind == KIND_CONFIG:
             settings = {name: body[name] for name in body if name != "subject" and body[name] is not None}
-            return Level(settings.get("compatibilityLevel"), settings.get("normalize"), dump(settings))
+            return Level(dump(settings))
         if key.kind == KIND_MODE:
             return str(body["mode"])
         if key.kind == KIND_DELETE_SUBJECT:
             return DeletedTo(_number(body["version"]))
         if key.kind == KIND_NOOP and "highestId" in body:
-            return HighestId(int(body["highestId"]))
+            others = ((str(name), int(each)) for name, each in body.get("highestIds", {}).items())
+            return HighestId(int(body["highestId"]), tuple(others))
         return None
     except (ValueError, TypeError, LookupError, AttributeError):
         raise UnreadableRecord(f"not a value of {key}: {data[:200]!r}") from None
@@ -203,6 +227,42 @@ def _entry(key: Key, body: dict[str, Any]) -> Entry:
         None if body.get("ruleSet") is None else dump(body["ruleSet"]),
         bool(body.get("deleted", False)),
     )
+
+
+def context_of(subject: str) -> str:
+    """`.a` of `:.a:subject`; empty of a subject in the default context."""
+    return subject[1:].partition(":")[0] if subject.startswith(CONTEXT_PREFIX) else ""
+
+
+def qualified(subject: str, context: str) -> str:
+    """The subject with its context, that of where it is named unless it has one of its own."""
+    if subject.startswith(CONTEXT_PREFIX):
+        own, colon, name = subject[1:].partition(":")
+        return name if own == "." and colon else subject
+    return f":{context}:{subject}" if context else subject
+
+
+def _hash_metadata(digest: Any, metadata: dict[str, Any]) -> None:
+    for name, values in sorted((metadata.get("tags") or {}).items()):
+        digest.update("".join((name, *sorted(values))).encode())
+    for name, value in sorted((metadata.get("properties") or {}).items()):
+        digest.update(f"{name}{value}".encode())
+    digest.update("".join(sorted(metadata.get("sensitive") or ())).encode())
+
+
+def _hash_rule_set(digest: Any, rules: dict[str, Any]) -> None:
+    for kind in ("migrationRules", "domainRules", "encodingRules"):
+        for rule in rules.get(kind) or ():
+            for name in ("name", "doc", "kind", "mode", "type"):
+                digest.update(str(rule.get(name) or "").encode())
+            digest.update("".join(sorted(rule.get("tags") or ())).encode())
+            for name, value in sorted((rule.get("params") or {}).items()):
+                digest.update(f"{name}{value}".encode())
+            for name in ("expr", "onSuccess", "onFailure"):
+                digest.update(str(rule.get(name) or "").encode())
+            if rule.get("disabled"):
+                digest.update(b"\1")
+    digest.update(str(rules.get("enableAt") or "").encode())
 
 
 def _subject(value: Any) -> str:

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from ottla.client.registry import Reference
 from ottla_pipeline.registry.records import (
-    CONTEXT_PREFIX,
     KIND_CONFIG,
     KIND_DELETE_SUBJECT,
     KIND_MODE,
@@ -27,6 +26,8 @@ from ottla_pipeline.registry.records import (
     Key,
     Level,
     Value,
+    context_of,
+    qualified,
 )
 
 DEFAULT_LEVEL: Final = "BACKWARD"
@@ -38,18 +39,17 @@ class State:
     subjects: dict[str, dict[int, Entry]] = field(default_factory=dict)
     levels: dict[str | None, Level] = field(default_factory=dict)
     modes: dict[str | None, str] = field(default_factory=dict)
-    highest_marked_id: int = 0
-    _places: dict[int, set[tuple[str, int]]] = field(default_factory=dict)
+    highest_marked_ids: dict[str, int] = field(default_factory=dict)
+    _places: dict[str, dict[int, set[tuple[str, int]]]] = field(default_factory=dict)
+    _guids: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
     _identities: dict[tuple[Any, ...], set[tuple[str, int]]] = field(default_factory=dict)
     _referrers: dict[tuple[str, int], set[tuple[str, int]]] = field(default_factory=dict)
 
     # -- The fold --
 
     def apply(self, key: Key, value: Value) -> None:
-        """One record. Kinds that are not known, and subjects of contexts, change nothing."""
+        """One record. Kinds that are not known change nothing."""
         subject = key.subject
-        if subject is not None and subject.startswith(CONTEXT_PREFIX):
-            return
         if key.kind == KIND_SCHEMA:
             assert subject is not None
             assert key.version is not None
@@ -60,7 +60,8 @@ class State:
         elif key.kind == KIND_MODE:
             _set(self.modes, subject, value if isinstance(value, str) else None)
         elif key.kind == KIND_NOOP:
-            self.highest_marked_id = value.id if isinstance(value, HighestId) else 0
+            marked = value if isinstance(value, HighestId) else HighestId(0)
+            self.highest_marked_ids = {"": marked.id, **dict(marked.contexts)}
         elif key.kind == KIND_DELETE_SUBJECT and isinstance(value, DeletedTo) and subject is not None:
             for entry in list(self.subjects.get(subject, {}).values()):
                 if entry.version <= value.version and not entry.deleted:
@@ -68,27 +69,41 @@ class State:
 
     def _put(self, subject: str, version: int, entry: Entry | None) -> None:
         versions = self.subjects.setdefault(subject, {})
-        place = (subject, version)
+        place, context = (subject, version), context_of(subject)
+        places = self._places.setdefault(context, {})
         before = versions.pop(version, None)
         if before is not None:
-            _discard(self._places, before.id, place)
-            _discard(self._identities, before.identity, place)
+            _discard(places, before.id, place)
+            _discard(self._guids, before.guid, place)
+            _discard(self._identities, (context, before.identity), place)
             for reference in before.references:
-                _discard(self._referrers, (reference.subject, reference.version), place)
+                _discard(self._referrers, (qualified(reference.subject, context), reference.version), place)
         if entry is not None:
             versions[version] = entry
-            self._places.setdefault(entry.id, set()).add(place)
-            self._identities.setdefault(entry.identity, set()).add(place)
+            places.setdefault(entry.id, set()).add(place)
+            self._guids.setdefault(entry.guid, set()).add(place)
+            self._identities.setdefault((context, entry.identity), set()).add(place)
             for reference in entry.references:
-                self._referrers.setdefault((reference.subject, reference.version), set()).add(place)
+                referred = (qualified(reference.subject, context), reference.version)
+                self._referrers.setdefault(referred, set()).add(place)
         if not versions:
             del self.subjects[subject]
 
     # -- What it tells --
 
     @property
-    def highest_id(self) -> int:
-        return max(self.highest_marked_id, max(self._places, default=0))
+    def contexts(self) -> list[str]:
+        """Those that have schemas, the default one (empty) first."""
+        return sorted({"", *(name for name, places in self._places.items() if places)})
+
+    def highest_id(self, context: str = "") -> int:
+        places = self._places.get(context, {})
+        return max(self.highest_marked_ids.get(context, 0), max(places, default=0))
+
+    def highest_ids(self) -> HighestId:
+        """What compaction must not forget."""
+        others = sorted({*self.contexts, *self.highest_marked_ids} - {""})
+        return HighestId(self.highest_id(), tuple((name, self.highest_id(name)) for name in others))
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Entry]:
         """The versions of a subject in ascending order, with those that are deleted or without."""
@@ -102,13 +117,18 @@ class State:
     def latest(self, subject: str) -> Entry | None:
         return next(reversed(self.versions(subject)), None)
 
-    def under_id(self, schema_id: int) -> list[Entry]:
-        """All versions of subjects that have this id, deleted ones too, by subject and version."""
-        return self._entries(self._places.get(schema_id, set()))
+    def under_id(self, schema_id: int, context: str = "") -> list[Entry]:
+        """All versions of a context's subjects that have this id, deleted ones too, by subject and
+        version."""
+        return self._entries(self._places.get(context, {}).get(schema_id, set()))
 
-    def same(self, identity: tuple[Any, ...]) -> list[Entry]:
-        """All versions of subjects that are this schema, deleted ones too."""
-        return self._entries(self._identities.get(identity, set()))
+    def under_guid(self, guid: str) -> list[Entry]:
+        """The same of a GUID, of all contexts."""
+        return self._entries(self._guids.get(guid, set()))
+
+    def same(self, entry: Entry) -> list[Entry]:
+        """All versions of subjects of its context that are this schema, deleted ones too."""
+        return self._entries(self._identities.get((entry.context, entry.identity), set()))
 
     def referrers(self, subject: str, version: int, *, deleted: bool = False) -> list[Entry]:
         """Who refers to this version."""
@@ -117,45 +137,68 @@ class State:
 
     def level(self, subject: str | None) -> str:
         """The compatibility level in force."""
-        for scope in (subject, None):
-            found = self.levels.get(scope)
-            if found is not None and found.compatibility is not None:
-                return found.compatibility
-        return DEFAULT_LEVEL
+        return str(self.setting(subject, "compatibilityLevel") or DEFAULT_LEVEL)
 
     def normalizes(self, subject: str) -> bool:
-        for scope in (subject, None):
+        return bool(self.setting(subject, "normalize"))
+
+    def setting(self, subject: str | None, name: str) -> Any:
+        """A setting in force: the subject's, its context's, or that for all."""
+        for scope in _scopes(subject):
             found = self.levels.get(scope)
-            if found is not None and found.normalize is not None:
-                return found.normalize
-        return False
+            if found is not None and found.value(name) is not None:
+                return found.value(name)
+        return None
+
+    def within(self, scope: str) -> list[str]:
+        """The subjects of a scope: a context's (`:.a:`), or that subject."""
+        return [name for name in self.subjects if name.startswith(scope)] if scope.endswith(":") else [scope]
+
+    def alias(self, subject: str) -> str:
+        """The subject that one stands for: itself unless it has an alias."""
+        found = self.levels.get(subject)
+        alias = None if found is None else found.value("alias")
+        return qualified(str(alias), context_of(subject)) if alias else subject
 
     def mode(self, subject: str | None) -> str:
         """The mode in force."""
-        return self.modes.get(subject) or self.modes.get(None) or DEFAULT_MODE
+        return next(filter(None, map(self.modes.get, _scopes(subject))), DEFAULT_MODE)
 
     def texts(self, references: tuple[Reference, ...], context: str = "") -> Iterator[tuple[str, str]]:
         """Name and text of all that is referred to, directly or not, from the bottom up.
 
         Raises LookupError with the Reference that leads nowhere, or around in a circle.
         """
-        yield from self._texts(references, (), set())
+        yield from self._texts(references, context, (), set())
 
     def _texts(
-        self, references: tuple[Reference, ...], above: tuple[Reference, ...], seen: set[Reference]
+        self,
+        references: tuple[Reference, ...],
+        context: str,
+        above: tuple[Reference, ...],
+        seen: set[Reference],
     ) -> Iterator[tuple[str, str]]:
         for reference in references:
             if reference in seen:
                 continue
-            entry = self.entry(reference.subject, reference.version, deleted=True)
+            subject = qualified(reference.subject, context)
+            entry = self.entry(subject, reference.version, deleted=True)
             if entry is None or reference in above:
                 raise LookupError(reference)
-            yield from self._texts(entry.references, (*above, reference), seen)
+            yield from self._texts(entry.references, entry.context, (*above, reference), seen)
             seen.add(reference)
             yield reference.name, entry.text
 
     def _entries(self, places: set[tuple[str, int]]) -> list[Entry]:
         return [self.subjects[subject][version] for subject, version in sorted(places)]
+
+
+def _scopes(subject: str | None) -> tuple[str | None, ...]:
+    """Where a setting is looked for, the nearest first."""
+    if subject is None:
+        return (None,)
+    context = context_of(subject)
+    return (subject, f":{context}:", None) if context else (subject, None)
 
 
 def _set(scopes: dict[str | None, Any], subject: str | None, value: Any) -> None:

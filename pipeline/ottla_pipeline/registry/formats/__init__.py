@@ -23,7 +23,6 @@ _PARSE: Final = {
 }
 _UNREADABLE: Final = {
     avro_schema.TYPE: avro_schema.unreadable,
-    json_schema.TYPE: json_schema.unreadable,
     proto_schema.TYPE: proto_schema.unreadable,
 }
 
@@ -46,6 +45,8 @@ def parse(kind: str, text: str, references: Mapping[str, str], *, normalize: boo
 def unreadable(reader: Parsed, writer: Parsed, *, lenient: bool = False) -> list[Incompatibility]:
     """What keeps data written with `writer` from being read with `reader`, a schema of the same type."""
     assert reader.type == writer.type, f"{reader.type} against {writer.type}"
+    if reader.type == json_schema.TYPE:
+        return json_schema.unreadable(reader, writer, lenient=lenient)
     return _UNREADABLE[reader.type](reader, writer)
 
 

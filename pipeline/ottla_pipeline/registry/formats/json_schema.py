@@ -19,6 +19,17 @@ from ottla_pipeline.registry.formats.json_document import Document
 from ottla_pipeline.registry.formats.parsed import Incompatibility, InvalidSchema, Parsed, load_json
 
 TYPE: Final = "JSON"
+_LENIENT: Final = frozenset(
+    (
+        "ADDITIONAL_PROPERTIES_NARROWED",
+        "ADDITIONAL_PROPERTIES_REMOVED",
+        "OPTIONAL_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL",
+        "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
+        "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL",
+        "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
+    )
+)
+"""What compatibilityPolicy=LENIENT permits, as in Confluent's."""
 
 
 def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) -> Parsed:
@@ -38,6 +49,8 @@ def parse(text: str, references: Mapping[str, str], *, normalize: bool = False) 
     )
 
 
-def unreadable(reader: Parsed, writer: Parsed) -> list[Incompatibility]:
-    """What `writer` accepts and `reader` does not."""
-    return differences(reader.model, writer.model)
+def unreadable(reader: Parsed, writer: Parsed, *, lenient: bool = False) -> list[Incompatibility]:
+    """What `writer` accepts and `reader` does not. `lenient` takes properties for what is listed: that
+    others could come or go counts for nothing."""
+    found = differences(reader.model, writer.model)
+    return [each for each in found if not (lenient and each.kind in _LENIENT)]

@@ -234,7 +234,11 @@ def _file_type(pool: DescriptorPool) -> Any:
 
 
 def _without_default_names(scope: Any) -> None:
-    """Names in JSON that are what they would be anyway go: protoc writes them, clients do not."""
+    """What says nothing goes: names in JSON that are the default ones, which protoc writes and clients do
+    not, and options without any."""
+    for span in getattr(scope, "extension_range", ()):
+        if not span.options.ByteSize():
+            span.ClearField("options")
     for field in (*getattr(scope, "field", ()), *scope.extension):
         if field.json_name == default_json_name(field.name):
             field.ClearField("json_name")
