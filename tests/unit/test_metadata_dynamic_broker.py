@@ -59,8 +59,9 @@ def test_a_dynamic_time_in_milliseconds_hides_one_given_in_hours() -> None:
         ({"num.partitions": "2", "broker.rack": "r"}, r"dynamically: Set\(broker.rack, num.partitions\)"),
         ({"listeners": "PLAINTEXT://:1"}, "dynamically"),
         ({"ssl.keystore.location": "/x"}, "dynamically updated only per-listener"),
-        ({"listener.name.ssl.sasl.enabled.mechanisms": "PLAIN"}, "dynamically"),
-        ({"ssl.client.auth": "required"}, "dynamically"),
+        ({"producer.id.expiration.check.interval.ms": "1"}, "Cannot update these configs dynamically"),
+        ({"ssl.engine.factory.class": "a.B"}, "Class a.B could not be found."),
+        ({"listener.name.plaintext.num.network.threads": "7"}, "double the current value 3"),
         ({"listener.name.internal.max.connections": "0"}, "Invalid max.connections 0"),
         ({"log.segment.bytes": "x"}, "Invalid value x for configuration log.segment.bytes: Not a number"),
         ({"log.segment.bytes": "1"}, "Value must be at least 14"),
@@ -77,6 +78,103 @@ def test_what_is_refused(new: dict[str, str], says: str, per_broker: bool) -> No
     settings, _ = settings_of()
     with pytest.raises(Refused, match=says):
         settings.check(new, per_broker=per_broker)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl.kerberos.service.name",
+        "sasl.enabled.mechanisms",
+        "ssl.client.auth",
+        "listener.name.new.sasl.kerberos.service.name",
+        "listener.name.new.ssl.keystore.location",
+        "listener.name.new.anything",
+    ],
+)
+def test_settings_of_one_broker_are_none_of_all(name: str) -> None:
+    settings, _ = settings_of()
+    new = {name: "required"}
+    settings.check(new, per_broker=True)
+    with pytest.raises(Refused, match=r"default cluster level, broker id must be specified: Set\("):
+        settings.check(new, per_broker=False)
+
+
+SASL = {
+    "listeners": "SASL_PLAINTEXT://:1",
+    "security_inter_broker_protocol": "SASL_PLAINTEXT",
+    "sasl_enabled_mechanisms": "SCRAM-SHA-256",
+    "sasl_mechanism_inter_broker_protocol": "SCRAM-SHA-256",
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["connections.max.reauth.ms", "scram-sha-256.sasl.jaas.config", "sasl.kerberos.kinit.cmd", "any"]
+)
+def test_what_is_set_for_a_listener_that_is_open_stays_until_the_broker_restarts(name: str) -> None:
+    settings, _ = settings_of(**SASL)
+    with pytest.raises(Refused, match=r"existing listener ListenerName\(SASL_PLAINTEXT\), restart broker"):
+        settings.check({f"listener.name.sasl_plaintext.{name}": "1"}, per_broker=True)
+
+
+def test_what_is_set_for_the_security_of_all_listeners_counts_from_the_next_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings, _ = settings_of(**SASL)
+    settings.heard("3", {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"})
+    settings.config.open_listeners()
+    assert caplog.messages == [], "at the start there is nothing to restart for"
+    new = {"sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512"}
+    settings.check(new, per_broker=True)
+    settings.heard("3", new)
+    assert caplog.messages[0] == "sasl.enabled.mechanisms is stored; it takes effect when the broker restarts"
+    assert settings.config.security("SASL_PLAINTEXT").get("sasl.enabled.mechanisms") == "SCRAM-SHA-256"
+    again, _ = settings_of(**SASL)
+    again.heard("3", new)
+    assert again.config.security("SASL_PLAINTEXT").get_list("sasl.enabled.mechanisms")[1] == "SCRAM-SHA-512"
+    with pytest.raises(Refused, match="GSSAPI is not served"):
+        settings.check({"sasl.enabled.mechanisms": "SCRAM-SHA-256,GSSAPI"}, per_broker=True)
+
+
+def test_one_without_effect_is_stored_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    settings, _ = settings_of()
+    settings.config.open_listeners()
+    new = {
+        "sasl.kerberos.min.time.before.relogin": "58000",
+        "listener.name.new.sasl.kerberos.kinit.cmd": "/x",
+    }
+    settings.check(new, per_broker=True)
+    settings.heard("3", new)
+    assert settings.config.of_broker == new
+    assert settings.config.text("sasl.kerberos.min.time.before.relogin") == "58000"
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == [
+        f"{name} is a setting of Kafka's that has no effect in Ottla yet" for name in sorted(new)
+    ]
+    settings.heard("3", new)
+    assert len(caplog.records) == len(warned), "once"
+
+
+def test_a_login_is_a_password(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    settings, _ = settings_of(password_encoder_secret="one")
+    new = {"sasl.jaas.config": "geheim", "listener.name.new.plain.sasl.jaas.config": "geheim"}
+    settings.check(new, per_broker=True)
+    stored = settings.to_store(new)
+    assert not [text for text in stored.values() if "geheim" in text]
+    settings.heard("3", stored)
+    assert settings.config.of_broker == new
+    assert "geheim" not in caplog.text
+    with pytest.raises(NoSecret):
+        settings_of()[0].to_store({"sasl.jaas.config": "geheim"})
+
+
+def test_synonyms_of_a_listeners_own_setting() -> None:
+    settings, _ = settings_of(listener_name_new_plain_sasl_jaas_config="a", sasl_jaas_config="b")
+    synonyms = settings.config.synonyms("listener.name.new.plain.sasl.jaas.config")
+    assert [(s.name, s.text) for s in synonyms] == [
+        ("listener.name.new.plain.sasl.jaas.config", "a"),
+        ("sasl.jaas.config", "b"),
+    ]
 
 
 def test_threads_are_halved_or_doubled_at_most_from_what_they_are_now() -> None:
@@ -126,7 +224,7 @@ def test_the_old_secret_is_for_what_the_present_one_does_not_open() -> None:
     settings, _ = settings_of(password_encoder_secret="two", password_encoder_old_secret="one")
     anew = settings.with_present_secret(stored)
     assert anew["x"] == "y"
-    assert settings.usable(anew)[PASSWORD] == "geheim"
+    assert settings.usable(anew, per_broker=True)[PASSWORD] == "geheim"
     assert settings.with_present_secret(anew) == anew
     assert settings_of(password_encoder_secret="one")[0].with_present_secret(stored) == stored
 
@@ -134,7 +232,15 @@ def test_the_old_secret_is_for_what_the_present_one_does_not_open() -> None:
 def test_of_what_is_stored_only_the_valid_and_dynamic_counts() -> None:
     settings, _ = settings_of()
     stored = {"log.segment.bytes": "x", "num.partitions": "2", "log.retention.ms": "5", "remote.x": "y"}
-    assert settings.usable(stored) == {"log.retention.ms": "5"}
+    for per_broker in (True, False):
+        assert settings.usable(stored, per_broker=per_broker) == {"log.retention.ms": "5"}
+    one_brokers = {
+        "sasl.login.refresh.buffer.seconds": "5",
+        "listener.name.x.sasl.enabled.mechanisms": "PLAIN",
+    }
+    assert settings.usable(one_brokers, per_broker=True) == one_brokers
+    assert settings.usable(one_brokers, per_broker=False) == {}
+    assert settings.usable({"ssl.keystore.location": "/x"}, per_broker=True) == {}
 
 
 def test_stored_settings_that_contradict_each_other_change_nothing() -> None:

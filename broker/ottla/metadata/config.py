@@ -20,11 +20,12 @@ from ottla.metadata.broker_config_table import BROKER_CONFIGS, QUOTA_CONFIGS, WI
 from ottla.metadata.config_def import ConfigDef, ConfigError, ConfigKey, ConfigType, Value
 from ottla.metadata.config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from ottla.metadata.inter_broker import InterBrokerVersion
-from ottla.metadata.listener_settings import LIMITS, is_limit, limit_problem, listener_key
+from ottla.metadata.listener_settings import LIMITS, base_name, is_limit, limit_problem, listener_key
 from ottla.metadata.listeners import Listener, is_connect_string, parse_listeners, parse_protocol_map
 from ottla.metadata.ottla_config_table import OTTLA_CONFIGS
 from ottla.metadata.properties import read_properties
 from ottla.metadata.security import ListenerSecurity, listener_problems, prefixed_problem, unprefixed
+from ottla.metadata.security_config_table import BY_MECHANISM, STORE_SETTINGS
 from ottla.security import authorizer
 
 __all__ = [
@@ -65,9 +66,21 @@ _NOT_HERE: Final = frozenset(
         "client.quota.callback.class",
         "controller.listener.names",
         "early.start.listeners",
+        "group.consumer.migration.policy",
+        "group.coordinator.new.enable",
+        "group.share.enable",
+        "log.initial.task.delay.ms",
+        "metadata.log.segment.min.bytes",
         "node.id",
+        "producer.id.expiration.check.interval.ms",
+        "sasl.mechanism.controller.protocol",
         "security.providers",
+        "server.max.startup.time.ms",
+        "unclean.leader.election.interval.ms",
+        "unstable.api.versions.enable",
+        "unstable.feature.versions.enable",
         "zookeeper.metadata.migration.enable",
+        "zookeeper.metadata.migration.min.batch.size",
     )
 )
 
@@ -111,6 +124,8 @@ class BrokerConfig:
         """What was set at the start, as text; the rest are defaults."""
         self.of_broker: dict[str, str] = {}
         self.of_cluster: dict[str, str] = {}
+        self._opened_with: dict[str, str] | None = None
+        self._of_listeners: Mapping[str, str] = {}
         self.warnings = warnings
         self.broker_id: int = self.get_int("broker.id")
         self.rack: str | None = self.get_optional_str("broker.rack")
@@ -169,7 +184,7 @@ class BrokerConfig:
         problems += wrong_rates
         if problems:
             raise ConfigError(problems)
-        problems = _cross_checks(values)
+        problems = _cross_checks(values) or _security_checks(values, effective)
         if problems:
             raise ConfigError(problems)
         return {**values, **rates, **OTTLA_CONFIGS.parse_all(self.given)[0]}
@@ -179,6 +194,7 @@ class BrokerConfig:
         Raises ConfigError, with nothing changed."""
         values, before = self.overlaid(of_broker, of_cluster), self._values
         self.of_broker, self.of_cluster, self._values = dict(of_broker), dict(of_cluster), values
+        self._of_listeners = self._listener_layer()
         return frozenset(name for name, value in values.items() if value != before[name])
 
     def synonyms(self, name: str) -> list[Synonym]:
@@ -192,7 +208,7 @@ class BrokerConfig:
             (self.of_cluster, ConfigSource.DYNAMIC_CLUSTER),
             (self.given, ConfigSource.STATIC_BROKER),
         )
-        names = broker_synonyms(name)
+        names = (name, _of_any_listener(name)) if base_name(name) else broker_synonyms(name)
         found = [Synonym(n, layer[n], source) for layer, source in layers for n in names if n in layer]
         keys = BROKER_CONFIGS.keys
         found += [
@@ -207,7 +223,22 @@ class BrokerConfig:
 
     def security(self, listener: str) -> ListenerSecurity:
         """The security settings of a listener, as they are at each time of asking."""
-        return ListenerSecurity(listener, self.of_broker, self.of_cluster, self.given)
+        return ListenerSecurity(listener, self._of_listeners, self.of_cluster, self.given)
+
+    @property
+    def listeners_are_open(self) -> bool:
+        return self._opened_with is not None
+
+    def open_listeners(self) -> None:
+        """From now on listeners take other key and trust stores; what else is set for their security counts
+        from the next start, as in Kafka."""
+        self._opened_with = self.of_broker
+
+    def _listener_layer(self) -> Mapping[str, str]:
+        if self._opened_with is None:
+            return self.of_broker
+        kept = {name: text for name, text in self._opened_with.items() if not _is_store(name)}
+        return {**kept, **{name: text for name, text in self.of_broker.items() if _is_store(name)}}
 
     def listener_limit(self, listener: str, name: str) -> int:
         """One of `listener_settings.LIMITS`: the listener's own, or else the broker's."""
@@ -306,6 +337,18 @@ def topic_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     """Where a topic's setting comes from that the topic does not set."""
     synonyms = TOPIC_SYNONYMS.get(name)
     return config.synonyms(synonyms[0][0]) if synonyms else []
+
+
+def _of_any_listener(name: str) -> str:
+    """The setting of which a listener's own is an override (DynamicBrokerConfig.brokerConfigSynonyms)."""
+    base = base_name(name)
+    assert base is not None
+    of_mechanism = (setting for setting in BY_MECHANISM if base.endswith(setting))
+    return next(of_mechanism, base)
+
+
+def _is_store(name: str) -> bool:
+    return unprefixed(name) in STORE_SETTINGS
 
 
 def is_refused(name: str) -> bool:

@@ -6,17 +6,27 @@ may change while the broker runs.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from ottla.metadata.broker_config_table import BROKER_CONFIGS
 
 PREFIX: Final = "listener.name."
 LIMITS: Final = ("max.connections", "max.connection.creation.rate")
+OF_ALL_BROKERS: Final = (*LIMITS, "num.network.threads")
+"""What may be set for a listener of all brokers (DynamicBrokerConfig.ClusterLevelListenerConfigs)."""
+_PREFIXED: Final = re.compile(r"listener\.name\.[^.]*\.(.*)", re.DOTALL)
 
 
 def listener_key(listener: str, name: str) -> str:
     """The setting's own name for a listener, which is written in small letters there."""
     return f"{PREFIX}{listener.lower()}.{name}"
+
+
+def base_name(name: str) -> str | None:
+    """What follows `listener.name.<listener>.`; None where a name does not begin so."""
+    match = _PREFIXED.fullmatch(name)
+    return match[1] if match else None
 
 
 def is_limit(name: str) -> bool:

@@ -114,6 +114,12 @@ STORE_SETTINGS = frozenset(
 )
 """What may change while the broker runs, for one listener (SslConfigs.RECONFIGURABLE_CONFIGS)."""
 
+BY_MECHANISM = (
+    *("connections.max.reauth.ms", "sasl.jaas.config", "sasl.login.callback.handler.class"),
+    *("sasl.login.class", "sasl.server.callback.handler.class"),
+)
+"""What Kafka knows with a mechanism's prefix (DynamicBrokerConfig.ListenerMechanismConfigs)."""
+
 
 def _keys(rows: str, doc: str) -> Iterator[ConfigKey]:
     for row in rows.strip().splitlines():

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
-from ottla.metadata.config_def import Value
-from ottla.metadata.security import is_password, unprefixed
-from ottla.metadata.security_config_table import STORE_SETTINGS
+from ottla.metadata.config_def import ConfigType, Value
+from ottla.metadata.security_config_table import SECURITY_CONFIGS
 from ottla.security.password_encoder import NotDecoded, PasswordEncoder
 
 log = logging.getLogger(__name__)
 
 SECRET, OLD_SECRET = "password.encoder.secret", "password.encoder.old.secret"
+
+
+_PASSWORDS: Final = tuple(
+    key.name for key in SECURITY_CONFIGS if key.dynamic and key.type is ConfigType.PASSWORD
+)
 
 
 class NoSecret(Exception):
@@ -89,5 +93,5 @@ def _decoded(text: str, by: PasswordEncoder | None) -> str:
 
 
 def _is_stored_password(name: str) -> bool:
-    setting = unprefixed(name)
-    return setting is not None and setting in STORE_SETTINGS and is_password(setting)
+    """With any prefix, as in Kafka (DynamicBrokerConfig.isPasswordConfig)."""
+    return name.endswith(_PASSWORDS)

@@ -119,14 +119,19 @@ class SecureListener:
 
     def problem(self, of_broker: Mapping[str, str]) -> str | None:
         """What would be wrong with these as the broker's dynamic settings, or None."""
-        if not self.is_tls:
-            return None
         config = self._config
         wanted = ListenerSecurity(self.name, of_broker, config.of_cluster, config.given)
         try:
-            server_context(TlsSettings.of(wanted.get))
+            if self.is_tls:
+                server_context(TlsSettings.of(wanted.get))
         except StoreProblem as problem:
             return f"Validation of dynamic config update of SSLFactory failed: {problem}"
+        try:
+            for mechanism in wanted.get_list("sasl.enabled.mechanisms") if self.is_sasl else ():
+                if mechanism not in SCRAM:
+                    self._login(mechanism, wanted)
+        except ValueError as unusable:
+            return str(unusable)
         return None
 
     def renew(self) -> None:
@@ -163,21 +168,25 @@ class SecureListener:
         if mechanism in SCRAM:
             lookup, decoy = self._credentials.of(mechanism), self._credentials.decoy(mechanism)
             return lambda: ScramServer(mechanism, lookup, partial(self._tokens, mechanism), decoy)
-        text = security.of_mechanism(mechanism, "sasl.jaas.config")
-        if text is None:
-            raise ValueError(
-                f"listener.name.{self.name.lower()}.{mechanism.lower()}.sasl.jaas.config: not set"
-            )
-        try:
-            login = jaas.parse(text)
-        except ValueError as problem:
-            raise ValueError(f"sasl.jaas.config of {mechanism}: {problem}") from None
+        login = self._login(mechanism, security)
         if mechanism == "OAUTHBEARER":
             validate = self._token_validation(login.options)
             return lambda: OAuthServer(validate, self._token_refused)
         assert mechanism == "PLAIN", "the config's checks let no other through"
         users = plain_users(login.options)
         return lambda: PlainServer(users)
+
+    def _login(self, mechanism: str, security: ListenerSecurity) -> jaas.Login:
+        """What the mechanism has to have. Raises ValueError."""
+        text = security.of_mechanism(mechanism, "sasl.jaas.config")
+        if text is None:
+            raise ValueError(
+                f"listener.name.{self.name.lower()}.{mechanism.lower()}.sasl.jaas.config: not set"
+            )
+        try:
+            return jaas.parse(text)
+        except ValueError as problem:
+            raise ValueError(f"sasl.jaas.config of {mechanism}: {problem}") from None
 
     def _token_validation(self, options: Mapping[str, str]) -> Validate:
         """By a key set where one is configured, also if Kafka's handler for signed tokens is not named, with

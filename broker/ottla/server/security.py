@@ -33,6 +33,7 @@ class BrokerSecurity:
         settings.checks.append(self.listeners.problem)
         self.between_brokers = _between_brokers(config)
         """How this broker connects to others; None: by PLAINTEXT."""
+        config.open_listeners()
 
     def beside(self, on_quota_config: OnQuotaConfig) -> OnQuotaConfig:
         """Hear of users' settings, which hold their credentials, and hand them on."""

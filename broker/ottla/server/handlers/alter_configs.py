@@ -6,8 +6,9 @@ holds for all brokers; a broker's own settings it alters itself. As in ZooKeeper
 to /config with a change notification; every broker follows those. The whole result is validated first:
 INVALID_CONFIG for a topic, INVALID_REQUEST for a broker (KAFKA-13609), with what is wrong.
 
-Left out on purpose: CLIENT_METRICS (KIP-714), INVALID_REQUEST; listeners, and of their settings
-(`listener.name.…`) all but key and trust stores, do not change while a broker runs.
+Left out on purpose: CLIENT_METRICS (KIP-714), INVALID_REQUEST; `listeners`, `advertised.listeners` and
+`listener.security.protocol.map` do not change while a broker runs. Other security settings are stored as in
+Kafka; but for key and trust stores they take effect when the broker restarts.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class AlterConfigsHandler:
         if per_broker:
             check_node_id(name, self._settings.config.broker_id)
         entity = str(self._settings.config.broker_id) if per_broker else DEFAULT_ENTITY
-        present = self._settings.usable(await self._stored.broker_config(entity))
+        present = self._settings.usable(await self._stored.broker_config(entity), per_broker=per_broker)
         new = _changed(present, resource, BROKER_CONFIGS)
         self._settings.check(new, per_broker=per_broker)
         await self._check_policy("BROKER", resource)

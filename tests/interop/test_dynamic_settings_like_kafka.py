@@ -1,0 +1,86 @@
+"""Which settings a running broker takes, and how it refuses the others: judged by Kafka's own class."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from judges import java, needs_kafka_jars
+
+from bench.apache_kafka import kafka_classpath
+from ottla.metadata.broker_config_table import BROKER_CONFIGS, PER_BROKER, QUOTA_CONFIGS
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused
+
+NOT_SERVED = frozenset(
+    (
+        *("advertised.listeners", "listener.security.protocol.map", "listeners"),
+        *("remote.fetch.max.wait.ms", "remote.log.index.file.cache.total.size.bytes"),
+        *("remote.log.manager.copy.max.bytes.per.second", "remote.log.manager.fetch.max.bytes.per.second"),
+    )
+)
+"""Dynamic in Kafka: listeners come and go with a restart here, and there is no tiered storage."""
+
+CASES = """
+broker log.segment.bytes x
+cluster log.segment.bytes 13
+broker leader.replication.throttled.rate x
+cluster leader.replication.throttled.rate 5
+cluster some.plugin x
+broker sasl.kerberos.ticket.renew.jitter much
+broker sasl.kerberos.min.time.before.relogin 5 s
+broker sasl.login.refresh.buffer.seconds 99999
+broker listener.name.other.log.segment.bytes 5
+broker listener.name.other.nonsense 5
+cluster listener.name.other.nonsense 5
+broker listener.name.other.gssapi.sasl.kerberos.service.name x
+cluster listener.name.other.gssapi.sasl.kerberos.service.name x
+broker listener.name.other.scram-sha-256.sasl.jaas.config x
+cluster listener.name.other.scram-sha-256.sasl.jaas.config x
+broker listener.name.other.max.connections x
+broker listener.name.other.max.connections -1
+cluster listener.name.other.num.network.threads none
+broker listener.name.other.ssl.client.auth perhaps
+"""
+
+
+@pytest.fixture(scope="module")
+def judged() -> list[list[str]]:
+    needs_kafka_jars()
+    program = Path(__file__).with_name("java") / "DynamicConfigs.java"
+    command = [java(), "-cp", kafka_classpath(), str(program)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=True, input=CASES.lstrip()
+    )
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def test_the_dynamic_settings_are_kafkas_and_of_one_broker_or_of_all_as_there(
+    judged: list[list[str]],
+) -> None:
+    theirs = {row[1]: row[2] for row in judged if row[0] == "mode" and row[1] not in NOT_SERVED}
+    dynamic = {name for name, key in BROKER_CONFIGS.keys.items() if key.dynamic}
+    assert {name: "per-broker" if name in PER_BROKER else "cluster-wide" for name in dynamic} == theirs
+    assert {row[1] for row in judged if row[0] == "mode"} >= NOT_SERVED
+    assert not {name for name in QUOTA_CONFIGS.keys if name in theirs}, "neither has these in its table"
+
+
+def test_each_setting_is_taken_or_refused_as_kafka_does_alone_and_for_a_listener(
+    judged: list[list[str]],
+) -> None:
+    settings = DynamicBrokerConfig(BrokerConfig.from_properties({"broker.id": "0"}))
+    differing = []
+    verdicts = [row[1:] for row in judged if row[0] == "verdict" and row[2] not in NOT_SERVED]
+    for level, name, value, theirs in verdicts:
+        try:
+            settings.check({name: value}, per_broker=level == "broker")
+            ours = ""
+        except Refused as refusal:
+            ours = str(refusal)
+        if ours != theirs:
+            differing.append((level, name, value, ours, theirs))
+    assert not differing
+    refused = sum(1 for row in verdicts if row[3])
+    assert len(verdicts) > 1000
+    assert 300 < refused < len(verdicts) - 300
