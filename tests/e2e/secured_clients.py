@@ -55,7 +55,7 @@ for host, port, tls, certificate in json.load(open(sys.argv[1])):
         print("refused")
 """
 
-# The ACLs of nodes in ZooKeeper, and what somebody else of the cluster's authority may read of the first.
+# The ACLs of nodes in ZooKeeper, and what a server's certificate may read of the first.
 NODES = """
 import json, sys
 from kazoo.exceptions import NoAuthError

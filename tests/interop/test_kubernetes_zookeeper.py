@@ -251,7 +251,7 @@ def test_who_is_no_broker_of_the_cluster_reads_nothing(ensemble: Ensemble) -> No
     server.stop()
 
 
-def test_nobody_joins_the_servers_without_a_certificate_of_the_clusters_authority(ensemble: Ensemble) -> None:
+def test_servers_refuse_peers_without_a_certificate_of_the_clusters_authority(ensemble: Ensemble) -> None:
     for server in SERVERS:
         for port in ensemble.ports[server][2:]:
             assert refuses(port, None), (server, port)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from kubernetes_world import NAMESPACE, FakeApi, KubernetesWorld
 
 from ottla_operator import handlers
+from ottla_operator.kubernetes import command
 from ottla_operator.kubernetes.api import ApiError, Forbidden
 from ottla_operator.kubernetes.command import images_from
 from ottla_operator.kubernetes.controller import Controller
@@ -175,3 +177,12 @@ def test_zookeeper_comes_from_the_brokers_image_unless_told_otherwise() -> None:
     assert images_from({"OTTLA_BROKER_IMAGE": "ottla:2"}) == Images("ottla:2", "ottla:2")
     given = {"OTTLA_BROKER_IMAGE": "a", "OTTLA_ZOOKEEPER_IMAGE": "b", "OTTLA_IMAGE_PULL_POLICY": "Always"}
     assert images_from(given) == Images("a", "b", "Always")
+
+
+def test_the_operator_knows_its_own_namespace_in_a_pod_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert images_from({}).operator_namespace == ""
+    (tmp_path / "namespace").write_text("ottla-system\n")
+    monkeypatch.setattr(command, "_NAMESPACE_FILE", tmp_path / "namespace")
+    assert images_from({}).operator_namespace == "ottla-system"

@@ -156,7 +156,7 @@ def test_nothing_is_mounted_over_the_operators_own_paths(path: str) -> None:
         ("annotations", "container.apparmor.security.beta.kubernetes.io/broker"),
     ],
 )
-def test_nobody_takes_the_labels_by_which_pods_are_let_in(kind: str, name: str) -> None:
+def test_labels_that_policies_select_by_are_refused(kind: str, name: str) -> None:
     (found,) = refused({"metadata": {kind: {name: "zookeeper"}}})
     assert found.startswith(f"spec.template.pod.metadata.{kind}[{name}]: ")
 
@@ -189,7 +189,7 @@ def test_templates_of_pipelines_are_as_strict(part: str) -> None:
         "spark.master",
     ],
 )
-def test_spark_is_not_told_to_make_other_pods(name: str) -> None:
+def test_spark_settings_of_other_pods_are_refused(name: str) -> None:
     (found,) = of_pipeline(config={"spark": {"settings": {name: "x"}}})
     assert found.startswith(f"spec.config.spark.settings[{name}]: ")
     own = {"spark.sql.shuffle.partitions": "4", "spark.kubernetes.allocation.batch.size": "2"}

@@ -73,7 +73,7 @@ def client_ports(stage: ServerStage) -> list[int]:
 
 def _tls_lines(cluster: BrokerCluster, stage: ServerStage) -> list[str]:
     """The cluster's authority alone is trusted, not that of users. Servers that connect to each other do not
-    check names: ZooKeeper would look for the names of those who connect in reverse DNS."""
+    check names: ZooKeeper would look up the names of connecting servers in reverse DNS."""
     if stage == ServerStage.PLAIN:
         return []
     stores = [

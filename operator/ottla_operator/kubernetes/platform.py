@@ -153,23 +153,22 @@ class KubernetesPlatform:
         done += await self._keep_external(cluster)
         done += await self._keep_certificates(cluster)
         if cluster.spec.zookeeper.connect is None:
-            done += await self._keep_zookeeper(cluster)
+            done += await self._keep_zookeeper(cluster, self._zookeeper.servers)
         done += await self._keep_configs(cluster, launch)
         done += await self._keep_racks(cluster)
         if self._set is None:
             done.append(await self._keep_set(cluster, launch))
         done += await self._grow_volumes(cluster)
         done.append(await self._keep_set(cluster, launch))
-        return [what for what in done if what]
-
-    async def _keep_zookeeper(self, cluster: BrokerCluster) -> list[str]:
-        stage, done = self._zookeeper.servers, list[str]()
         if self._zookeeper.sets_acls:
             done.append(await self._secure_nodes(cluster))
-            stage = ServerStage.TLS
+            done += await self._keep_zookeeper(cluster, ServerStage.TLS)
+        return [what for what in done if what]
+
+    async def _keep_zookeeper(self, cluster: BrokerCluster, stage: ServerStage) -> list[str]:
         certified = certificates.zookeeper_digest(self._objects.listed, self._name)
         manifests = manifests_zookeeper.build_all(cluster, self._images, stage, certified)
-        done += [await self._objects.ensure(manifest) for manifest in manifests]
+        done = [await self._objects.ensure(manifest) for manifest in manifests]
         listed = self._objects.listed
         stateful_set = listed.find("StatefulSet", naming.zookeeper_name(self._name))
         pods = observing.zookeeper_pods(listed, self._name)

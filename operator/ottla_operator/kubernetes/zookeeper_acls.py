@@ -2,7 +2,7 @@
 
 Called once in the life of a cluster that was made without them, as Kafka's zookeeper-security-migration is;
 again after an interruption, since a node that has its ACL is left alone. The operator is ZooKeeper's super
-user. The rules are `ottla.metadata.node_acls`, with the brokers' distinguished name for who made a node.
+user. The rules are `ottla.metadata.node_acls`, with the brokers' distinguished name as the creator.
 """
 
 from __future__ import annotations

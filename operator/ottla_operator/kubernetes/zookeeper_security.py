@@ -66,7 +66,7 @@ def is_secured(cluster: BrokerCluster) -> bool:
 
 
 def stage_of(template: Object) -> ServerStage:
-    """Of a pod, or of a StatefulSet's template; those of earlier versions do not tell."""
+    """Of a pod, or of a StatefulSet's template; pods of earlier versions have no such annotation."""
     name = annotations_of(template).get(naming.ZOOKEEPER_STAGE_ANNOTATION, "")
     return ServerStage[name] if name in ServerStage.__members__ else ServerStage.PLAIN
 
@@ -89,22 +89,22 @@ def plan_security(
     else:
         # Servers that all start together may begin anywhere; the brokers must reach them.
         stage = ServerStage.TLS if all(by_tls) else ServerStage.QUORUM_TLS
-    settled = stateful_set is not None and _are_settled(stateful_set, pods, members, stage)
+    complete = stateful_set is not None and _are_complete(stateful_set, pods, members, stage)
     if stage == ServerStage.TLS:
         return new
-    begun = any(by_tls) or (stage == ServerStage.QUORUM_TLS and settled)
+    begun = any(by_tls) or (stage == ServerStage.QUORUM_TLS and complete)
     if not begun:
-        further = settled or stage == ServerStage.PLAIN
+        further = complete or stage == ServerStage.PLAIN
         return ZooKeeperSecurity(ServerStage(stage + 1) if further else stage)
     brokers_stage = BrokerStage.ACLS if all(by_tls) or any(by_acl) else BrokerStage.TLS
     # Servers lost with their set come back with both ports, whatever they had before.
     stage = max(stage, ServerStage.ADD_TLS)
     if stage < ServerStage.QUORUM_TLS:
-        return ZooKeeperSecurity(ServerStage.QUORUM_TLS if settled else stage, brokers_stage)
-    return ZooKeeperSecurity(stage, brokers_stage, sets_acls=settled and all(by_tls) and all(by_acl))
+        return ZooKeeperSecurity(ServerStage.QUORUM_TLS if complete else stage, brokers_stage)
+    return ZooKeeperSecurity(stage, brokers_stage, sets_acls=complete and all(by_tls) and all(by_acl))
 
 
-def _are_settled(stateful_set: Object, pods: Mapping[int, Object], members: int, stage: ServerStage) -> bool:
+def _are_complete(stateful_set: Object, pods: Mapping[int, Object], members: int, stage: ServerStage) -> bool:
     """Whether all servers run with the set's template, and serve."""
     status = stateful_set.get("status") or {}
     return (
