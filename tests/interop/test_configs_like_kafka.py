@@ -287,6 +287,75 @@ def test_what_a_broker_does_not_take_while_it_runs(ports: dict[str, int]) -> Non
     same(ports, story)
 
 
+def test_security_settings_of_one_broker_and_settings_of_listeners(ports: dict[str, int]) -> None:
+    """PLAINTEXT is open, and no listener is called other."""
+    set_ = {
+        "sasl.kerberos.min.time.before.relogin": "58000",
+        "sasl.kerberos.principal.to.local.rules": "RULE:[1:$1],DEFAULT",
+        "sasl.kerberos.ticket.renew.jitter": "0.25",
+        "sasl.login.refresh.buffer.seconds": "200",
+        "ssl.client.auth": "requested",
+        "ssl.protocol": "TLSv1.2",
+        "sasl.enabled.mechanisms": "PLAIN,GSSAPI",
+    }
+    of_listeners = {
+        "listener.name.other.sasl.kerberos.service.name": "kafka",
+        "listener.name.other.gssapi.sasl.kerberos.kinit.cmd": "/kinit",
+        "listener.name.other.plain.connections.max.reauth.ms": "5",
+        "listener.name.other.ssl.client.auth": "required",
+        "listener.name.other.num.network.threads": "4",
+        "listener.name.other.any.thing": "x",
+        "listener.name.plaintext.max.connections": "77",
+        "listener.name.plaintext.num.network.threads": "4",
+    }
+    plaintext, rules = "listener.name.plaintext", "sasl.kerberos.principal.to.local.rules"
+
+    async def story(talk: Talk) -> None:
+        async def alter(label: str, name: str, *changes: tuple[str, int, str | None]) -> None:
+            await talk.ask(label, "anna", change(BROKER, name, *changes), 1)
+
+        async def show(label: str, name: str, *keys: str) -> None:
+            answer = await talk.ask(label, "anna", describe(BROKER, name, *keys), 2)
+            for entry in answer.results[0].configs:
+                order = " ".join(f"{synonym.name}:{synonym.source}" for synonym in entry.synonyms)
+                talk.note(f"{label}: {entry.name}, in order", order)
+
+        for number, (key, value) in enumerate(set_.items()):
+            await alter(f"{number} for all", "", (key, SET, value))
+        await alter("for one", "0", *((key, SET, value) for key, value in set_.items()))
+        await until_described(talk, BROKER, "0", "ssl.client.auth", "requested")
+        await show("for one, shown", "0", *set_)
+        await show("for one, shown by all", "", *set_)
+        await alter("of listeners", "0", *((key, SET, value) for key, value in of_listeners.items()))
+        await until_described(talk, BROKER, "0", f"{plaintext}.max.connections", "77")
+        await show("of listeners, shown", "0", *of_listeners)
+        await alter("a limit of all", "", (f"{plaintext}.max.connection.creation.rate", SET, "88"))
+        await until_described(talk, BROKER, "", f"{plaintext}.max.connection.creation.rate", "88")
+        await show("a limit of all, shown", "", f"{plaintext}.max.connection.creation.rate")
+        too_many = change(BROKER, "0", (f"{plaintext}.num.network.threads", SET, "9"))
+        await talk.ask("too many threads", "anna", too_many, 1, ignoring=WORDS)
+        await alter("no number", "0", ("sasl.kerberos.min.time.before.relogin", SET, "soon"))
+        await alter("no such class", "0", ("ssl.engine.factory.class", SET, "a.B"))
+        await alter("a login, with no secret to store it by", "0", ("sasl.jaas.config", SET, "x"))
+        await alter("appended", "0", (rules, APPEND, "RULE:[2:$1]"))
+        await until_described(talk, BROKER, "0", rules, "RULE:[1:$1],DEFAULT,RULE:[2:$1]")
+        await show("appended, shown", "0", rules)
+        # For a listener that is open; last, for Kafka refuses changes of security for all while these differ.
+        await alter("of an open one", "0", (f"{plaintext}.connections.max.reauth.ms", SET, "5"))
+        await alter("of an open one, of Kerberos", "0", (f"{plaintext}.sasl.kerberos.service.name", SET, "x"))
+        await alter(
+            "of an open one, of a mechanism", "0", (f"{plaintext}.plain.connections.max.reauth.ms", SET, "5")
+        )
+        await alter("of an open one, static", "0", (f"{plaintext}.num.partitions", SET, "5"))
+        await talk.ask("all replaced", "anna", replace(BROKER, "0", {}), 2)
+        limit = f"{plaintext}.max.connection.creation.rate"
+        await talk.ask("of all, too", "anna", change(BROKER, "", (limit, DELETE, None)), 1)
+        await until_described(talk, BROKER, "0", "ssl.client.auth", "none")
+        await show("as at the start", "0", *set_, *of_listeners)
+
+    same(ports, story)
+
+
 def test_levels_of_loggers(ports: dict[str, int]) -> None:
     async def story(talk: Talk) -> None:
         async def alter(label: str, *changes: tuple[str, int, str | None]) -> None:

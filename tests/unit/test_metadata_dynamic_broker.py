@@ -107,13 +107,14 @@ SASL = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["connections.max.reauth.ms", "scram-sha-256.sasl.jaas.config", "sasl.kerberos.kinit.cmd", "any"]
-)
-def test_what_is_set_for_a_listener_that_is_open_stays_until_the_broker_restarts(name: str) -> None:
+def test_what_is_set_for_a_listener_that_is_open_counts_from_the_next_start() -> None:
     settings, _ = settings_of(**SASL)
-    with pytest.raises(Refused, match=r"existing listener ListenerName\(SASL_PLAINTEXT\), restart broker"):
-        settings.check({f"listener.name.sasl_plaintext.{name}": "1"}, per_broker=True)
+    settings.config.open_listeners()
+    name = "listener.name.sasl_plaintext.connections.max.reauth.ms"
+    settings.check({name: "5"}, per_broker=True)
+    settings.heard("3", {name: "5"})
+    assert settings.config.of_broker == {name: "5"}
+    assert settings.config.security("SASL_PLAINTEXT").get_int("connections.max.reauth.ms") == 0
 
 
 def test_what_is_set_for_the_security_of_all_listeners_counts_from_the_next_start(

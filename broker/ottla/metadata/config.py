@@ -44,6 +44,7 @@ __all__ = [
     "broker_synonyms",
     "is_connect_string",
     "is_refused",
+    "of_any_listener",
     "read_properties",
     "topic_config_problem",
     "topic_defaults",
@@ -208,7 +209,7 @@ class BrokerConfig:
             (self.of_cluster, ConfigSource.DYNAMIC_CLUSTER),
             (self.given, ConfigSource.STATIC_BROKER),
         )
-        names = (name, _of_any_listener(name)) if base_name(name) else broker_synonyms(name)
+        names = (name, of_any_listener(name)) if base_name(name) else broker_synonyms(name)
         found = [Synonym(n, layer[n], source) for layer, source in layers for n in names if n in layer]
         keys = BROKER_CONFIGS.keys
         found += [
@@ -339,12 +340,13 @@ def topic_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     return config.synonyms(synonyms[0][0]) if synonyms else []
 
 
-def _of_any_listener(name: str) -> str:
-    """The setting of which a listener's own is an override (DynamicBrokerConfig.brokerConfigSynonyms)."""
+def of_any_listener(name: str) -> str:
+    """The setting of which a listener's own is an override (DynamicBrokerConfig.brokerConfigSynonyms); any
+    other name as it is."""
     base = base_name(name)
-    assert base is not None
-    of_mechanism = (setting for setting in BY_MECHANISM if base.endswith(setting))
-    return next(of_mechanism, base)
+    if base is None:
+        return name
+    return next((setting for setting in BY_MECHANISM if base.endswith(setting)), base)
 
 
 def _is_store(name: str) -> bool:

@@ -88,18 +88,12 @@ class DynamicBrokerConfig:
                     raise Refused(refusal)
 
     def _check_listeners(self, new: Mapping[str, str], *, per_broker: bool) -> None:
-        """What listeners that are open keep until the broker restarts (DynamicListenerConfig)."""
+        """The threads of each listener that is open."""
         config = self.config
+        below, above = (config.of_cluster, new) if per_broker else (new, config.of_broker)
         before = {**config.given, **config.of_cluster, **config.of_broker}
-        layers = (config.of_cluster, new) if per_broker else (new, config.of_broker)
-        after = {**config.given, **layers[0], **layers[1]}
+        after = {**config.given, **below, **above}
         for listener in config.listeners:
-            prefix = listener_key(listener.name, "")
-            if _kept(before, prefix) != _kept(after, prefix):
-                raise Refused(
-                    "Configs cannot be updated dynamically for existing listener "
-                    f"ListenerName({listener.name}), restart broker or create a new listener for update"
-                )
             threads = listener_key(listener.name, "num.network.threads")
             present = int(before.get(threads, config.get_int("num.network.threads")))
             _check_count(
@@ -220,12 +214,6 @@ def _is_of_one_broker(name: str) -> bool:
 
 def _is_security(name: str) -> bool:
     return (unprefixed(name) or name) in NAMES
-
-
-def _kept(settings: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Of a listener's own settings those that it keeps while it is open."""
-    own = {n.removeprefix(prefix): text for n, text in settings.items() if n.startswith(prefix)}
-    return {n: text for n, text in own.items() if n not in STORE_SETTINGS and n not in OF_ALL_BROKERS}
 
 
 def _check_count(before: int, new: int, prefix: str) -> None:

@@ -25,11 +25,11 @@ from ottla.metadata.config import (
     ConfigSource,
     ConfigType,
     Synonym,
+    of_any_listener,
     topic_defaults,
     topic_synonyms,
 )
 from ottla.metadata.dynamic_broker import is_dynamic
-from ottla.metadata.security import unprefixed
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from ottla.protocol.topic_names import is_legal_topic_name
@@ -151,7 +151,7 @@ class ConfigsHandler:
 
     def _broker_entry(self, name: str, value: str | None, *, shared: bool = False) -> Entry:
         """`shared`: as one of the settings of all brokers, of which this broker's own are no synonyms."""
-        base = unprefixed(name) or name  # of a listener's own setting
+        base = of_any_listener(name)
         key = BROKER_CONFIGS.keys.get(base) or QUOTA_CONFIGS.keys.get(base)
         synonyms = self._config.synonyms(name)
         if shared:
