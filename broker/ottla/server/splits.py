@@ -27,8 +27,8 @@ INNER_ROW: Final = 10
 
 
 class Split(NamedTuple):
-    """`asked` is the list that is cut, `answered` that of the answers; `rows` and `answered_rows` are lists of
-    their rows, if any."""
+    """`asked` is the list that is cut, `answered` that of the answers; `rows` and `answered_rows` are
+    the lists of their rows."""
 
     asked: str
     answered: str
