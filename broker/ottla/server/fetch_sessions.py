@@ -270,7 +270,7 @@ FetchContext: TypeAlias = WholeFetch | IncrementalFetch
 
 
 class FetchSessionCache:
-    """All sessions of this broker, at most `slots` (max.incremental.fetch.session.cache.slots); those of consumers
+    """All sessions of this broker, at most `slots` (max.incremental.fetch.session.cache.slots); consumers'
     have `partitions_max` partitions together.
 
     Kafka shards its cache for its threads' sake, and evicts within a shard; here there is one.
@@ -392,11 +392,9 @@ class FetchSessionCache:
         return session_id
 
     def _has_room(self, session: FetchSession | None, more: Sized, now_ms: int) -> bool:
-        """Whether a consumer's session, or a new one, may have `more` partitions; those that are stale go first."""
-        if (
-            len(more) + (0 if session is None else len(session.partitions))
-            > self.partitions_max // SESSION_SHARE
-        ):
+        """Whether a consumer's session, or a new one, may have `more` partitions; stale ones make room."""
+        held = 0 if session is None else len(session.partitions)
+        if held + len(more) > self.partitions_max // SESSION_SHARE:
             return False
         while self.partitions + len(more) > self.partitions_max:
             oldest = next((s for s in self._sessions.values() if not s.privileged), None)

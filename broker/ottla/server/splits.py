@@ -27,8 +27,8 @@ INNER_ROW: Final = 10
 
 
 class Split(NamedTuple):
-    """`asked` is the list that is cut, `answered` that of the answers; where rows have lists of their own, those
-    are `rows` and `answered_rows`."""
+    """`asked` is the list that is cut, `answered` that of the answers; `rows` and `answered_rows` are
+    the lists of their rows."""
 
     asked: str
     answered: str
@@ -264,8 +264,8 @@ def join(answer: Message, more: Message, split: Split) -> None:
         if hasattr(answer, name):
             setattr(answer, name, max(getattr(answer, name), getattr(more, name)))
     if getattr(more, "node_endpoints", None):
-        known = {node.node_id for node in answer.node_endpoints}  # type: ignore[attr-defined]
-        answer.node_endpoints += [n for n in more.node_endpoints if n.node_id not in known]  # type: ignore[attr-defined]
+        nodes = {node.node_id for node in answer.node_endpoints}  # type: ignore[attr-defined]
+        answer.node_endpoints += [n for n in more.node_endpoints if n.node_id not in nodes]  # type: ignore[attr-defined]
 
 
 def _same_name(one: Struct, other: Struct, split: Split) -> bool:

@@ -27,7 +27,7 @@ from ottla.replication.replica_selector import Selector, preferred_replica
 from ottla.server.authorization.topic_access import TopicAccess
 from ottla.server.cold_reads import TRIES_MAX, ColdReads, tried
 from ottla.server.dispatch import Request, Route
-from ottla.server.fetch_sessions import TOPIC_IDS_FROM, WantedPartition
+from ottla.server.fetch_sessions import TOPIC_IDS_FROM, FetchContext, Wanted, WantedPartition
 from ottla.server.handlers.fetch_answer import FetchAnswers, FetchQuota
 from ottla.server.handlers.fetch_read import FetchRead, Prefer
 from ottla.server.metrics.counters import TopicCounters
@@ -67,20 +67,43 @@ class FetchHandler:
         )
 
     def routes(self) -> list[Route]:
-        return [Route(FetchRequest, self.handle, error_response)]
+        from ottla.server.handlers.large_fetch import LargeFetches
+
+        return [Route(FetchRequest, self.handle, error_response, large=LargeFetches(self).handle)]
 
     def handle(self, request: Request) -> None:
         message = request.decode(FetchRequest)
+        self.serve(request, message, self.open(request, message))
+
+    def open(
+        self, request: Request, message: FetchRequest, wanted: Wanted | None = None
+    ) -> FetchContext | ErrorCode:
+        """What is to be read, or what is wrong with the session; `wanted` as in `FetchSessionCache.open`."""
         version = request.version
-        replica_id, broker_epoch = message.replica_id, UNKNOWN_EPOCH
-        if version >= REPLICA_STATE_FROM:
-            replica_id, broker_epoch = message.replica_state.replica_id, message.replica_state.replica_epoch
-        context = self.purgatory.sessions.open(
-            message, version, replica_id=replica_id, name_of=self.cache.topic_name, now_ms=self.clock()
+        return self.purgatory.sessions.open(
+            message,
+            version,
+            replica_id=_replica(message, version)[0],
+            name_of=self.cache.topic_name,
+            now_ms=self.clock(),
+            wanted=wanted,
         )
+
+    def serve(self, request: Request, message: FetchRequest, context: FetchContext | ErrorCode) -> None:
         if isinstance(context, ErrorCode):
             request.respond(FetchResponse(error_code=context))
             return
+        read = self.reading(request, message, context)
+        read.first()
+        if read.has(message.min_bytes) and not read.misses:
+            self.answers.send(request, read)
+        else:
+            _Fetch(self, request, read, message).start()
+
+    def reading(self, request: Request, message: FetchRequest, context: FetchContext) -> FetchRead:
+        """Reads for the request, under its limits."""
+        version = request.version
+        replica_id, broker_epoch = _replica(message, version)
         max_bytes = min(message.max_bytes, self.fetch_max_bytes)
         if self.quota is not None and self.quota.limits_fetches and replica_id < 0:
             max_bytes = min(max_bytes, self.quota.max_bytes(request))
@@ -98,11 +121,7 @@ class FetchHandler:
         )
         if self.access is not None:
             read.may_read = self.access.readable(request, follower=read.follower)
-        read.first()
-        if read.has(message.min_bytes) and not read.misses:
-            self.answers.send(request, read)
-        else:
-            _Fetch(self, request, read, message).start()
+        return read
 
     def _preference(self, rack: str, request: Request) -> Prefer | None:
         """What looks for a replica near a consumer, which has a rack from version 11 on."""
@@ -118,6 +137,13 @@ class FetchHandler:
         return lambda leader, offset, now_ms: preferred_replica(
             selector, leader, rack, rack_of, offset, now_ms
         )
+
+
+def _replica(message: FetchRequest, version: int) -> tuple[int, int]:
+    """The follower's broker id and broker epoch (KIP-903); a consumer's id is -1."""
+    if version >= REPLICA_STATE_FROM:
+        return message.replica_state.replica_id, message.replica_state.replica_epoch
+    return message.replica_id, UNKNOWN_EPOCH
 
 
 class _Fetch:

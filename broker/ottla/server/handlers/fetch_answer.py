@@ -6,12 +6,13 @@ said; what a session remembers is said only in an answer that goes out whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 from ottla.metadata.cache import BrokerEndpoint, MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.replication.manager import ReplicaManager
+from ottla.server.connection import Part
 from ottla.server.dispatch import Request
 from ottla.server.handlers.down_conversion import CONVERTED_BELOW, ZSTD_FROM, DownConverter, refuse_zstd
 from ottla.server.handlers.fetch_read import FetchRead
@@ -20,7 +21,9 @@ from ottla.server.handlers.fetch_response import (
     FetchedTopic,
     begin_session,
     build,
+    build_topics,
     by_topic,
+    frame,
     size_of,
 )
 from ottla.server.handlers.leaders import HINTED_ERRORS, LeaderHints
@@ -28,6 +31,8 @@ from ottla.server.metrics.counters import TopicCounters
 from ottla.storage.log_config import LogConfig
 
 LEADER_HINTS_FROM: Final = 16
+LOT: Final = 200
+"""Partitions of a step."""
 
 
 class FetchQuota(Protocol):
@@ -95,6 +100,42 @@ class FetchAnswers:
             self._count_throttled(chosen)
         request.respond_raw(parts)
 
+    def send_steps(self, request: Request, read: FetchRead) -> Generator[None, None, None]:
+        """As `send`, for versions without conversion, in steps of some hundred partitions."""
+        context, version, quota = read.context, request.version, self._quota
+        hints = LeaderHints(self._cache, request.connection.listener, enabled=version >= LEADER_HINTS_FROM)
+        body: list[Part] = []
+        count = 0
+        for at in range(0, len(read.answers), LOT):
+            chosen = read.answers[at : at + LOT]
+            topics = by_topic(chosen)
+            if version < ZSTD_FROM:
+                refuse_zstd(topics, self._config_of)
+            if hints.enabled:
+                self._name(chosen, hints)
+            count += len(topics)
+            body += build_topics(version, topics)
+            yield
+        parts = yield from frame(
+            version, request.correlation_id, count, body, context.error, list(hints.endpoints.values())
+        )
+        if quota is not None and (quota.limits_fetches or request.meter is not None) and not read.follower:
+            throttle_ms = quota.throttle_ms(request, size_of(parts, version))
+            if throttle_ms > 0:
+                self._send_nothing(request, read, throttle_ms)
+                return
+        context.commit(read.answers, read.at_ms)
+        if context.begins:
+            begin_session(parts, version, context.session_id)
+        for at in range(0, len(read.answers), LOT):
+            chosen = read.answers[at : at + LOT]
+            self._count(chosen, follower=read.follower)
+            if read.follower and self._replicas.leader_quota.active:
+                self._count_throttled(chosen)
+            yield
+        if not request.abandoned:
+            request.respond_raw(parts)
+
     def _send_nothing(self, request: Request, read: FetchRead, throttle_ms: int) -> None:
         """The client has to wait, and the session stays as it was."""
         context = read.context
@@ -113,10 +154,14 @@ class FetchAnswers:
         if request.version < LEADER_HINTS_FROM:
             return []
         hints = LeaderHints(self._cache, request.connection.listener, enabled=True)
+        self._name(answers, hints)
+        return list(hints.endpoints.values())
+
+    @staticmethod
+    def _name(answers: list[FetchedPartition], hints: LeaderHints) -> None:
         for answer in answers:
             if answer.error in HINTED_ERRORS and answer.wanted.topic is not None:
                 answer.current_leader = hints.leader_of(answer.wanted.topic, answer.index)
-        return list(hints.endpoints.values())
 
     def _convert(self, request: Request, read: FetchRead, topics: list[FetchedTopic]) -> None:
         """For clients without sessions that read only old formats."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import Final, TypeAlias
+from copy import copy
+from typing import Final, Protocol, TypeAlias, cast
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -21,6 +22,17 @@ from ottla.server.cold_reads import MISSES_MAX
 from ottla.server.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch_response import FetchedPartition
 from ottla.storage.page_cache import ColdRead, NoWaiting
+
+
+class Lot(Protocol):
+    """Some of the partitions of a fetch."""
+
+    has_more: bool
+
+    def __len__(self) -> int: ...
+
+    def to_read(self) -> list[WantedPartition]: ...
+
 
 Prefer: TypeAlias = Callable[[Partition, int, int], int | None]
 """(leader, fetch offset, now in ms) -> the broker that the consumer should ask instead, if any."""
@@ -36,6 +48,7 @@ class FetchRead:
     """The answers to one request, and what they amount to."""
 
     __slots__ = (
+        "_absent",
         "_broker_epoch",
         "_cache",
         "_clock",
@@ -51,6 +64,7 @@ class FetchRead:
         "max_bytes",
         "may_read",
         "may_wait",
+        "min_one",
         "misses",
         "size",
         "unknown",
@@ -84,6 +98,8 @@ class FetchRead:
         self.context = context
         self.follower = replica_id >= 0
         self.max_bytes = max_bytes
+        self.min_one = version >= MIN_ONE_FROM
+        """The first batch comes whole, however big."""
         self.answers: list[FetchedPartition] = []
         self.at_ms = 0
         """When they were read."""
@@ -93,6 +109,7 @@ class FetchRead:
         """Bytes of records in all."""
         self.may_read: Callable[[str | None], bool] | None = None
         """Of a topic; None: no authorizer. What may not be read comes like the unknown, with an error."""
+        self._absent: list[FetchedPartition] = []
         self.misses: list[ColdRead] = []
         """What has to come from the disk before there can be an answer: then it is to be read once more."""
         self.may_wait = False
@@ -121,6 +138,40 @@ class FetchRead:
         if self.context.has_more:
             self.urgent = True
 
+    # --- a fetch of many partitions, lot by lot (large_fetch) ----------------------------------------
+
+    def begin(self) -> None:
+        """Nothing is read yet."""
+        self.answers, self.size, self.urgent, self._absent = [], 0, False, []
+        self.unknown = set()
+        self.at_ms = self._clock()
+
+    def piece(self, lot: Lot) -> FetchRead:
+        """Reads a lot, under the limits that are left."""
+        piece = copy(self)
+        piece.context = cast(FetchContext, lot)
+        piece.max_bytes = max(0, self.max_bytes - self.size)
+        piece.min_one = self.min_one and not self.size
+        return piece
+
+    def read_lot(self) -> list[FetchedPartition]:
+        """Read a lot; return the answers for partitions nobody knows."""
+        return self._read(record_progress=True)
+
+    def add(self, piece: FetchRead, unknown: list[FetchedPartition]) -> None:
+        """What was read of a lot."""
+        self.answers += piece.answers
+        self._absent += unknown
+        self.unknown |= {answer.wanted for answer in unknown}
+        self.size += piece.size
+        self.urgent = self.urgent or piece.urgent
+
+    def end(self) -> None:
+        """All lots are read."""
+        self.urgent = self.urgent or not self.answers
+        self.answers += self._absent
+        self._absent = []
+
     def _read(self, *, record_progress: bool) -> list[FetchedPartition]:
         self.misses = []
         if self.may_wait:
@@ -141,7 +192,7 @@ class FetchRead:
         may_read = self.may_read
         throttled = follower and quota.active and quota.is_exceeded(now_ms)
         remaining = self.max_bytes
-        min_one = version >= MIN_ONE_FROM
+        min_one = self.min_one
         unknown: list[FetchedPartition] = []
         self.urgent = False
         self.size = 0

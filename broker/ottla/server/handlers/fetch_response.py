@@ -6,7 +6,7 @@ ottla.server.handlers.fetch; tests compare the packed bytes with the codec's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from struct import Struct
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from ottla.storage.segment import FileSlice
 # Up to here a slice that is in memory is read into the response: one sendmsg beats a sendfile for each.
 INLINE_SLICE_MAX_BYTES = 16 * 1024
 
+STEP_PARTS = 1000
 PREFERRED_REPLICA_FROM = 11
 
 _I32 = Struct(">i")
@@ -177,6 +178,45 @@ def build(
     total = file_bytes + sum(len(part) for part in parts if isinstance(part, bytearray))
     _I32.pack_into(first, 0, total - 4)
     return parts
+
+
+def build_topics(version: int, topics: list[FetchedTopic]) -> list[Part]:
+    """The part of a response that is about these topics, to be put into a `frame`."""
+    flexible = version >= 12
+    parts = build(version, 0, topics)
+    first, last = parts[0], parts[-1]
+    assert isinstance(first, bytearray)
+    assert isinstance(last, bytearray)
+    if flexible:
+        del last[-1:]
+    head = (_HEADER_FLEXIBLE if flexible else _HEADER).size + (_SESSION.size if version >= 7 else 0)
+    del first[: head + len(_count(len(topics), flexible))]
+    return parts
+
+
+def frame(
+    version: int,
+    correlation_id: int,
+    topics: int,
+    body: list[Part],
+    error: ErrorCode,
+    endpoints: list[BrokerEndpoint],
+) -> Generator[None, None, list[Part]]:
+    """The parts of a whole response, of so many topics, as `build` makes them; in steps."""
+    whole = build(version, correlation_id, [], error=error, endpoints=endpoints)
+    (empty,) = whole
+    assert isinstance(empty, bytearray)
+    flexible = version >= 12
+    head = (_HEADER_FLEXIBLE if flexible else _HEADER).size + (_SESSION.size if version >= 7 else 0)
+    after = head + len(_count(0, flexible))
+    first = empty[:head] + _count(topics, flexible)
+    total = len(first) + len(empty) - after
+    for number, part in enumerate(body):
+        total += part.length if isinstance(part, FileSlice) else len(part)
+        if number % STEP_PARTS == 0:
+            yield
+    _I32.pack_into(first, 0, total - 4)
+    return [first, *body, empty[after:]]
 
 
 def size_of(parts: list[Part], version: int) -> int:
