@@ -66,17 +66,26 @@ def cases() -> list[Case]:
 
     return [
         Case("fast path", SlowPath.NONE, default, plain),
-        Case("fast path, gzip", SlowPath.NONE, default, gzip),
+        *(
+            Case(
+                f"compressed, {codec.name.lower()}",
+                SlowPath.COMPRESSED,
+                default,
+                build_batch(records, codec=codec),
+            )
+            for codec in Codec
+            if codec is not Codec.NONE
+        ),
         Case("LogAppendTime", SlowPath.LOG_APPEND_TIME, stamped, plain),
         Case("keys", SlowPath.KEYS, compacted, plain),
-        Case("keys, gzip", SlowPath.KEYS, compacted, gzip),
+        Case("keys, gzip", SlowPath.KEYS | SlowPath.COMPRESSED, compacted, gzip),
         Case("timestamps", SlowPath.TIMESTAMPS, limited, plain),
         Case("a client's LogAppendTime", SlowPath.MARKED, default, marked),
         Case("none to lz4", SlowPath.RECOMPRESSION, stored_as("lz4"), plain),
         Case("none to zstd", SlowPath.RECOMPRESSION, stored_as("zstd"), plain),
         Case("none to gzip", SlowPath.RECOMPRESSION, stored_as("gzip"), plain),
-        Case("zstd to none", SlowPath.RECOMPRESSION, stored_as("uncompressed"), zstd),
-        Case("zstd to lz4", SlowPath.RECOMPRESSION, stored_as("lz4"), zstd),
+        Case("zstd to none", SlowPath.RECOMPRESSION | SlowPath.COMPRESSED, stored_as("uncompressed"), zstd),
+        Case("zstd to lz4", SlowPath.RECOMPRESSION | SlowPath.COMPRESSED, stored_as("lz4"), zstd),
         *(
             Case(
                 f"from format {magic}{'' if codec is Codec.NONE else ', ' + codec.name.lower()}",

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from group_talk import Talk, kafka_and_ottla, same, until
 from judges import needs_kafka_jars
 
-from ottla.protocol.compression import Codec
+from ottla.protocol.compression import Codec, compress
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     CreatePartitionsRequest,
@@ -135,6 +136,37 @@ def test_batches_that_are_refused(ports: dict[str, int]) -> None:
         await ask(talk, "a negative partition", produce("refusals", good, partition=-1), 9)
 
     same(ports, story)
+
+
+def test_compressed_batches_that_do_not_hold_their_records(ports: dict[str, int]) -> None:
+    async def story(talk: Talk) -> None:
+        await make_topic(talk, "damaged")
+        for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
+            good = records(*(f"value {number}" for number in range(9)), codec=codec)
+
+            async def send(label: str, data: bytes, codec: Codec = codec) -> None:
+                await ask(talk, f"{codec.name}, {label}", produce("damaged", resealed(data)), 9)
+
+            await send("good", good)
+            await send("not compressed at all", good[:61] + b"\x01" * 40)
+            await send("nothing", good[:61])
+            await send("cut in half", good[: 61 + (len(good) - 61) // 2])
+            plain = records(*(f"value {number}" for number in range(9)))[61:]
+            for label, content in (
+                ("a record less", plain[: -(1 + plain[0] // 2)]),
+                ("a record more", plain + plain[: 1 + plain[0] // 2]),
+                ("a byte less", plain[:-1]),
+                ("a byte more", plain + b"x"),
+            ):
+                await send(label, good[:61] + compress(codec, content))
+
+    same(ports, story)
+
+
+def resealed(batch: bytes) -> bytes:
+    """With the length and the checksum that it should have."""
+    length = (len(batch) - 12).to_bytes(4, "big")
+    return batch[:8] + length + batch[12:17] + crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
 
 
 def test_idempotent_producers(ports: dict[str, int]) -> None:

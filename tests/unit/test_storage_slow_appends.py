@@ -122,6 +122,8 @@ GZIPPED = LogConfig(compression_type="gzip")
         (COMPACTED, large(LIGHT_BYTES + 1, Codec.NONE)),
         *[(COMPACTED, large(LIGHT_BYTES + 1, codec)) for codec in Codec if codec is not Codec.NONE],
         (GZIPPED, large(100_000, Codec.ZSTD)),
+        (LogConfig(), many(LIGHT_RECORDS + 1, Codec.GZIP)),
+        *[(LogConfig(), large(LIGHT_BYTES + 1, codec)) for codec in Codec if codec is not Codec.NONE],
         (LogConfig(), message(1, 0, b"k", bytes(LIGHT_OLD_BYTES))),
         (LogConfig(), wrapped(1, Codec.GZIP, 0, message(1, 0, b"k", b"v"))),
     ],
@@ -149,6 +151,6 @@ def test_what_is_soon_done_is_done_here(tmp_path: Path, data: bytes) -> None:
 
 def test_a_batch_is_opaque_where_nobody_needs_to_look(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    for data in (many(LIGHT_RECORDS + 1, Codec.GZIP), large(LIGHT_BYTES + 1, Codec.ZSTD)):
+    for data in (many(LIGHT_RECORDS + 1, Codec.NONE), large(LIGHT_BYTES + 1, Codec.NONE)):
         log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, light=True)
     log.close()

@@ -61,21 +61,25 @@ class TestWhichPathsAreTaken:
         ("config", "attributes", "paths"),
         [
             (LogConfig(), 0, SlowPath.NONE),
-            (LogConfig(), Codec.ZSTD, SlowPath.NONE),
+            (LogConfig(), Codec.ZSTD, SlowPath.COMPRESSED),
             (LogConfig(), 8, SlowPath.MARKED),
             (COMPACTED, 0, SlowPath.KEYS),
             (LogConfig(cleanup_policy="compact,delete"), 0, SlowPath.KEYS),
             (STAMPED, 0, SlowPath.LOG_APPEND_TIME),
             (LIMITED, 0, SlowPath.TIMESTAMPS),
-            (LogConfig(compression_type="gzip"), Codec.GZIP, SlowPath.NONE),
-            (LogConfig(compression_type="gzip"), Codec.LZ4, SlowPath.RECOMPRESSION),
+            (LogConfig(compression_type="gzip"), Codec.GZIP, SlowPath.COMPRESSED),
+            (LogConfig(compression_type="gzip"), Codec.LZ4, SlowPath.RECOMPRESSION | SlowPath.COMPRESSED),
             (LogConfig(compression_type="uncompressed"), Codec.NONE, SlowPath.NONE),
-            (LogConfig(compression_type="uncompressed"), Codec.LZ4, SlowPath.RECOMPRESSION),
+            (
+                LogConfig(compression_type="uncompressed"),
+                Codec.LZ4,
+                SlowPath.RECOMPRESSION | SlowPath.COMPRESSED,
+            ),
         ],
     )
     def test_settings_and_header_decide(self, config: LogConfig, attributes: int, paths: SlowPath) -> None:
         assert slow_paths(config, 2, attributes) is paths
-        assert slow_paths(config, 1, attributes) is paths | SlowPath.OLD_FORMAT
+        assert slow_paths(config, 1, attributes) is paths & ~SlowPath.COMPRESSED | SlowPath.OLD_FORMAT
 
     def test_limits_on_timestamps_do_not_matter_where_the_broker_sets_them(self) -> None:
         config = LogConfig(message_timestamp_type="LogAppendTime", message_timestamp_after_max_ms=10)

@@ -122,6 +122,8 @@ def decompress(codec: Codec, data: Buffer, most: int | None = None) -> bytes:
                     return bytes(cramjam.lz4.decompress(data))
                 return _decompress_into_limit(codec, data, limit)
             case Codec.ZSTD:
+                if not data:
+                    return b""  # no frame is a stream of nothing, to Kafka's reader too
                 if _zstd_may_become(memoryview(data)) <= limit:
                     return bytes(cramjam.zstd.decompress(data))
                 return _decompress_into_limit(codec, data, limit)

@@ -96,6 +96,33 @@ def _scan(data: bytes, count: int) -> Scan:
     return Scan(in_order, has_keyless, first, lowest, highest)
 
 
+def count_records(data: bytes, count: int) -> None:
+    """Walk over the lengths of `count` records, of which `data` must consist, decompressed.
+
+    An eighth of what `scan_records` costs. Raises KafkaError(INVALID_RECORD) where a length or a count lies.
+    """
+    pos = 0
+    try:
+        for _ in range(count):
+            byte = data[pos]
+            if byte < 0x80:
+                length, pos = (byte >> 1) ^ -(byte & 1), pos + 1
+            else:
+                second = data[pos + 1]
+                if second < 0x80:
+                    byte = byte & 0x7F | second << 7
+                    length, pos = (byte >> 1) ^ -(byte & 1), pos + 2
+                else:
+                    length, pos = read_varint(data, pos)
+            if length < 0:
+                raise ValueError(f"a record of {length} bytes at {pos}")
+            pos += length
+        if pos != len(data):
+            raise ValueError(f"{count} records end at {pos} of {len(data)} bytes")
+    except (IndexError, ValueError) as problem:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the records are malformed: {problem}") from problem
+
+
 def iter_keys(data: bytes, count: int) -> Iterator[tuple[bytes | None, int]]:
     """(key, offset delta) of `count` records, of which `data` must consist, decompressed.
 

@@ -47,6 +47,7 @@ from ottla.storage.producer_history import ProducerHistory
 from ottla.storage.segment import HEAD, Segment
 
 _NOT_FROM_CLIENTS = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
+_LEADS_OFF_THE_FAST_PATH = LOG_APPEND_TIME_FLAG | CODEC_MASK
 
 
 Settled: TypeAlias = tuple[bytes | memoryview, int]
@@ -187,7 +188,7 @@ class Log(CleanableLog):
         log_append_time = -1
         if settled is not None:
             log_append_time = settled[1]
-        elif not self._is_plain or attributes & LOG_APPEND_TIME_FLAG:
+        elif not self._is_plain or attributes & _LEADS_OFF_THE_FAST_PATH:
             view, log_append_time = batch_rules.prepare(
                 view, self._config, now_ms, client=client, light=light
             )

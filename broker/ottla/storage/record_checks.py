@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ottla.protocol.compression import decompress
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.record_scan import Scan, scan_records
+from ottla.protocol.record_scan import Scan, count_records, scan_records
 from ottla.protocol.records import (
     LOG_APPEND_TIME_FLAG,
     NO_TIMESTAMP,
@@ -57,17 +57,26 @@ class Inside(NamedTuple):
 def looked_into(view: memoryview, header: BatchHeader, most: int | None = None) -> Inside:
     """Raises KafkaError: INVALID_RECORD for lengths and counts that lie, MESSAGE_TOO_LARGE for more than may
     be decompressed, or than `most`, UNKNOWN_SERVER_ERROR, as Kafka, for what does not decompress."""
-    try:
-        data = decompress(header.codec, view[RECORD_BATCH_OVERHEAD:], most)
-    except KafkaError as problem:
-        if problem.code is not ErrorCode.CORRUPT_MESSAGE:
-            raise
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, problem.message) from problem
+    data = _decompressed(view, header, most)
     scan = scan_records(data, header.record_count)
     if header.attributes & LOG_APPEND_TIME_FLAG:
         return Inside(data, scan, header.max_timestamp, header.max_timestamp)
     base = header.base_timestamp
     return Inside(data, scan, base + scan.lowest_delta, max(base + scan.highest_delta, NO_TIMESTAMP))
+
+
+def check_compressed(view: memoryview, header: BatchHeader, most: int | None = None) -> None:
+    """Whether a batch decompresses to its records. Raises KafkaError as `looked_into`."""
+    count_records(_decompressed(view, header, most), header.record_count)
+
+
+def _decompressed(view: memoryview, header: BatchHeader, most: int | None) -> bytes:
+    try:
+        return decompress(header.codec, view[RECORD_BATCH_OVERHEAD:], most)
+    except KafkaError as problem:
+        if problem.code is not ErrorCode.CORRUPT_MESSAGE:
+            raise
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, problem.message) from problem
 
 
 def limits_timestamps(config: LogConfig) -> bool:
