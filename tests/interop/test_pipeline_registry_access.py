@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import ssl
+import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path

@@ -1,0 +1,48 @@
+"""The registry by clients for JavaScript: Confluent's and KafkaJS's, with all three formats."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from registries import Registry
+
+PACKAGES = {
+    "@confluentinc/schemaregistry": "1.10.1",
+    "@kafkajs/confluent-schema-registry": "4.1.0",
+    "protobufjs": "7.6.6",
+}
+SCRIPT = Path(__file__).with_name("registry_clients.mjs")
+CACHE = Path.home() / ".cache" / "ottla" / "registry-clients-1"
+
+
+@pytest.fixture(scope="module")
+def modules() -> Path:
+    """Where the packages are installed; without npm or its registry the tests are skipped."""
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        pytest.skip("npm: not here")
+    if not (CACHE / "done").exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        (CACHE / "package.json").write_text(json.dumps({"private": True, "dependencies": PACKAGES}))
+        command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+        try:
+            ran = subprocess.run(command, cwd=CACHE, capture_output=True, text=True, timeout=280, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip("npm: the clients of the registry could not be installed in time")
+        if ran.returncode:
+            pytest.skip(f"npm: the clients of the registry cannot be installed: {ran.stderr[-300:]}")
+        (CACHE / "done").touch()
+    return CACHE
+
+
+@pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])
+@pytest.mark.parametrize("client", ["kafkajs", "confluent"])
+def test_a_value_goes_through(registry: Registry, modules: Path, client: str, schema_type: str) -> None:
+    command = ["node", str(SCRIPT), registry.url, client, schema_type]
+    environment = {**os.environ, "NODE_MODULES_OF": str(modules)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.stdout.endswith("done\n"), ran.stdout + ran.stderr
