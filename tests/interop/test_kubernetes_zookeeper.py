@@ -25,6 +25,7 @@ from ottla.local.java import JavaUnusable, find_java
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
 from ottla.metadata.kazoo_connection import new_client
+from ottla.metadata.node_acls import node_acls
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.tls import TlsSettings
 from ottla_operator.kubernetes import manifests_zookeeper
@@ -133,6 +134,19 @@ class Ensemble:
             process.terminate()
             process.wait(60)
 
+    def ensure_closed(self) -> None:
+        """All servers with TLS alone, and a node that belongs to the brokers."""
+        if self.processes:
+            return
+        for server in SERVERS:
+            self.start(server, ServerStage.TLS)
+        self.wait_serving(*SERVERS)
+        broker = self.client(self.broker)
+        broker.start(timeout=WAIT_S)
+        broker.create("/brokers/ids", makepath=True, acl=node_acls("/brokers/ids", secure=True))
+        broker.create("/config/users/anna", makepath=True, acl=node_acls("/config/users", secure=True))
+        broker.stop()
+
     # ---- clients
 
     def connect(self, port: int) -> str:
@@ -227,7 +241,7 @@ def test_servers_go_from_plain_to_tls_alone_with_a_quorum_all_the_while(ensemble
 
 
 def test_who_is_no_broker_of_the_cluster_reads_nothing(ensemble: Ensemble) -> None:
-    """After the test above."""
+    ensemble.ensure_closed()
     plain = KazooClient(ensemble.plain)
     with pytest.raises(KazooTimeoutError):
         plain.start(timeout=3)
@@ -252,6 +266,7 @@ def test_who_is_no_broker_of_the_cluster_reads_nothing(ensemble: Ensemble) -> No
 
 
 def test_servers_refuse_peers_without_a_certificate_of_the_clusters_authority(ensemble: Ensemble) -> None:
+    ensemble.ensure_closed()
     for server in SERVERS:
         for port in ensemble.ports[server][2:]:
             assert refuses(port, None), (server, port)
