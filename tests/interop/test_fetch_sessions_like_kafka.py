@@ -24,6 +24,7 @@ from ottla.protocol.messages import (
     DeleteTopicsRequest,
     FetchRequest,
     FetchResponse,
+    ListOffsetsRequest,
     MetadataRequest,
     ProduceRequest,
 )
@@ -92,6 +93,13 @@ class Story:
         while True:
             if (await self.send(asked, 12)).topics[0].error_code:
                 break
+            await asyncio.sleep(0.02)
+        # The controller stops the replicas after it has taken the topic out of the metadata.
+        row = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+        served = ListOffsetsRequest(
+            topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[row])]
+        )
+        while not (await self.send(served, 7)).topics[0].partitions[0].error_code:
             await asyncio.sleep(0.02)
 
     async def produce(self, topic: str, partition: int, *values: str, client: str = "paul") -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from ottla_operator.resources.crds import build_crd
 from ottla_operator.resources.loading import parse_resource
+from ottla_operator.resources.pods import RESTARTED_ANNOTATION
 
 VOLUME = {"name": "extra", "emptyDir": {}}
 
@@ -71,7 +72,7 @@ def of_pipeline(**spec: Any) -> list[str]:
 def test_what_users_need_is_allowed(spec: dict[str, Any]) -> None:
     metadata = {
         "labels": {"team": "data", "app.kubernetes.io/version": "7"},
-        "annotations": {"sidecar.istio.io/inject": "false"},
+        "annotations": {"sidecar.istio.io/inject": "false", RESTARTED_ANNOTATION: "2026-11-24T01:00:00Z"},
     }
     assert refused({"metadata": metadata, "spec": spec}) == []
 

@@ -27,8 +27,8 @@ from ottla_operator.resources.common import (
     PAUSE_ANNOTATION,
     REASSIGN_ANNOTATION,
 )
+from ottla_operator.resources.pods import RESTARTED_ANNOTATION
 
-RESTARTED_ANNOTATION = f"{GROUP}/restarted-at"
 _TIMEOUT_S = 60
 _POLL_S = 2
 _PLURAL = f"brokerclusters.{GROUP}"

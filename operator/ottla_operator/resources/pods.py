@@ -22,6 +22,8 @@ from ottla_operator.resources.common import FREE_FORM, GROUP, FreeForm, Model, N
 _OWN_LABELS: Final = frozenset(
     f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by")
 )
+RESTARTED_ANNOTATION: Final = f"{GROUP}/restarted-at"
+"""Of a pod template: `kubectl ottla roll` sets it, so that all pods are replaced."""
 # Annotations that relax the security context, from before it had fields for that.
 _SECURITY_ANNOTATIONS: Final = (
     "container.apparmor.security.beta.kubernetes.io/",
@@ -230,7 +232,7 @@ def _metadata_problems(metadata: PodMetadata, path: str) -> Iterator[Problem]:
         if name in _OWN_LABELS or _is_ours(name):
             yield Problem(f"{path}.labels[{name}]", "is set by the operator; any other label is allowed")
     for name in metadata.annotations:
-        if _is_ours(name) or name.startswith(_SECURITY_ANNOTATIONS):
+        if (_is_ours(name) and name != RESTARTED_ANNOTATION) or name.startswith(_SECURITY_ANNOTATIONS):
             yield Problem(
                 f"{path}.annotations[{name}]", "is set by the operator; any other annotation is allowed"
             )
