@@ -99,7 +99,9 @@ class Story:
         served = ListOffsetsRequest(
             topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[row])]
         )
-        while not (await self.send(served, 7)).topics[0].partitions[0].error_code:
+        while True:
+            if (await self.send(served, 7)).topics[0].partitions[0].error_code:
+                break
             await asyncio.sleep(0.02)
 
     async def produce(self, topic: str, partition: int, *values: str, client: str = "paul") -> None:
