@@ -1,4 +1,4 @@
-"""Watches on the nodes of all topics, for partitions that tools of old add by writing them there.
+"""Watches on the nodes of all topics, for partitions that older tools add by writing them there.
 
 Kept by an active controller (Kafka's PartitionModificationsHandler). A watch costs a request to the store,
 half a millisecond of CPU time and 3 KiB: so they are set in the background, after the election, and each

@@ -1,8 +1,8 @@
 """Names that a topic may have: the rules of Kafka's org.apache.kafka.common.internals.Topic.
 
 A topic's name becomes part of paths: of log directories, of nodes in ZooKeeper, and of lines in checkpoint
-files. Every place where names enter a broker checks them here, whoever sends them: requests of clients and of
-the controller, nodes in ZooKeeper, checkpoint files and directories on disk.
+files. Every place where names enter a broker checks them here: requests of clients and of the controller,
+nodes in ZooKeeper, checkpoint files and directories on disk.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ Endpoint = tuple[str, int]
 
 _TRUNCATION_FROM: Final = 12
 _TOPIC_IDS_FROM: Final = 13
-_REPLICA_STATE_FROM: Final = 15
+REPLICA_STATE_FROM: Final = 15
+"""Versions of Fetch carry the follower's id and broker epoch in `replica_state` (KIP-903)."""
 _CLOSE_WAIT_S: Final = 0.5
 _FAILURES = (OSError, TimeoutError, KafkaError, ProtocolError, UnsupportedApi)
 
@@ -333,7 +334,7 @@ class LeaderFetcher:
         request.max_wait_ms = settings.wait_ms_max
         request.min_bytes = settings.bytes_min
         request.max_bytes = settings.response_bytes_max
-        if version >= _REPLICA_STATE_FROM:
+        if version >= REPLICA_STATE_FROM:
             request.replica_state = FetchRequest.ReplicaState(
                 replica_id=self._broker_id, replica_epoch=self._broker_epoch()
             )

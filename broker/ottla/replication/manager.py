@@ -403,7 +403,7 @@ class ReplicaManager:
         """Stop replicas, and delete their logs where told to (also those of no partition known here).
         `stored` is what the store says of the doubtful topics; None: take the controller's word."""
         if not self.note_controller_epoch(request.controller_epoch):
-            _logger.warning("StopReplica comes from epoch %d, of old", request.controller_epoch)
+            _logger.warning("StopReplica of the former controller epoch %d", request.controller_epoch)
             return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         answers = [
             ((state.topic, state.partition), self._stop(state, stored))

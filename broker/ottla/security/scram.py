@@ -110,7 +110,7 @@ def new_nonce() -> str:
 def decoy_credential(name: str, like: ScramCredential, iterations: range) -> ScramCredential:
     """A credential that no password fits, with a salt of the same form as `like` and one of these iterations.
 
-    It is derived from the name and the secrets of `like`: whoever does not know these cannot recognize it.
+    It is derived from the name and the secrets of `like`: without these it cannot be recognized.
     """
 
     def derived(purpose: bytes) -> bytes:

@@ -49,6 +49,7 @@ from ottla.server.handlers.fetch import FetchHandler
 from ottla.server.handlers.find_coordinator import FindCoordinatorHandler
 from ottla.server.handlers.first_view import FirstView
 from ottla.server.handlers.groups import GroupsHandler
+from ottla.server.handlers.large_fetch import LargeFetches
 from ottla.server.handlers.left_out import LeftOutHandler
 from ottla.server.handlers.log_dirs import LogDirsHandler
 from ottla.server.handlers.metadata import MetadataHandler
@@ -133,17 +134,19 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
             access,
             rooms.counters,
         ),
-        FetchHandler(
-            replicas,
-            purgatory,
-            cache,
-            rooms.steady_clock,
-            throttle,
-            cold_reads=rooms.cold_reads,
-            fetch_max_bytes=fetch_max_bytes,
-            selector=SELECTORS.get(config.get_optional_str("replica.selector.class") or ""),
-            access=access,
-            counters=rooms.counters,
+        LargeFetches(
+            FetchHandler(
+                replicas,
+                purgatory,
+                cache,
+                rooms.steady_clock,
+                throttle,
+                cold_reads=rooms.cold_reads,
+                fetch_max_bytes=fetch_max_bytes,
+                selector=SELECTORS.get(config.get_optional_str("replica.selector.class") or ""),
+                access=access,
+                counters=rooms.counters,
+            )
         ),
         OffsetsHandler(replicas, clock, rooms.cold_reads),
         MetadataHandler(cache, creator, config, dispatcher.respond_in_slices),

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_EPOCH = -1
 STORE_RETRY_S: Final = 1.0
 TOPIC_IDS_FROM = 5
-"""LeaderAndIsr tells of errors by topic ids."""
+"""LeaderAndIsr's response names topics by id."""
 PARTITION_STATES_FROM = 3
 """StopReplica names partitions with their epochs."""
 
@@ -89,16 +89,26 @@ class ClusterHandler:
             Route(AlterPartitionRequest, self.alter_partition, _alter_partition_error),
         ]
 
-    def _is_stale(self, broker_epoch: int) -> bool:
-        return broker_epoch != UNKNOWN_EPOCH and broker_epoch < self._broker_epoch()
+    def _fencing_error(
+        self, message: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+    ) -> ErrorCode:
+        """NONE, or why this is not for us: an earlier registration of this broker, a former controller."""
+        if message.broker_epoch != UNKNOWN_EPOCH and message.broker_epoch < self._broker_epoch():
+            return ErrorCode.STALE_BROKER_EPOCH
+        if self._replicas.is_replaced(message.controller_epoch):
+            log.warning(
+                "Refusing a request of controller %d in its former epoch %d",
+                message.controller_id,
+                message.controller_epoch,
+            )
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        return ErrorCode.NONE
 
     async def leader_and_isr(self, request: Request) -> LeaderAndIsrResponse:
         message = request.decode(LeaderAndIsrRequest)
         async with self._one_at_a_time:
-            if self._is_stale(message.broker_epoch):
-                return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-            if self._replicas.is_replaced(message.controller_epoch):
-                return self._replicas.apply_leader_and_isr(message, request.version)
+            if error := self._fencing_error(message):
+                return LeaderAndIsrResponse(error_code=error)
             stored = await self._stored(self._replicas.doubtful_states(message, request.version), request)
             # A log is created with its topic's settings, which may not be known here yet.
             new = sorted(topic for topic, found in stored.items() if found is not None)
@@ -116,10 +126,8 @@ class ClusterHandler:
     async def stop_replica(self, request: Request) -> StopReplicaResponse:
         message = request.decode(StopReplicaRequest)
         async with self._one_at_a_time:
-            if self._is_stale(message.broker_epoch):
-                return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-            if self._replicas.is_replaced(message.controller_epoch):
-                return self._replicas.apply_stop_replica(message, request.version)
+            if error := self._fencing_error(message):
+                return StopReplicaResponse(error_code=error)
             stored = await self._stored(self._replicas.doubtful_stops(message, request.version), request)
             return self._replicas.apply_stop_replica(message, request.version, stored)
 
@@ -138,10 +146,9 @@ class ClusterHandler:
     async def update_metadata(self, request: Request) -> UpdateMetadataResponse:
         message = request.decode(UpdateMetadataRequest)
         async with self._one_at_a_time:
-            if self._is_stale(message.broker_epoch):
-                return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-            if not self._replicas.note_controller_epoch(message.controller_epoch):
-                return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+            if error := self._fencing_error(message):
+                return UpdateMetadataResponse(error_code=error)
+            self._replicas.note_controller_epoch(message.controller_epoch)
             await self._leave_out_former_topics(message, request)
             removed = self._cache.update(message)
             deleted = {topic for topic, _ in removed if self._cache.partitions(topic) is None}

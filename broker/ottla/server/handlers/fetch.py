@@ -6,8 +6,8 @@ most `partition_max_bytes`, all together at most `max_bytes` (and fetch.max.byte
 the first partition that has any goes out whole, however big (KIP-74). Epochs fence (KIP-320); a follower
 that diverged is told where (Fetch 12 and later). From version 7 a session remembers what was asked, and the
 answer has only what is new (KIP-227). From version 13 topics go by id, an unknown one is UNKNOWN_TOPIC_ID.
-From version 16 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951). Partitions that
-nobody knows come last in an answer, and do not hasten it. From version 11 a consumer that says in which rack
+From version 16 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the leader (KIP-951). Unknown
+partitions come last in an answer, and do not hasten it. From version 11 a consumer that says in which rack
 it is may be sent to a follower (KIP-392, replica.selector.class), and followers serve consumers. Records go
 from the segment's file to the socket (sendfile), small pieces through one buffer; versions 0 to 3 get them
 converted (down_conversion).
@@ -21,12 +21,13 @@ from typing import Final
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
+from ottla.replication.fetcher import REPLICA_STATE_FROM
 from ottla.replication.isr import UNKNOWN_EPOCH
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.replica_selector import Selector, preferred_replica
 from ottla.server.authorization.topic_access import TopicAccess
 from ottla.server.cold_reads import TRIES_MAX, ColdReads, tried
-from ottla.server.dispatch import Request, Route
+from ottla.server.dispatch import Request
 from ottla.server.fetch_sessions import TOPIC_IDS_FROM, FetchContext, Wanted, WantedPartition
 from ottla.server.handlers.fetch_answer import FetchAnswers, FetchQuota
 from ottla.server.handlers.fetch_read import FetchRead, Prefer
@@ -34,7 +35,6 @@ from ottla.server.metrics.counters import TopicCounters
 from ottla.server.purgatory import PartitionKey, Purgatory
 
 READ_COMMITTED: Final = 1
-REPLICA_STATE_FROM: Final = 15
 
 
 class FetchHandler:
@@ -65,11 +65,6 @@ class FetchHandler:
         self.answers = FetchAnswers(
             replicas, cache, clock, quota, TopicCounters() if counters is None else counters
         )
-
-    def routes(self) -> list[Route]:
-        from ottla.server.handlers.large_fetch import LargeFetches
-
-        return [Route(FetchRequest, self.handle, error_response, large=LargeFetches(self).handle)]
 
     def handle(self, request: Request) -> None:
         message = request.decode(FetchRequest)

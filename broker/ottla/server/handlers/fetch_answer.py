@@ -86,23 +86,13 @@ class FetchAnswers:
             session_id=context.session_id,
             endpoints=endpoints,
         )
-        quota = self._quota
-        if quota is not None and (quota.limits_fetches or request.meter is not None) and not read.follower:
-            throttle_ms = quota.throttle_ms(request, size_of(parts, version))
-            if throttle_ms > 0:
-                self._send_nothing(request, read, throttle_ms)
-                return
-        context.commit(read.answers, read.at_ms)
-        if context.begins:
-            begin_session(parts, version, context.session_id)
-        self._count(chosen, follower=read.follower)
-        if read.follower and self._replicas.leader_quota.active:
-            self._count_throttled(chosen)
-        request.respond_raw(parts)
+        if self._conclude(request, read, parts):
+            self._count_sent(chosen, follower=read.follower)
+            request.respond_raw(parts)
 
     def send_steps(self, request: Request, read: FetchRead) -> Generator[None, None, None]:
         """As `send`, for versions without conversion, in steps of some hundred partitions."""
-        context, version, quota = read.context, request.version, self._quota
+        context, version = read.context, request.version
         hints = LeaderHints(self._cache, request.connection.listener, enabled=version >= LEADER_HINTS_FROM)
         body: list[Part] = []
         count = 0
@@ -119,25 +109,29 @@ class FetchAnswers:
         parts = yield from frame(
             version, request.correlation_id, count, body, context.error, list(hints.endpoints.values())
         )
-        if quota is not None and (quota.limits_fetches or request.meter is not None) and not read.follower:
-            throttle_ms = quota.throttle_ms(request, size_of(parts, version))
-            if throttle_ms > 0:
-                self._send_nothing(request, read, throttle_ms)
-                return
-        context.commit(read.answers, read.at_ms)
-        if context.begins:
-            begin_session(parts, version, context.session_id)
+        if not self._conclude(request, read, parts):
+            return
         for at in range(0, len(read.answers), LOT):
-            chosen = read.answers[at : at + LOT]
-            self._count(chosen, follower=read.follower)
-            if read.follower and self._replicas.leader_quota.active:
-                self._count_throttled(chosen)
+            self._count_sent(read.answers[at : at + LOT], follower=read.follower)
             yield
         if not request.abandoned:
             request.respond_raw(parts)
 
+    def _conclude(self, request: Request, read: FetchRead, parts: list[Part]) -> bool:
+        """Let the session remember an answer that is complete. False if the client's quota forbids it: then
+        the client has been sent an empty answer, and the session stays as it was."""
+        quota, context = self._quota, read.context
+        if quota is not None and (quota.limits_fetches or request.meter is not None) and not read.follower:
+            throttle_ms = quota.throttle_ms(request, size_of(parts, request.version))
+            if throttle_ms > 0:
+                self._send_nothing(request, read, throttle_ms)
+                return False
+        context.commit(read.answers, read.at_ms)
+        if context.begins:
+            begin_session(parts, request.version, context.session_id)
+        return True
+
     def _send_nothing(self, request: Request, read: FetchRead, throttle_ms: int) -> None:
-        """The client has to wait, and the session stays as it was."""
         context = read.context
         request.respond_raw(
             build(
@@ -173,6 +167,11 @@ class FetchAnswers:
     def _config_of(self, topic: str, partition: int) -> LogConfig | None:
         replica = self._replicas.find(topic, partition)
         return None if replica is None else replica.log.config
+
+    def _count_sent(self, answers: list[FetchedPartition], *, follower: bool) -> None:
+        self._count(answers, follower=follower)
+        if follower and self._replicas.leader_quota.active:
+            self._count_throttled(answers)
 
     def _count(self, answers: list[FetchedPartition], *, follower: bool) -> None:
         counters = self._counters

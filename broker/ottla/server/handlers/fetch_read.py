@@ -37,7 +37,7 @@ class Lot(Protocol):
 Prefer: TypeAlias = Callable[[Partition, int, int], int | None]
 """(leader, fetch offset, now in ms) -> the broker that the consumer should ask instead, if any."""
 
-_NOBODY: Final[frozenset[WantedPartition]] = frozenset()
+_NO_PARTITIONS: Final[frozenset[WantedPartition]] = frozenset()
 FOLLOWER_FETCH_FROM: Final = 11
 STORAGE_ERROR_FROM: Final = 6
 MIN_ONE_FROM: Final = 3
@@ -103,8 +103,8 @@ class FetchRead:
         self.answers: list[FetchedPartition] = []
         self.at_ms = 0
         """When they were read."""
-        self.unknown: AbstractSet[WantedPartition] = _NOBODY
-        """Those that nobody knew when the request came. They come last, and are no reason to hurry."""
+        self.unknown: AbstractSet[WantedPartition] = _NO_PARTITIONS
+        """Those unknown here when the request came. They come last, and do not end the wait."""
         self.size = 0
         """Bytes of records in all."""
         self.may_read: Callable[[str | None], bool] | None = None
@@ -124,7 +124,7 @@ class FetchRead:
     def first(self) -> None:
         """Read for the first time: a follower's progress counts."""
         unknown = self._read(record_progress=True)
-        self.unknown = {answer.wanted for answer in unknown} if unknown else _NOBODY
+        self.unknown = {answer.wanted for answer in unknown} if unknown else _NO_PARTITIONS
         self.answers += unknown
         if len(unknown) == len(self.context) or self.context.has_more:
             self.urgent = True  # nothing will come; also for who asks for nothing, as to end a session
@@ -155,7 +155,7 @@ class FetchRead:
         return piece
 
     def read_lot(self) -> list[FetchedPartition]:
-        """Read a lot; return the answers for partitions nobody knows."""
+        """Read a lot; return the answers for unknown partitions."""
         return self._read(record_progress=True)
 
     def add(self, piece: FetchRead, unknown: list[FetchedPartition]) -> None:
@@ -180,7 +180,7 @@ class FetchRead:
             return self._read_all(record_progress=record_progress)
 
     def _read_all(self, *, record_progress: bool) -> list[FetchedPartition]:
-        """Set `answers`, `size`, `urgent` and `misses`; return the answers for partitions nobody knows."""
+        """Set `answers`, `size`, `urgent` and `misses`; return the answers for unknown partitions."""
         replicas, version, replica_id, follower = (
             self._replicas, self._version, self._replica_id, self.follower
         )  # fmt: skip
@@ -219,7 +219,7 @@ class FetchRead:
                     answers.append(_sent_elsewhere(replica, wanted, chosen))
                     self.urgent = True
                     continue
-                # Nothing tells of a replica that has become the better one.
+                # A replica that becomes the better one causes no news.
                 settles = False
             try:
                 read = read_replica(

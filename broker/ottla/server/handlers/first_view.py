@@ -1,11 +1,10 @@
 """Between a broker's start and the controller's first UpdateMetadata, requests about the cluster wait.
 
-Called with the routes that tell of the cluster, and by the broker's start. Kafka answers with no brokers and
-no topics meanwhile. Clients take that badly: librdkafka takes UNKNOWN_TOPIC_OR_PARTITION for a topic that it
-knows as permanent, and drops the records that are queued for it. So a controller that does not speak within
-FIRST_VIEW_TIMEOUT_S is stood in for by what the metadata store holds, read again every STAND_IN_INTERVAL_S
-until the controller does speak. While neither is to be had, the requests wait, and clients time out and ask
-another broker.
+Called with the routes that describe the cluster, and by the broker's start. Kafka answers with no brokers and
+no topics meanwhile. librdkafka treats UNKNOWN_TOPIC_OR_PARTITION for a topic that it knows as permanent, and
+drops the records that are queued for it. So when the controller has sent nothing within FIRST_VIEW_TIMEOUT_S,
+the broker reads the cluster from the metadata store, again every STAND_IN_INTERVAL_S until the controller
+sends it. While neither answers, the requests wait, and clients time out and ask another broker.
 """
 
 from __future__ import annotations

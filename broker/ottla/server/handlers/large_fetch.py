@@ -3,7 +3,7 @@
 Called by the dispatcher with what `ottla.server.handlers.fetch` would read in one go. Partitions are read
 some hundred at a time, each lot under the limits that the lots before it left. A fetch that begins a session
 is answered at once: the next one, which is incremental, waits. One without a session waits for news of a
-partition, and reads everything again then; not when it names many partitions that nobody knows. An
+partition, and reads everything again then; not when it names many unknown partitions. An
 incremental one goes the usual way: it reads a bounded number.
 """
 
@@ -16,10 +16,10 @@ from typing import Final
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.server.cold_reads import TRIES_MAX, tried
-from ottla.server.dispatch import Request
+from ottla.server.dispatch import Request, Route
 from ottla.server.fetch_sessions import TOPIC_IDS_FROM, Wanted, WantedPartition, WholeFetch, wanted_partitions
 from ottla.server.handlers.down_conversion import CONVERTED_BELOW
-from ottla.server.handlers.fetch import FetchHandler
+from ottla.server.handlers.fetch import FetchHandler, error_response
 from ottla.server.handlers.fetch_read import FetchRead
 from ottla.server.purgatory import PartitionKey
 from ottla.server.sliced_work import SlicedTask
@@ -27,7 +27,7 @@ from ottla.server.splits import Split, parts
 
 LOT: Final = 200
 UNKNOWN_MAX: Final = 1000
-"""A fetch with more partitions that nobody knows does not wait."""
+"""A fetch with more unknown partitions does not wait."""
 CONVERTED_MAX: Final = 10_000
 """Partitions of a fetch whose records may have to be converted."""
 FORGOTTEN_MAX: Final = 20_000
@@ -73,6 +73,9 @@ class News:
 class LargeFetches:
     def __init__(self, handler: FetchHandler) -> None:
         self._handler = handler
+
+    def routes(self) -> list[Route]:
+        return [Route(FetchRequest, self._handler.handle, error_response, large=self.handle)]
 
     async def handle(self, request: Request, task: SlicedTask) -> None:
         handler, version = self._handler, request.version
