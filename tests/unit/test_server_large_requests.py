@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections import Counter
 from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 from test_server_dispatch import FakeConnection, decode_answer, frame_of
@@ -17,6 +18,8 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message, fields_of
 from ottla.server import sliced_work
 from ottla.server.dispatch import Dispatcher, Request, Route
+from ottla.server.handlers.client_quotas import ClientQuotasHandler
+from ottla.server.handlers.scram_credentials import ScramCredentialsHandler
 from ottla.server.large_requests import PART_ITEMS_MAX, LargeRequests
 from ottla.server.sliced_work import SLICE_S, Abandoned, SlicedWork
 from ottla.server.splits import BETWEEN_BROKERS, SPLITS, WHOLE, WHOLE_ITEMS_MAX, join, parts, split_of
@@ -227,6 +230,74 @@ def test_offsets_of_too_many_partitions_are_not_committed() -> None:
     assert isinstance(answer, m.OffsetCommitResponse)
     assert len(answer.topics[0].partitions) == WHOLE_ITEMS_MAX + 1
     assert {p.error_code for p in answer.topics[0].partitions} == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+
+
+def _quotas(n: int) -> Message:
+    row = m.AlterClientQuotasRequest
+    return row(
+        entries=[
+            row.EntryData(
+                entity=[row.EntityData(entity_type="user", entity_name=f"u{i}")],
+                ops=[row.OpData(key="producer_byte_rate", value=1.0)],
+            )
+            for i in range(n)
+        ]
+    )
+
+
+def _credentials(n: int) -> Message:
+    row = m.AlterUserScramCredentialsRequest
+    return row(
+        deletions=[row.ScramCredentialDeletion(name=f"d{i}", mechanism=1) for i in range(n)],
+        upsertions=[
+            row.ScramCredentialUpsertion(
+                name=f"u{i}", mechanism=1, iterations=4096, salt=b"", salted_password=b""
+            )
+            for i in range(n)
+        ],
+    )
+
+
+_NOT_ASKED: Any = None
+
+
+@pytest.mark.parametrize(
+    ("message", "version", "routes", "rows"),
+    [
+        pytest.param(
+            _quotas(WHOLE_ITEMS_MAX + 1),
+            1,
+            ClientQuotasHandler(_NOT_ASKED).routes(),
+            lambda answer: [entry.entity[0].entity_name for entry in answer.entries],
+            id="quotas",
+        ),
+        pytest.param(
+            _credentials(WHOLE_ITEMS_MAX // 2 + 1),
+            0,
+            ScramCredentialsHandler(_NOT_ASKED, _NOT_ASKED).routes(),
+            lambda answer: [result.user for result in answer.results],
+            id="credentials",
+        ),
+    ],
+)
+def test_the_refusal_of_too_many_items_is_made_in_parts(
+    message: Message, version: int, routes: list[Route], rows: Callable[[Any], list[str]]
+) -> None:
+    """The loop is not held for the rows of a refusal either."""
+    route = next(route for route in routes if route.request_class is type(message))
+    sizes: list[int] = []
+
+    def error(message: Message, version: int, code: ErrorCode, detail: str | None) -> Message:
+        answer = route.on_error(message, version, code, detail)
+        sizes.append(len(rows(answer)))
+        return answer
+
+    names = rows(route.on_error(message, version, ErrorCode.INVALID_REQUEST, None))
+    measured = Route(type(message), route.handle, error)
+    connection, _ = asyncio.run(answered(measured, message, version))
+    answer = decode_answer(connection, version, frames.RESPONSES[route.api_key])
+    assert sorted(rows(answer)) == sorted(names)
+    assert max(sizes) < 100
 
 
 def test_a_long_answer_to_a_short_request_is_encoded_in_slices() -> None:

@@ -296,9 +296,8 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     repeated = {name for name, count in Counter(t.name for t in request.topics).items() if count > 1}
     asked = [topic for topic in request.topics if topic.name not in repeated]
-    results: dict[str, KafkaError | None] = {
-        name: KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in repeated
-    }
+    twice = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    results = {name: _growth(name, twice) for name in repeated}
 
     async def work(term: Term) -> tuple[Term, Acknowledged, list[str]]:
         effects, grown = Effects(), list[str]()
@@ -308,9 +307,9 @@ async def create_partitions(
                 if not request.validate_only:
                     charge(len(placed))
             except KafkaError as error:
-                results[topic.name] = error
+                results[topic.name] = _growth(topic.name, error)
                 continue
-            results[topic.name] = None
+            results[topic.name] = _growth(topic.name)
             if not request.validate_only:
                 topics.add_partitions(term.state, effects, topic.name, placed)
                 grown.append(topic.name)
@@ -318,22 +317,22 @@ async def create_partitions(
 
     outcome = await _outcome(office, work)
     if isinstance(outcome, KafkaError):
-        results.update((topic.name, outcome) for topic in asked)
+        results.update((topic.name, _growth(topic.name, outcome)) for topic in asked)
     else:
         term, acknowledged, grown = outcome
         if grown and not await _done_in_time(
             office, term, acknowledged, lambda state: _all_led(state, grown), request.timeout_ms
         ):
             late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Not all new partitions have a leader yet.")
-            results.update((name, late) for name in grown)
-    response = CreatePartitionsResponse()
-    for name in dict.fromkeys(topic.name for topic in request.topics):
-        error = results[name]
-        response.results.append(
-            CreatePartitionsResponse.CreatePartitionsTopicResult(
-                name=name,
-                error_code=error.code if error is not None else ErrorCode.NONE,
-                error_message=error.message if error is not None else None,
-            )
-        )
-    return response
+            results.update((name, _growth(name, late)) for name in grown)
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    return CreatePartitionsResponse(results=[results[name] for name in names])
+
+
+def _growth(
+    name: str, error: KafkaError | None = None
+) -> CreatePartitionsResponse.CreatePartitionsTopicResult:
+    row = CreatePartitionsResponse.CreatePartitionsTopicResult(name=name, error_message=None)
+    if error is not None:
+        row.error_code, row.error_message = error.code, error.message
+    return row

@@ -11,6 +11,7 @@ The closing of its connection ends the work on a request.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Coroutine, Generator, Iterator, Sequence
 from time import perf_counter, thread_time
 from typing import Any, Final, cast
@@ -253,18 +254,17 @@ def _refused(request: Request, message: Message, limit: Limit) -> Generator[None
     """The answer to a request that may not be that large."""
     on_error, version, error = request.route.on_error, request.version, limit.error
     words = f"more than {WHOLE_ITEMS_MAX} items in one request"
-    if limit.split is None:
-        return on_error(message, version, error, words)
-    whole: Message | None = None
-    for part in parts(message, limit.split, lambda: FIRST_PART_ITEMS):
-        if part is not None:
-            answer = on_error(part, version, error, words)
-            if whole is None:
-                whole = answer
-            else:
-                join(whole, answer, limit.split)
-        yield
-    assert whole is not None
+    lists = {split.asked: getattr(message, split.asked) for split in limit.splits}
+    for name in lists:
+        setattr(message, name, [])
+    whole = on_error(message, version, error, words)
+    for split in limit.splits:
+        some = copy.copy(message)
+        setattr(some, split.asked, lists.pop(split.asked))
+        for part in parts(some, split, lambda: FIRST_PART_ITEMS):
+            if part is not None:
+                join(whole, on_error(part, version, error, words), split)
+            yield
     return whole
 
 

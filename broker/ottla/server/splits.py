@@ -98,14 +98,15 @@ BETWEEN_BROKERS: Final = frozenset(
 
 
 class Limit(NamedTuple):
-    """The error of a request with more than WHOLE_ITEMS_MAX items. With `split` it is made in parts."""
+    """The error of a request with more than WHOLE_ITEMS_MAX items. With `splits` it is made in parts, of one
+    list after the other."""
 
     error: ErrorCode
-    split: Split | None = None
+    splits: tuple[Split, ...] = ()
 
 
 # What Kafka answers to offsets that make a larger batch than the topic of offsets takes.
-_COMMIT_TOO_LARGE: Final = Limit(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, Split(*_BY_PARTITION))
+_COMMIT_TOO_LARGE: Final = Limit(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, (Split(*_BY_PARTITION),))
 _TOO_LARGE: Final = Limit(ErrorCode.INVALID_REQUEST)
 
 WHOLE: Final[dict[ApiKey, Limit]] = {
@@ -113,7 +114,11 @@ WHOLE: Final[dict[ApiKey, Limit]] = {
     ApiKey.TXN_OFFSET_COMMIT: _COMMIT_TOO_LARGE,
     ApiKey.ADD_PARTITIONS_TO_TXN: Limit(
         ErrorCode.INVALID_REQUEST,
-        Split("v3_and_below_topics", "results_by_topic_v3_and_below", "partitions", "results_by_partition"),
+        (
+            Split(
+                "v3_and_below_topics", "results_by_topic_v3_and_below", "partitions", "results_by_partition"
+            ),
+        ),
     ),
     ApiKey.JOIN_GROUP: _TOO_LARGE,
     ApiKey.SYNC_GROUP: _TOO_LARGE,
@@ -121,10 +126,15 @@ WHOLE: Final[dict[ApiKey, Limit]] = {
     ApiKey.LIST_TRANSACTIONS: _TOO_LARGE,
     ApiKey.CREATE_DELEGATION_TOKEN: _TOO_LARGE,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _TOO_LARGE,
-    ApiKey.ALTER_CLIENT_QUOTAS: _TOO_LARGE,  # an entity that is named twice has one result
+    # An entity or a user that is named twice has one result.
+    ApiKey.ALTER_CLIENT_QUOTAS: Limit(
+        ErrorCode.INVALID_REQUEST, (Split("entries", "entries", "entity", key=None),)
+    ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _TOO_LARGE,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _TOO_LARGE,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _TOO_LARGE,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Limit(ErrorCode.INVALID_REQUEST, (Split("users", "results"),)),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Limit(
+        ErrorCode.INVALID_REQUEST, (Split("deletions", "results"), Split("upsertions", "results"))
+    ),
     ApiKey.UPDATE_FEATURES: _TOO_LARGE,
 }
 
