@@ -56,12 +56,14 @@ class Load:
 _64_KIB = ("batch.size=65536", "linger.ms=5")
 _16_KIB = ("batch.size=16384", "linger.ms=0")
 _SINGLE = ("batch.size=1", "linger.ms=0")
+_LARGE_LZ4 = ("batch.size=524288", "linger.ms=20", "compression.type=lz4")
 _PACED = ("acks=1", *_16_KIB)
 _TRANSACTIONAL = ("acks=all", *_16_KIB)
 
 LOADS: Final = (
     Load("produce-64k", "64 KiB batches, acks=1", 1, 1_000_000, Produce(("acks=1", *_64_KIB))),
     Load("produce-16k", "16 KiB batches, acks=1", 1, 500_000, Produce(("acks=1", *_16_KIB))),
+    Load("produce-lz4", "512 KiB batches, lz4, acks=1", 1, 1_000_000, Produce(("acks=1", *_LARGE_LZ4))),
     Load("produce-single", "one record a request, acks=1", 1, 40_000, Produce(("acks=1", *_SINGLE))),
     Load("consume-memory", "consume from memory", 1, 3_000_000, Consume(cold=False)),
     Load("consume-disk", "consume from disk", 1, 3_000_000, Consume(cold=True)),
