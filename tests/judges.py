@@ -20,6 +20,8 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 
 KAFKA_VERSION = "3.9.1"
 SLF4J = "org.slf4j:slf4j-api:1.7.36"
+REGISTRY_CLIENT = "com.snowflake:snowflake-kafka-connector:2.2.2"
+"""With io.confluent's kafka-schema-registry-client and kafka-avro-serializer 7.2.1 under their own names."""
 _CACHE = Path("~/.cache/ottla/kafka").expanduser()
 
 
@@ -87,6 +89,7 @@ def prefetch() -> None:
             zookeeper.stop()
     kafka_clients_jar()
     maven_jar(SLF4J)
+    maven_jar(REGISTRY_CLIENT)
     kafka_082()
     streams_and_connect()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from ottla_pipeline.registry.command import main as ottla_registry
 from tests.e2e.clusters import NAMESPACE, SYSTEM, Cluster
 from tests.e2e.generate import MANIFEST, rendered
 from tests.e2e.installing import ROOT
@@ -63,6 +65,26 @@ def test_the_operators_chart_is_taken_by_the_api_server(
         ("charts/ottla-cluster", {"replicas": 0}, "replicas"),
         ("charts/ottla-cluster", {"topics": [1]}, "topics"),
         ("charts/ottla-cluster", {"schemaRegistry": {"image": {"tags": "1"}}}, "tags"),
+        (
+            "charts/ottla-cluster",
+            {"schemaRegistry": {"tls": {"clientCertificate": "no"}}},
+            "clientCertificate",
+        ),
+        (
+            "charts/ottla-cluster",
+            {"schemaRegistry": {"enabled": True, "tls": {"clientCaSecret": "ca"}}},
+            "clientCaSecret needs schemaRegistry.tls.secretName",
+        ),
+        (
+            "charts/ottla-cluster",
+            {
+                "schemaRegistry": {
+                    "enabled": True,
+                    "tls": {"secretName": "own", "clientCertificate": "optional"},
+                }
+            },
+            "optional needs tls.clientCaSecret and schemaRegistry.accessSecret",
+        ),
     ],
 )
 def test_wrong_values_are_refused_by_name(
@@ -74,6 +96,83 @@ def test_wrong_values_are_refused_by_name(
         kube.helm("template", "x", str(ROOT / chart), "--kube-version", KUBE_VERSION, "-f", str(file))
 
 
+SECURED_REGISTRY = {
+    "accessSecret": "access",
+    "tls": {
+        "secretName": "own",
+        "clientCaSecret": "clients",
+        "principalMapping": "RULE:^CN=([^,]*).*$/$1/,DEFAULT",
+    },
+}
+
+
+def registry_container(kube: Kube, tmp_path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """The registry's container, as the chart renders it, with its volumes."""
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps({"schemaRegistry": {"enabled": True, **values}}))
+    text = kube.helm(
+        *("template", "x", str(ROOT / "charts/ottla-cluster"), "--kube-version", KUBE_VERSION),
+        *("-f", str(file), "-s", "templates/schema-registry.yaml"),
+    )
+    deployment = next(each for each in yaml.safe_load_all(text) if each["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    return {**pod["containers"][0], "volumes": pod["volumes"]}
+
+
+def parameters(container: dict[str, Any], secrets: dict[str, dict[str, str]], folder: Path) -> dict[str, Any]:
+    """What `ottla-registry` makes of the container's arguments, with these Secrets mounted below a folder."""
+    volumes = {each["name"]: each.get("secret") for each in container["volumes"]}
+    arguments = [each.replace("$$", "$") for each in container["args"]]
+    for mount in container["volumeMounts"]:
+        secret = volumes[mount["name"]]
+        if secret is None:
+            continue
+        place = folder / mount["mountPath"].lstrip("/")
+        place.mkdir(parents=True)
+        found = secrets[secret["secretName"]]
+        items = secret.get("items") or [{"key": key, "path": key} for key in found]
+        for item in items:
+            (place / item["path"]).write_text(found[item["key"]])
+        arguments = [each.replace(f"={mount['mountPath']}/", f"={place}/") for each in arguments]
+    return ottla_registry.make_context("ottla-registry", arguments).params
+
+
+@pytest.mark.parametrize("client_certificate", ["required", "optional"])
+def test_the_registry_takes_its_access_and_tls_from_secrets(
+    kube: Kube, tmp_path: Path, client_certificate: str
+) -> None:
+    tls = {**SECURED_REGISTRY["tls"], "clientCertificate": client_certificate}  # type: ignore[dict-item]
+    container = registry_container(
+        kube, tmp_path, {**SECURED_REGISTRY, "kafkaConfigSecret": "login", "tls": tls}
+    )
+    rule = {"user": "lake", "allow": "read", "subjects": ["*"]}
+    secrets = {
+        "login": {"kafka.properties": "security.protocol=SSL"},
+        "access": {"access.yaml": yaml.safe_dump({"users": {}, "rules": [rule]})},
+        "own": {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "not used"},
+        "clients": {"ca.crt": "authorities"},
+    }
+    found = parameters(container, secrets, tmp_path)
+    assert Path(found["tls_certificate"]).read_text() == "certificate"
+    assert Path(found["tls_key"]).read_text() == "key"
+    assert Path(found["tls_client_ca"]).read_text() == "authorities"
+    assert found["file_options"] == {"security.protocol": "SSL"}
+    assert found["tls_client_optional"] == (client_certificate == "optional")
+    assert found["mapping"].name_of("CN=lake,OU=x") == "lake"
+    assert [each.user for each in found["access_rules"].rules] == ["lake"]
+    https = {"httpGet": {"path": "/healthz", "port": "http", "scheme": "HTTPS"}}
+    expected = https if client_certificate == "optional" else {"tcpSocket": {"port": "http"}}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe].items() >= expected.items(), probe
+
+
+def test_without_these_options_the_registry_is_open(kube: Kube, tmp_path: Path) -> None:
+    container = registry_container(kube, tmp_path, {})
+    found = parameters(container, {}, tmp_path)
+    assert (found["tls_certificate"], found["access_rules"], found["file_options"]) == (None, None, {})
+    assert container["startupProbe"]["httpGet"]["scheme"] == "HTTP"
+
+
 def test_a_cluster_with_everything_is_taken_by_the_api_server(
     kube: Kube, operator: str, tmp_path: Path
 ) -> None:
@@ -83,7 +182,7 @@ def test_a_cluster_with_everything_is_taken_by_the_api_server(
         "quotas": {"everybody": {"entity": {"user": "<default>"}, "limits": {"producerByteRate": 1e6}}},
         "consumerGroups": {"billing": {"maxLag": 10}},
         "pipelines": {"lake": {"job": "lake", "storage": {"size": "1Gi"}, "config": {"any": {"thing": [1]}}}},
-        "schemaRegistry": {"enabled": True, "kafkaConfigSecret": "login"},
+        "schemaRegistry": {"enabled": True, "kafkaConfigSecret": "login", **SECURED_REGISTRY},
     }
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(values))

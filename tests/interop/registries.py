@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -10,18 +11,48 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from ottla.local.ports import free_port, wait_until
 from ottla.local.processes import ChildProcess
+from ottla_pipeline.registry.access import hashed
 
 START_S: Final = 120.0
 _RUN: Final = "from ottla_pipeline.registry.command import main; main()"
 
+RULES = [
+    {"user": "writer", "allow": "write", "subjects": ["flights-*", "shared"]},
+    {"user": "reader", "allow": "read", "subjects": ["flights-*"]},
+    {"user": "admin", "allow": "write", "subjects": ["*"]},
+]
+
+
+def rules_file(directory: Path) -> Path:
+    """A file for --access: RULES, and passwords like writer-secret."""
+    path = directory / "access.yaml"
+    users = {name: hashed(f"{name}-secret") for name in ("writer", "reader", "admin")}
+    path.write_text(yaml.safe_dump({"users": users, "rules": RULES}))
+    return path
+
 
 class Registry:
-    def __init__(self, bootstrap: str, directory: Path, topic: str = "_schemas", *options: str) -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
+    """`tls`: files, for a registry with --tls-certificate: the authority that has signed it, and a client's
+    key and certificate, which the questions here are asked with."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        directory: Path,
+        topic: str = "_schemas",
+        *options: str,
+        tls: tuple[Path, Path] | None = None,
+    ) -> None:
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{free_port()}"
+        self._trust = None
+        if tls:
+            self._trust = ssl.create_default_context(cafile=str(tls[0]))
+            self._trust.load_cert_chain(tls[1])
         self.log = directory / f"registry-{self.url.rpartition(':')[2]}.log"
         self._command = [sys.executable, "-c", _RUN, "--bootstrap", bootstrap, "--topic", topic]
         self._command += ["--port", self.url.rpartition(":")[2], *options]
@@ -61,7 +92,7 @@ class Registry:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=60, context=self._trust) as response:
                 return response.status, _loaded(response.read())
         except urllib.error.HTTPError as error:
             with error:

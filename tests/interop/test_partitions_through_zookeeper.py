@@ -1,16 +1,23 @@
-"""kafka-topics of Kafka 0.8.2 adds partitions by writing the topic's node in ZooKeeper; they come at once."""
+"""Tools of old write to ZooKeeper: kafka-topics of 0.8.2 adds partitions in the topic's node, and they come
+at once; each deletion is a node.
+"""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from clients_082 import needs_jars_082, run_tool_082
 from confluent_kafka import Producer
+from judges import needs_kafka_jars
 from kazoo.client import KazooClient
 
+from bench.apache_kafka import KafkaBroker
 from ottla.client.admin_types import TopicDescription
 from ottla.local.cluster import LocalCluster
+from ottla.local.ports import wait_until
+from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.metadata import znodes
 
 pytestmark = pytest.mark.timeout(300)
@@ -95,3 +102,32 @@ def test_a_partition_leads_within_a_second_of_the_write(cluster: LocalCluster) -
         client.stop()
         client.close()
     assert min(took_s) < 1, took_s
+
+
+def drops_deletion_of_no_topic(zookeeper: str) -> None:
+    client = KazooClient(zookeeper)
+    client.start(timeout=60)
+    path = znodes.delete_topic_path("nobodys")
+    try:
+        client.create(path)
+        assert wait_until(lambda: client.exists(path) is None, timeout_s=60)
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_a_deletion_of_no_topic_is_dropped(cluster: LocalCluster) -> None:
+    drops_deletion_of_no_topic(cluster.zookeeper.connect)
+
+
+def test_apache_kafka_drops_it_too(tmp_path: Path) -> None:
+    needs_kafka_jars()
+    zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper")
+    zookeeper.start()
+    broker = KafkaBroker(tmp_path / "kafka", zookeeper.connect)
+    try:
+        broker.start()
+        drops_deletion_of_no_topic(zookeeper.connect)
+    finally:
+        broker.stop()
+        zookeeper.stop()

@@ -10,29 +10,15 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from one_broker import OneBroker
-from registries import Registry
+from registries import Registry, rules_file
 
 from ottla.local.ports import wait_until
 from ottla_pipeline.registry.access import Access, Passwords, Rule, hashed
 from ottla_pipeline.registry.command import main as command
-
-RULES = [
-    {"user": "writer", "allow": "write", "subjects": ["flights-*", "shared"]},
-    {"user": "reader", "allow": "read", "subjects": ["flights-*"]},
-    {"user": "admin", "allow": "write", "subjects": ["*"]},
-]
-
-
-def rules_file(directory: Path) -> Path:
-    path = directory / "access.yaml"
-    users = {name: hashed(f"{name}-secret") for name in ("writer", "reader", "admin")}
-    path.write_text(yaml.safe_dump({"users": users, "rules": RULES}))
-    return path
 
 
 def client(registry: Registry, name: str, password: str | None = None) -> SchemaRegistryClient:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -25,18 +26,26 @@ def modules() -> Path:
     """Where the packages are installed; without npm or its registry the tests are skipped."""
     if shutil.which("npm") is None or shutil.which("node") is None:
         pytest.skip("npm: not here")
-    if not (CACHE / "done").exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        (CACHE / "package.json").write_text(json.dumps({"private": True, "dependencies": PACKAGES}))
-        command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
-        try:
-            ran = subprocess.run(command, cwd=CACHE, capture_output=True, text=True, timeout=280, check=False)
-        except subprocess.TimeoutExpired:
-            pytest.skip("npm: the clients of the registry could not be installed in time")
-        if ran.returncode:
-            pytest.skip(f"npm: the clients of the registry cannot be installed: {ran.stderr[-300:]}")
-        (CACHE / "done").touch()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side
+        if not (CACHE / "done").exists():
+            install()
     return CACHE
+
+
+def install() -> None:
+    """From nothing: what an installation that was broken off has left is removed."""
+    shutil.rmtree(CACHE / "node_modules", ignore_errors=True)
+    (CACHE / "package.json").write_text(json.dumps({"private": True, "dependencies": PACKAGES}))
+    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock"]
+    try:
+        ran = subprocess.run(command, cwd=CACHE, capture_output=True, text=True, timeout=280, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm: the clients of the registry could not be installed in time")
+    if ran.returncode:
+        pytest.skip(f"npm: the clients of the registry cannot be installed: {ran.stderr[-300:]}")
+    (CACHE / "done").touch()
 
 
 @pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])

@@ -7,7 +7,7 @@ broker may word or choose freely (messages, topic ids, addresses) is left out.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ottla.protocol.messages import (
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
-from ottla.protocol.records import Record, build_batch
+from ottla.protocol.records import Record, build_batch, parse_batch_header
 from ottla.protocol.types import Message
 
 SETTINGS = {
@@ -161,6 +161,48 @@ def test_compressed_batches_that_do_not_hold_their_records(ports: dict[str, int]
                 await send(label, good[:61] + compress(codec, content))
 
     same(ports, story)
+
+
+def test_compressed_batches_whose_headers_lie(ports: dict[str, int]) -> None:
+    """About the highest timestamp, which is put right, and about offsets."""
+
+    async def story(talk: Talk) -> None:
+        await make_topic(talk, "lies")
+        for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
+            plain = lying(0, 9_000, 300, 70)
+            await send_compressed(talk, "the truth", "lies", codec, plain, NOW_MS + 9_000)
+            for highest in (NOW_MS + 70, NOW_MS + 9_001, 9 * NOW_MS, -1, 0):
+                await send_compressed(talk, f"highest {highest}", "lies", codec, plain, highest)
+            early = lying(0, -5, -NOW_MS - 7)
+            await send_compressed(talk, "timestamps before the first", "lies", codec, early, NOW_MS)
+            for offsets in ((1, 2, 3), (0, 2, 1), (0, 0, 0), (0, 1, 3), (0, 1, -1), (0, 1, 2**31 - 1)):
+                data = lying(0, 0, 0, offsets=offsets)
+                await send_compressed(talk, f"offsets {offsets}", "lies", codec, data, NOW_MS)
+
+    same(ports, story)
+
+
+def lying(*deltas: int, offsets: Sequence[int] | None = None) -> list[Record]:
+    """Records at these milliseconds from NOW_MS; `offsets` are from the batch's base offset."""
+    numbers = range(len(deltas)) if offsets is None else offsets
+    return [Record(at, NOW_MS + delta, b"k", b"v", []) for at, delta in zip(numbers, deltas, strict=True)]
+
+
+async def send_compressed(
+    talk: Talk, label: str, topic: str, codec: Codec, content: list[Record], highest: int
+) -> None:
+    """Sends these records in a batch whose header says `highest`, and notes what is stored of it."""
+    batch = bytearray(build_batch(content, codec=codec, keep_offsets=True))
+    last = len(content) - 1
+    batch[23:27] = last.to_bytes(4, "big")
+    batch[35:43] = highest.to_bytes(8, "big", signed=True)
+    request = produce(topic, resealed(bytes(batch)))
+    answer = await talk.ask(f"{codec.name}, {label}", "anna", request, 9, ignoring=FREE)
+    row = answer.responses[0].partition_responses[0]
+    if row.error_code == ErrorCode.NONE:
+        stored = await talk.send("anna", fetch(topic, row.base_offset), 11)
+        header = parse_batch_header(stored.responses[0].partitions[0].records)
+        talk.note(f"{codec.name}, {label}, stored", (header.base_offset, header.max_timestamp), ignoring=FREE)
 
 
 def resealed(batch: bytes) -> bytes:

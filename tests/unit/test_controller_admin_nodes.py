@@ -1,4 +1,4 @@
-"""Moves and elections that tools of old ask for through nodes under /admin."""
+"""Moves, elections and deletions that tools of old ask for through nodes under /admin."""
 
 from __future__ import annotations
 
@@ -165,5 +165,34 @@ def test_preferred_leaders_are_elected_where_they_can_lead() -> None:
             await write(cluster, znodes.PREFERRED_ELECTION, data)
             await cluster.until(lambda: cluster.data(znodes.PREFERRED_ELECTION) is None)
             assert [cluster.leader("t", p) for p in range(3)] == [1, 2, 2], "the second is not in sync"
+
+    run(scenario)
+
+
+def test_a_deletion_of_no_topic_is_dropped_and_spares_a_later_one() -> None:
+    async def scenario() -> None:
+        async with Cluster(2) as cluster:
+            await cluster.create("t", assignments={0: [0, 1]})
+            stale, wanted = znodes.delete_topic_path("later"), znodes.delete_topic_path("t")
+            tool = await write(cluster, stale, b"")
+            await cluster.until(lambda: cluster.data(stale) is None)
+            await tool.create(wanted, b"")
+            await cluster.until(lambda: cluster.data(znodes.topic_path("t")) is None)
+            await cluster.create("later", assignments={0: [0, 1]})
+            await cluster.settled()
+            assert cluster.data(znodes.topic_path("later")) is not None
+
+    run(scenario)
+
+
+def test_a_new_controller_drops_deletions_of_no_topic() -> None:
+    async def scenario() -> None:
+        async with Cluster(2) as cluster:
+            stale = znodes.delete_topic_path("nobody's")
+            for broker in (0, 1):
+                await cluster.crash(broker)
+            await write(cluster, stale, b"")
+            await cluster.start(0)
+            await cluster.until(lambda: cluster.data(stale) is None)
 
     run(scenario)

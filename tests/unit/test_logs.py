@@ -74,3 +74,10 @@ def test_the_logs_of_a_process_are_written_so(tmp_path: Path, monkeypatch: pytes
     for text in (file.read_text(), sys.stderr.getvalue()):  # type: ignore[attr-defined]
         assert text.count("\n") == 1
         assert "x\\n2026" in text
+
+
+@pytest.mark.parametrize("folder", ["broker", "operator", "pipeline"])
+def test_no_command_configures_logging_otherwise(folder: str) -> None:
+    sources = (Path(__file__).parents[2] / folder).rglob("*.py")
+    found = [path.name for path in sources if "basicConfig" in path.read_text()]
+    assert found == (["logs.py"] if folder == "broker" else [])

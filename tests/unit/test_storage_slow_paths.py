@@ -239,6 +239,35 @@ class TestBatchesThatLie:
         refusal = refused(open_log(tmp_path, COMPACTED), resealed(bytes(data)))
         assert refusal.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
+    @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+    def test_the_highest_timestamp_of_a_compressed_batch_is_put_right(
+        self, tmp_path: Path, codec: Codec
+    ) -> None:
+        records = [Record(at, NOW_MS + delta, b"k", b"v") for at, delta in enumerate((0, 70_000, 300, -5))]
+        data = bytearray(build_batch(records, codec=codec))
+        for number, told in enumerate((NOW_MS + 69_999, 9 * NOW_MS)):
+            data[35:43] = told.to_bytes(8, "big")
+            log = open_log(tmp_path / str(number))
+            assert add(log, resealed(bytes(data))).max_timestamp == NOW_MS + 70_000
+            assert stored(log)[0].max_timestamp == NOW_MS + 70_000
+
+    @pytest.mark.parametrize("offsets", [(1, 2, 3), (0, 2, 1), (0, 0, 0), (0, 1, -1), (0, 1, 2**31 - 1)])
+    def test_a_compressed_batch_has_its_offsets_in_order(
+        self, tmp_path: Path, offsets: tuple[int, ...]
+    ) -> None:
+        records = [Record(offset, NOW_MS, b"k", b"v") for offset in offsets]
+        data = bytearray(build_batch(records, codec=Codec.LZ4, keep_offsets=True))
+        data[23:27] = (2).to_bytes(4, "big")
+        assert refused(open_log(tmp_path), resealed(bytes(data))).code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+    @pytest.mark.parametrize("size", [0, 50, 5_000, 500_000])
+    def test_records_of_all_sizes_are_in_order(self, tmp_path: Path, size: int) -> None:
+        count = max(3, min(9_000, 2_000_000 // (size + 20)))
+        log = open_log(tmp_path)
+        records = [Record(at, NOW_MS + at * 40, b"k", bytes(size)) for at in range(count)]
+        info = add(log, build_batch(records, codec=Codec.GZIP))
+        assert (info.last_offset, info.max_timestamp) == (count - 1, NOW_MS + (count - 1) * 40)
+
     def test_on_the_fast_path_a_batch_stays_closed(self, tmp_path: Path) -> None:
         data = bytearray(self.GOOD)
         data[65] = 0x7E

@@ -103,10 +103,21 @@ async def deletions_requested(term: Term, config: BrokerConfig) -> None:
     if not config["delete.topic.enable"]:
         await term.drop_nodes(znodes.delete_topic_path(name) for name in names)
         return
+    await _drop_deletions_of_no_topic(term, names)
     effects = Effects()
     deletion.enqueue(term.state, effects, names)
     if not effects.empty:
         await term.carry_out(effects)
+
+
+async def _drop_deletions_of_no_topic(term: Term, names: list[str]) -> None:
+    """As in Kafka: otherwise a topic that is created later under such a name would be deleted."""
+    unknown = [name for name in names if name not in term.state.topics]
+    found = await get_many(term.store, map(znodes.topic_path, unknown))
+    missing = [name for name, node in zip(unknown, found, strict=True) if node is None]
+    if missing:
+        log.warning("Ignoring request to delete non-existing topics %s", ", ".join(sorted(missing)))
+        await term.drop_nodes(map(znodes.delete_topic_path, missing))
 
 
 async def configs_changed(term: Term, config: BrokerConfig) -> None:

@@ -10,8 +10,9 @@ it is a `SlowPath`, and `slow_paths` says which conditions do:
 * LOG_APPEND_TIME: the topic's records get the broker's time (header only, but the checksum is made anew);
 * MARKED: a client says LogAppendTime, which is for brokers to say (header, or a refusal);
 * RECOMPRESSION: compression.type names another codec than the batch has;
-* COMPRESSED: the batch is compressed, and must decompress to as many whole records as its header says. Fields
-  within the records are not read: that is most of what Kafka's validation would cost here.
+* COMPRESSED: the batch is compressed, and must decompress to as many whole records as its header says, with
+  offsets in order; a highest timestamp that is not the header's is put right. Further fields within the
+  records are not read: that is most of what Kafka's validation would cost here.
 
 All others but LOG_APPEND_TIME look at the records, and find there what Kafka's LogValidator finds on each
 append: lengths and counts that lie, record by record what the topic does not take (`record_checks`), a
@@ -242,7 +243,8 @@ def prepare(
         if light and header.record_count > LIGHT_RECORDS:
             raise SlowAppend
         with _light_or_slow(light):
-            record_checks.check_compressed(view, header, LIGHT_BYTES if light else None)
+            in_order, highest = record_checks.heads(view, header, LIGHT_BYTES if light else None)
+        view = _without_lies(view, header, in_order=in_order, highest_timestamp=highest)
     if paths & SlowPath.LOG_APPEND_TIME:
         return memoryview(with_log_append_time(view, now_ms)), now_ms
     return view, NO_TIMESTAMP
@@ -264,13 +266,21 @@ def _judged(
         record_checks.check(view, header, inside, config, now_ms)
     if paths & SlowPath.RECOMPRESSION:
         return memoryview(_recompressed(view, header, inside, config))
-    if not inside.scan.in_order and header.codec is not Codec.NONE:
+    in_order = inside.scan.in_order or header.codec is Codec.NONE
+    return _without_lies(view, header, in_order=in_order, highest_timestamp=inside.highest_timestamp)
+
+
+def _without_lies(
+    view: memoryview, header: BatchHeader, *, in_order: bool, highest_timestamp: int
+) -> memoryview:
+    """The batch with the highest timestamp that its records have, under CreateTime."""
+    if not in_order:
         # Kafka means to number such records anew, and fails as it has not read them whole.
         raise KafkaError(
             ErrorCode.UNKNOWN_SERVER_ERROR, "the records' offsets do not ascend from 0 one by one"
         )
-    if header.max_timestamp != inside.highest_timestamp or paths & SlowPath.MARKED:
-        return memoryview(with_create_time(view, inside.highest_timestamp))
+    if header.max_timestamp != highest_timestamp or header.attributes & LOG_APPEND_TIME_FLAG:
+        return memoryview(with_create_time(view, highest_timestamp))
     return view
 
 

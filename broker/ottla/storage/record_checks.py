@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ottla.protocol.compression import decompress
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.record_scan import Scan, count_records, scan_records
+from ottla.protocol.record_scan import Scan, scan_heads, scan_records
 from ottla.protocol.records import (
     LOG_APPEND_TIME_FLAG,
     NO_TIMESTAMP,
@@ -65,9 +65,11 @@ def looked_into(view: memoryview, header: BatchHeader, most: int | None = None) 
     return Inside(data, scan, base + scan.lowest_delta, max(base + scan.highest_delta, NO_TIMESTAMP))
 
 
-def check_compressed(view: memoryview, header: BatchHeader, most: int | None = None) -> None:
-    """Whether a batch decompresses to its records. Raises KafkaError as `looked_into`."""
-    count_records(_decompressed(view, header, most), header.record_count)
+def heads(view: memoryview, header: BatchHeader, most: int | None = None) -> tuple[bool, int]:
+    """Of a compressed batch: whether its records' offsets are in order, and their highest timestamp, as in
+    `Inside`. Raises KafkaError as `looked_into`."""
+    found = scan_heads(_decompressed(view, header, most), header.record_count)
+    return found.in_order, max(header.base_timestamp + found.highest_delta, NO_TIMESTAMP)
 
 
 def _decompressed(view: memoryview, header: BatchHeader, most: int | None) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import click
 import uvicorn
 
+from ottla import logs
 from ottla.security.mapping_rules import MappingRules
 from ottla_pipeline.config.common import check_addresses
 from ottla_pipeline.registry import access
@@ -18,7 +18,6 @@ from ottla_pipeline.registry.log import SAFE_REPLICAS, TopicLog
 from ottla_pipeline.registry.store import Store
 from ottla_pipeline.registry.worker import Workers
 
-log = logging.getLogger(__name__)
 GRACE_S = 10
 
 
@@ -150,7 +149,7 @@ def main(
 
     Run several on one topic for more availability: each serves reads, and whichever is asked writes.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure()
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("--tls-certificate and --tls-key go together")
     if tls_client_ca is not None and tls_certificate is None:
