@@ -46,6 +46,7 @@ from ottla.server.slow_appends import SlowAppends
 from ottla.server.throttling import broker_quotas
 from ottla.server.transactions import Transactions
 from ottla.storage.manager import LogManager
+from ottla.storage.retention import BUILT_IN, DeletionPolicy
 
 log = logging.getLogger("ottla.broker")
 
@@ -85,6 +86,7 @@ class Parts:
         ConfigError."""
         self.create_topic_policy = self._policy(policies.CREATE_TOPIC)
         self.alter_config_policy = self._policy(policies.ALTER_CONFIG)
+        self.deletion_policies = self._deletion_policies()
         self.settings = DynamicBrokerConfig(self._config)
         await live_settings.load(self.settings, self._store)
         self.security = BrokerSecurity(self.settings, self._loop, self._clock)
@@ -95,6 +97,15 @@ class Parts:
         policy = policies.load_policy(setting, self._config.given)
         self._undo.callback(policies.close, policy)
         return policy
+
+    def _deletion_policies(self) -> dict[str, DeletionPolicy]:
+        found: dict[str, DeletionPolicy] = dict(BUILT_IN)
+        names = self._config[policies.DELETION]
+        assert isinstance(names, tuple)
+        for name in names:
+            found[name] = policies.load(policies.DELETION, name, self._config.given, "deletable")
+            self._undo.callback(policies.close, found[name])
+        return found
 
     async def open_logs(self) -> None:
         """Recover what is on disk, in a thread. Raises LogDirProblem, OldFormat, StoreError."""
@@ -108,6 +119,7 @@ class Parts:
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         )
+        self.logs.deletion_policies = self.deletion_policies
         await asyncio.to_thread(self.logs.load, self._clock(), await self._topic_configs())
         self._undo.push_async_callback(self._close_logs)
 
