@@ -134,4 +134,3 @@ def test_a_policy_that_the_brokers_have_not_got_is_refused(up: UpSession) -> Non
     )
     write_topic(up, "orders", ottla_deletion_policies=f"time,{BUSINESS}")
     up.wait_until(lambda: up.condition("Topic/orders")[0] == "True", "the topic to be as wanted")
-
