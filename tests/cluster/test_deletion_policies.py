@@ -105,20 +105,26 @@ def test_a_topic_resource_chooses_policies_and_one_that_fails_stops_no_other(up:
     assert segments(up, "kept")[0] == 0, "its only policy names nothing"
     up.wait_until(lambda: f"deletion policy {BROKEN} failed on kept-0" in broker_log(up), "the error")
     assert "this policy is broken" in broker_log(up)
-    # Kafka's own tool gives the topic back the policies by size and time, and shows them.
+
+
+def test_kafka_configs_chooses_and_shows_policies(up: UpSession) -> None:
     needs_kafka_jars()
-    topic = ["--bootstrap-server", up.bootstrap, "--entity-type", "topics", "--entity-name", "kept"]
+    new = NewTopic("manual", num_partitions=1, replication_factor=1, config={SETTING: BUSINESS})
+    AdminClient({"bootstrap.servers": up.bootstrap}).create_topics([new])["manual"].result(60)
+    up.wait_until(lambda: up.topic("manual") is not None, "the topic")
+    entity = ["--bootstrap-server", up.bootstrap, "--entity-type", "topics", "--entity-name", "manual"]
     tool = "kafka.admin.ConfigCommand"
-    done = run_tool(tool, [*topic, "--alter", "--add-config", f"{SETTING}=[size,time]"])
+    assert f"{SETTING}={BUSINESS} " in run_tool(tool, [*entity, "--describe"]).stdout
+    done = run_tool(tool, [*entity, "--alter", "--add-config", f"{SETTING}=[size,{BROKEN}]"])
     assert done.returncode == 0, done.stdout + done.stderr
-    shown = run_tool(tool, [*topic, "--describe"]).stdout
-    assert f"{SETTING}=size,time" in shown
-    assert f"DEFAULT_CONFIG:{SETTING}=size,time" not in shown
+    shown = run_tool(tool, [*entity, "--describe"]).stdout
+    own, default = f"DYNAMIC_TOPIC_CONFIG:{SETTING}=size,{BROKEN}", "ottla.log.deletion.policies=size,time"
+    assert f"{SETTING}=size,{BROKEN} sensitive=false synonyms={{{own}, DEFAULT_CONFIG:{default}}}" in shown
 
 
 def test_a_policy_that_the_brokers_have_not_got_is_refused(up: UpSession) -> None:
     write_topic(up, "orders")
-    up.wait_until(lambda: up.topic("orders") is not None, "the topic")
+    up.wait_until(lambda: up.condition("Topic/orders")[0] == "True", "the topic")
     for topic in (None, "orders"):
         error = refusal(up, "size,os:abort", topic)
         assert error.code() == KafkaError.INVALID_CONFIG
