@@ -110,7 +110,8 @@ def test_a_topic_resource_chooses_policies_and_one_that_fails_stops_no_other(up:
 def test_kafka_configs_chooses_and_shows_policies(up: UpSession) -> None:
     needs_kafka_jars()
     new = NewTopic("manual", num_partitions=1, replication_factor=1, config={SETTING: BUSINESS})
-    AdminClient({"bootstrap.servers": up.bootstrap}).create_topics([new])["manual"].result(60)
+    admin = AdminClient({"bootstrap.servers": up.bootstrap})
+    admin.create_topics([new])["manual"].result(60)
     up.wait_until(lambda: up.topic("manual") is not None, "the topic")
     entity = ["--bootstrap-server", up.bootstrap, "--entity-type", "topics", "--entity-name", "manual"]
     tool = "kafka.admin.ConfigCommand"
