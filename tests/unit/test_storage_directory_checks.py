@@ -77,6 +77,7 @@ def make(directory: Path, *, clean: bool = True) -> Path:
     if clean:
         logs.close(NOW_MS)
     else:
+        plain.flush()
         logs.write_checkpoints()
         append(plain, "not flushed")
         for log_dir in logs._dirs.values():
@@ -248,6 +249,8 @@ def test_damage_before_the_recovery_point_is_an_error_after_a_crash_too(tmp_path
     log = crashed / "orders-1" / f"{77:020}.log"
     log.write_bytes(flipped(log.read_bytes(), 70))
     assert is_named(crashed, f"{log}: offset 77: byte 0: the checksum is wrong"), found(crashed)
+    log.write_bytes(log.read_bytes()[:40])
+    assert is_named(crashed, f"{log}: offset 77: byte 0: 40 bytes are no whole batch"), found(crashed)
 
 
 def test_a_partitions_folder_is_verified_alone(directory: Path) -> None:

@@ -136,4 +136,4 @@ def _named(policies: Mapping[str, DeletionPolicy], name: str, log: LogFacts) -> 
             log.topic,
             log.partition,
         )
-    return named & known
+    return named
