@@ -24,6 +24,7 @@ from ottla.metadata.dynamic import DynamicConfigs, legal_topics, usable_topic_co
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.registration import cluster_id as read_cluster_id
 from ottla.metadata.store import MetadataStore, get_many
+from ottla.metadata.zookeeper_groups import ZooKeeperGroup, group_names, read_groups
 from ottla.replication.manager import ReplicaManager
 from ottla.server import live_settings, routes
 from ottla.server.cold_reads import ColdReads
@@ -50,6 +51,8 @@ from ottla.storage.retention import BUILT_IN, DeletionPolicy
 
 log = logging.getLogger("ottla.broker")
 
+ZOOKEEPER_GROUPS_MAX = 1000
+"""Groups with offsets in ZooKeeper that /metrics reports."""
 _STARTED_NS = time.time_ns() - time.monotonic_ns()
 
 
@@ -187,6 +190,14 @@ class Parts:
         self.quotas = quotas = broker_quotas(config)
         replicas.moves.quota, replicas.moves.look_up = quotas.between_log_dirs, self.cold_reads.look_up
         replicas.leader_quota, replicas.follower_quota = quotas.leader, quotas.follower
+
+    async def zookeeper_groups(self) -> list[ZooKeeperGroup]:
+        """Groups that keep their offsets in ZooKeeper; one broker reports them, the controller. Raises
+        StoreError."""
+        if not self.controller.is_active:
+            return []
+        names = await group_names(self._store)
+        return await read_groups(self._store, names[:ZOOKEEPER_GROUPS_MAX])
 
     async def connect(self, host: str, port: int) -> BrokerConnection:
         """To another broker."""
