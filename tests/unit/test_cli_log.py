@@ -124,6 +124,9 @@ def test_no_more_batches_than_asked_for_are_read(tmp_path: Path) -> None:
     one, two = (build_batch([Record(0, 1, None, b"v")], base_offset=offset) for offset in (0, 1))
     segment.write_bytes(one + two)
     assert [row["first_offset"] for row in dump(segment)] == [0, 1]
+    deleted = segment.with_name(f"{segment.name}.deleted")
+    deleted.write_bytes(one)
+    assert dump(deleted) == dump(segment)[:1]
     assert [row["first_offset"] for row in dump(segment, "--max-bytes", len(one) + 5)] == [0]
 
 

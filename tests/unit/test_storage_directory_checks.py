@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +15,7 @@ from storage_logs import NOW_MS, append, batch
 
 from ottla.cli.main import main
 from ottla.protocol.records import ControlType, build_control_batch
+from ottla.storage.directories import write_topic_id
 from ottla.storage.findings import Finding
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
@@ -275,11 +279,26 @@ def test_the_command_prints_a_line_for_each_finding_and_changes_nothing(director
     assert state() == before
 
 
-def test_who_opened_a_directory_is_told(directory: Path) -> None:
+def test_a_directory_that_a_broker_has_open_is_told(directory: Path) -> None:
+    """What it has not written yet is no error."""
     logs = LogManager([directory], 1, "c1")
     logs.load(NOW_MS)
     try:
-        result = CliRunner().invoke(main, ["log", "check", str(directory)])
+        log = logs.get("orders", 1)
+        assert log is not None
+        append(log, "not checkpointed", epoch=5)
+        command = [sys.executable, "-m", "ottla.cli.main", "log", "check", str(directory)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     finally:
         logs.close(NOW_MS)
-    assert result.exit_code == 0, result.output
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"{directory}: a broker has it open, and may write while it is read\n",
+    )
+    assert all(": note: " in line for line in done.stdout.splitlines()), done.stdout
+
+
+def test_a_partition_with_the_id_of_another_topic_is_found(directory: Path) -> None:
+    for partition, topic_id in enumerate((UUID(int=1), UUID(int=2))):
+        write_topic_id(directory / f"orders-{partition}", topic_id)
+    assert is_named(directory, "orders-1: its topic id is not that of orders-0")

@@ -142,7 +142,9 @@ def _check_folder(log: LogState, findings: Findings) -> None:
         check_log(log, findings)
     except OSError as problem:
         path = Path(problem.filename) if problem.filename else log.folder
-        findings.add(path, f"cannot be read: {problem.strerror or problem}")
+        # A broker that has the directory open may have removed a file since its name was read.
+        is_error = log.is_clean or not isinstance(problem, FileNotFoundError)
+        findings.add(path, f"cannot be read: {problem.strerror or problem}", is_error=is_error)
 
 
 # --- files that name logs ------------------------------------------------------------------------
