@@ -248,6 +248,16 @@ def test_a_torn_end_is_a_note_after_a_crash_only(directory: Path, tmp_path: Path
     assert finding.problem.endswith("its header says 80; recovery cuts the log here")
 
 
+def test_a_start_offset_that_retention_has_passed_is_a_note_after_a_crash_only(
+    directory: Path, tmp_path: Path
+) -> None:
+    crashed = make(tmp_path / "crashed", clean=False)
+    for place, is_error in ((directory, True), (crashed, False)):
+        (place / "log-start-offset-checkpoint").write_text("0\n1\ntrimmed 0 7\n")
+        findings = [f for f in check_log_dirs([place]) if f.problem == "7 is before the first segment, 39"]
+        assert [finding.is_error for finding in findings] == [is_error]
+
+
 def test_damage_before_the_recovery_point_is_an_error_after_a_crash_too(tmp_path: Path) -> None:
     crashed = make(tmp_path / "crashed", clean=False)
     log = crashed / "orders-1" / f"{77:020}.log"

@@ -243,7 +243,11 @@ def _check_offset(path: Path, name: str, log: LogState, offset: int, findings: F
         is_error = log.is_clean or name == RECOVERY_POINT_FILE
         findings.add(path, f"{offset} is beyond the log's end, {log.end_offset}", at=at, is_error=is_error)
     elif offset < 0 or (name == LOG_START_FILE and offset < log.first_offset):
-        findings.add(path, f"{offset} is before the first segment, {log.first_offset}", at=at)
+        # Segments may have been deleted since the file was written.
+        is_error = log.is_clean or offset < 0
+        findings.add(
+            path, f"{offset} is before the first segment, {log.first_offset}", at=at, is_error=is_error
+        )
     elif name == RECOVERY_POINT_FILE and log.is_clean and offset < log.end_offset:
         findings.add(path, f"{offset} is before the log's end, {log.end_offset}", at=at, is_error=False)
 
