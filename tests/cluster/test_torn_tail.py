@@ -22,6 +22,7 @@ from ottla.client.admin_types import TopicPartition
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
 from ottla.protocol.records import iter_batches
+from ottla.storage.log_dir_checks import check_log_dirs
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -93,6 +94,8 @@ def test_torn_segments_are_cut_back_and_refilled(cluster: LocalCluster, tmp_path
         led = [p.partition for p in described.partitions if p.leader == torn.broker_id]
         followed = [p for p in range(PARTITIONS) if p not in led]
         torn.kill()
+        # A process that is killed tears nothing that recovery would not mend.
+        assert [str(finding) for finding in check_log_dirs([torn.data_dir]) if finding.is_error] == []
         for partitions in (led, followed):
             for n, partition in enumerate(partitions):
                 DAMAGES[n % len(DAMAGES)](segments(torn, partition)[-1])

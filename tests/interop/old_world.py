@@ -47,7 +47,9 @@ class World:
         self.broker = BrokerProcess(0, directory / "ottla", free_port())
         running.callback(java.stop)
         running.callback(self.broker.stop)
-        self.broker.write_properties(f"{zookeeper.connect}/ottla", SETTINGS)
+        self.http_port = free_port()
+        settings = {**SETTINGS, "ottla.http.port": str(self.http_port), "ottla.http.host": "127.0.0.1"}
+        self.broker.write_properties(f"{zookeeper.connect}/ottla", settings)
         self.broker.start_and_wait()
         java.start()
         self.ours = Side(self.broker.port, f"{zookeeper.connect}/ottla")

@@ -352,6 +352,8 @@ def test_segments_are_looked_into_without_a_broker(
     (batch,) = told("log", "dump", "--records", str(file))
     assert [(r["key"], r["value"]) for r in batch["batch"]] == [("k", "v"), ("k", "w")]
 
+    assert ottla("log", "check", str(folder.parent)).exit_code == 0
+
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     flipped = tmp_path / file.name

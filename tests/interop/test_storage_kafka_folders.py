@@ -7,16 +7,19 @@ left open, a group's offsets. Our logs must make of it what Kafka says that it i
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import kafka_dumps
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from judges import needs_kafka_jars
@@ -24,6 +27,7 @@ from kafka_tools import run_program
 from kazoo.client import KazooClient
 
 from bench.apache_kafka import KafkaBroker, run_tool
+from ottla.cli.main import main
 from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
@@ -33,6 +37,7 @@ from ottla.protocol.records import decode_batch, iter_batches
 from ottla.storage.directories import read_properties
 from ottla.storage.index_checks import check_timestamps
 from ottla.storage.log import Log
+from ottla.storage.log_dir_checks import check_log_dirs
 from ottla.storage.manager import LogManager
 from ottla.storage.snapshots import decode, encode
 
@@ -270,6 +275,20 @@ class Folder:
         finally:
             consumer.close()
 
+    def join(self, topics: list[str]) -> None:
+        """A group with one member, which leaves it again."""
+        consumer = self.consumer("joined")
+        try:
+            consumer.subscribe(topics)
+
+            def is_assigned() -> bool:
+                consumer.poll(0.1)
+                return bool(consumer.assignment())
+
+            until(is_assigned, "the member has partitions")
+        finally:
+            consumer.close()
+
     def committed(self) -> int:
         consumer = self.consumer("kept")
         try:
@@ -295,6 +314,7 @@ class Story(NamedTuple):
     of_us_kafka_says: dict[str, Facts]
     of_us_killed_we_say: dict[str, Facts]
     of_us_killed_kafka_says: dict[str, Facts]
+    killed_us: Path
     committed: list[int]
 
 
@@ -317,6 +337,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         [deleted] = admin.delete_records([TopicPartition("rolled", 0, 33)]).values()
         deleted.result(WAIT_S)
         folder.commit(17)
+        folder.join(["rolled", "compacted"])
         checkpoint = folder.data / "cleaner-offset-checkpoint"
         until(lambda: "compacted 0" in checkpoint.read_text(), "the topic is compacted")
         by_kafka_says = folder.says()
@@ -328,6 +349,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         folder.produce("rolled", [f"ours {number} {'x' * number}" for number in range(60)], "zstd")
         folder.produce("compacted", [f"ours {number} {'y' * 50}" for number in range(40)])
         folder.commit(18)
+        folder.join(["rolled"])
         we_say = folder.says()
         folder.stop()
         by_us = folder.copy(root / "by_us")
@@ -348,6 +370,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         folder.commit(20)
         of_us_killed_we_say = folder.says()
         folder.kill()
+        killed_us = folder.copy(root / "killed_us")
 
         folder.start_kafka()
         committed.append(folder.committed())
@@ -365,6 +388,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         of_us_kafka_says,
         of_us_killed_we_say,
         of_us_killed_kafka_says,
+        killed_us,
         committed,
     )
 
@@ -523,3 +547,204 @@ def test_kafkas_tool_reads_what_we_added(story: Story) -> None:
         r"Mismatches in|Found timestamp mismatch|are not found|out of order|Exception|corrupt", output
     )
     assert set(re.findall(r"isvalid: (\w+)", output)) == {"true"}
+
+
+# --- `ottla log` -------------------------------------------------------------------------------------
+
+STATIONS = ("by_kafka", "killed_kafka", "by_us", "killed_us")
+
+
+@pytest.mark.parametrize("station", STATIONS)
+def test_log_check_finds_no_error_in_folders_of_either_broker(story: Story, station: str) -> None:
+    found = check_log_dirs([getattr(story, station)])
+    assert [str(finding) for finding in found if finding.is_error] == []
+    is_clean = station in ("by_kafka", "by_us")
+    assert not is_clean or [str(finding) for finding in found] == []
+
+
+def test_log_check_finds_damage_in_kafkas_folder(story: Story, tmp_path: Path) -> None:
+    data = shutil.copytree(story.by_kafka, tmp_path / "data")
+    missed = []
+    files = [
+        path for path in data.glob("*-0/*") if path.suffix in (".log", ".index", ".timeindex", ".snapshot")
+    ]
+    for path in [each for each in files if each.stat().st_size][::5]:
+        content = path.read_bytes()
+        for damaged in (content[:-1], content[:9] + bytes([content[9] ^ 64]) + content[10:]):
+            path.write_bytes(damaged)
+            if not any(finding.path.stem == path.stem for finding in check_log_dirs([path.parent])):
+                missed.append((path, len(damaged)))
+        path.write_bytes(content)
+    assert missed == []
+
+
+def dumped(files: Sequence[Path], *options: str) -> dict[Path, list[Any]]:
+    """By `ottla log dump`."""
+    result = CliRunner().invoke(main, ["log", "dump", *options, "-o", "json", *map(str, files)])
+    assert result.exit_code == 0, result.output
+    return {Path(path): rows for path, rows in json.loads(result.stdout).items()}
+
+
+def files_of(story: Story, folder: str, suffix: str) -> list[Path]:
+    found = [
+        path
+        for station in STATIONS
+        for path in sorted((getattr(story, station) / folder).glob(f"*{suffix}"))
+        if path.stat().st_size
+    ]
+    assert len(found) > 1
+    return found
+
+
+@pytest.mark.parametrize("topic", ["rolled", "transactions", "compacted"])
+def test_log_dump_reads_batches_and_records_as_kafkas_tool(story: Story, topic: str) -> None:
+    files = files_of(story, f"{topic}-0", ".log")
+    theirs, ours = kafka_dumps.dump(files, "--print-data-log"), dumped(files, "--print-data-log")
+    for path in files:
+        batches = [row for row in theirs[path] if not row["is_record"]]
+        assert [
+            {
+                "baseOffset": row["first_offset"],
+                "lastOffset": row["last_offset"],
+                "count": row["records"],
+                "baseSequence": row["base_sequence"],
+                "lastSequence": row["last_sequence"],
+                "producerId": row["producer_id"],
+                "producerEpoch": row["producer_epoch"],
+                "partitionLeaderEpoch": row["epoch"],
+                "isTransactional": str(row["transactional"]).lower(),
+                "isControl": str(row["control"]).lower(),
+                "deleteHorizonMs": (
+                    "OptionalLong.empty"
+                    if row["delete_horizon_ms"] is None
+                    else f"OptionalLong[{row['delete_horizon_ms']}]"
+                ),
+                "position": row["position"],
+                row["timestamp_type"]: row["max_timestamp"],
+                "size": row["bytes"],
+                "magic": row["magic"],
+                "compresscodec": row["codec"],
+                "crc": row["crc"],
+                "isvalid": str(row["checksum_ok"]).lower(),
+                "is_record": False,
+                "payload": None,
+            }
+            for row in ours[path]
+        ] == batches
+        records = [row for row in theirs[path] if row["is_record"]]
+        assert [
+            (
+                record["offset"],
+                record["timestamp"],
+                record["key_size"],
+                record["value_size"],
+                record["sequence"],
+                record.get("marker"),
+                record.get("coordinator_epoch"),
+                record.get("key"),
+                record.get("value"),
+            )
+            for row in ours[path]
+            for record in row["batch"]
+        ] == [
+            (
+                row["offset"],
+                row.get("CreateTime", row.get("LogAppendTime")),
+                row["keySize"],
+                row["valueSize"],
+                row["sequence"],
+                row.get("endTxnMarker"),
+                row.get("coordinatorEpoch"),
+                row.get("key"),
+                row["payload"],
+            )
+            for row in records
+        ]
+
+
+def test_log_dump_reads_indexes_and_snapshots_as_kafkas_tool(story: Story) -> None:
+    empty = "OptionalLong.empty"
+    for folder, suffix in (
+        ("rolled-0", ".index"),
+        ("rolled-0", ".timeindex"),
+        ("transactions-0", ".txnindex"),
+        ("transactions-0", ".snapshot"),
+    ):
+        files = files_of(story, folder, suffix)
+        theirs, ours = kafka_dumps.dump(files), dumped(files)
+        for path in files:
+            for row in theirs[path]:
+                del row["is_record"], row["payload"]
+            if suffix == ".snapshot":
+                expected = [
+                    {
+                        "producerId": row["producer_id"],
+                        "producerEpoch": row["producer_epoch"],
+                        "coordinatorEpoch": row["coordinator_epoch"],
+                        "currentTxnFirstOffset": (
+                            empty
+                            if row["transaction_first_offset"] is None
+                            else f"OptionalLong[{row['transaction_first_offset']}]"
+                        ),
+                        "lastTimestamp": row["last_timestamp"],
+                        "firstSequence": row["first_sequence"],
+                        "lastSequence": row["last_sequence"],
+                        "lastOffset": row["last_offset"],
+                        "offsetDelta": row["offset_delta"],
+                        "timestamp": row["timestamp"],
+                    }
+                    for row in ours[path]
+                ]
+                assert sorted(expected, key=str) == sorted(theirs[path], key=str)
+            elif suffix == ".txnindex":
+                assert [list(row.values()) for row in ours[path]] == [
+                    list(row.values()) for row in theirs[path]
+                ]
+            else:
+                kept = [{name: value for name, value in row.items() if name != "time"} for row in ours[path]]
+                assert kept == theirs[path], path
+
+
+def test_log_dump_decodes_the_coordinators_topics_as_kafkas_tool(story: Story) -> None:
+    files = files_of(story, "__consumer_offsets-0", ".log")
+    theirs, ours = kafka_dumps.dump(files, "--offsets-decoder"), dumped(files, "--offsets-decoder")
+    for path in files:
+        expected = [
+            (kafka_dumps.as_json(row["key"]), kafka_dumps.as_json(row["payload"]))
+            for row in theirs[path]
+            if row["is_record"]
+        ]
+        found = [(record["key"], record["value"]) for row in ours[path] for record in row["batch"]]
+        assert found == expected
+    groups = [value["data"] for key, value in found if key["type"] == "2" and value != "<DELETE>"]
+    topics = {
+        tuple(sorted(member["subscription"]["topics"])) for group in groups for member in group["members"]
+    }
+    assert topics == {("compacted", "rolled"), ("rolled",)}
+
+    files = files_of(story, "__transaction_state-0", ".log")
+    option = "--transaction-log-decoder"
+    theirs, ours = kafka_dumps.dump(files, option), dumped(files, option)
+    for path in files:
+        told = [(row["key"], row["payload"]) for row in theirs[path] if row["is_record"]]
+        assert [
+            as_kafka_writes_it(record["key"]["data"], record["value"]["data"])
+            for row in ours[path]
+            for record in row["batch"]
+        ] == told
+        assert any("state=CompleteAbort" in payload for _, payload in told)
+
+
+def as_kafka_writes_it(key: dict[str, Any], value: dict[str, Any]) -> tuple[str, str]:
+    partitions = [
+        f"{each['topic']}-{index}"
+        for each in value["transactionPartitions"] or ()
+        for index in each["partitionIds"]
+    ]
+    return (
+        f"transaction_metadata::transactionalId={key['transactionalId']}",
+        f"producerId:{value['producerId']},producerEpoch:{value['producerEpoch']},"
+        f"state={value['transactionStatus']},partitions=[{','.join(partitions)}],"
+        f"txnLastUpdateTimestamp={value['transactionLastUpdateTimestampMs']},"
+        f"txnTimeoutMs={value['transactionTimeoutMs']}",
+    )

@@ -10,8 +10,11 @@ from ottla.metadata.config import (
     TOPIC_CONFIGS,
     BrokerConfig,
     ConfigError,
+    ConfigSource,
+    deletion_policy_problem,
     read_properties,
     topic_defaults,
+    topic_synonyms,
     validate_topic_config,
 )
 
@@ -156,6 +159,24 @@ def test_every_topic_setting_has_a_default_that_it_allows() -> None:
     for name, value in topic_defaults(BrokerConfig.from_properties({})).items():
         assert validate_topic_config(name, value) is None
     assert set(topic_defaults(BrokerConfig.from_properties({}))) == set(TOPIC_CONFIGS.keys)
+
+
+def test_a_topic_has_the_brokers_deletion_policies_or_its_own() -> None:
+    setting, classes = "ottla.deletion.policies", "ottla.log.deletion.policy.classes"
+    config = BrokerConfig.from_properties({classes: "a:B", "ottla.log.deletion.policies": "a:B"})
+    assert topic_defaults(config)[setting] == "a:B"
+    assert [tuple(s) for s in topic_synonyms(config, setting)] == [
+        ("ottla.log.deletion.policies", "a:B", ConfigSource.STATIC_BROKER),
+        ("ottla.log.deletion.policies", "size,time", ConfigSource.DEFAULT),
+    ]
+    assert deletion_policy_problem(config, {setting: "time,a:B"}) is None
+    assert deletion_policy_problem(config, {}) is None
+    assert deletion_policy_problem(BrokerConfig.from_properties({}), {setting: "time,a:B"}) == (
+        f"Invalid value time,a:B for configuration {setting}: the brokers have no policy a:B; "
+        f"{classes} allows size, time"
+    )
+    assert validate_topic_config(setting, "a:B,size") is None
+    assert validate_topic_config(setting, "not a name") is not None
 
 
 def test_a_misspelt_topic_setting_is_refused_with_the_nearest_name() -> None:

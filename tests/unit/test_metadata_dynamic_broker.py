@@ -60,6 +60,7 @@ def test_a_dynamic_time_in_milliseconds_hides_one_given_in_hours() -> None:
         ({"listeners": "PLAINTEXT://:1"}, "dynamically"),
         ({"ssl.keystore.location": "/x"}, "dynamically updated only per-listener"),
         ({"producer.id.expiration.check.interval.ms": "1"}, "Cannot update these configs dynamically"),
+        ({"ottla.log.deletion.policies": "size"}, "Cannot update these configs dynamically"),
         ({"ssl.engine.factory.class": "a.B"}, "Class a.B could not be found."),
         ({"listener.name.plaintext.num.network.threads": "7"}, "double the current value 3"),
         ({"listener.name.internal.max.connections": "0"}, "Invalid max.connections 0"),

@@ -88,6 +88,22 @@ def test_a_policy_that_cannot_be_had_is_an_error_of_its_setting(name: str, told:
     assert told in problem
 
 
+def test_a_deletion_policy_is_one_that_names_segments() -> None:
+    with pytest.raises(ConfigError, match="it has no method deletable"):
+        policies.load(policies.DELETION, f"{__name__}:Recorder", {}, "deletable")
+
+
+def test_a_default_deletion_policy_has_to_be_there() -> None:
+    default, classes = "ottla.log.deletion.policies", policies.DELETION
+    BrokerConfig.from_properties({default: "time,a:B", classes: "a:B"})
+    with pytest.raises(ConfigError, match=f"{default}: the brokers have no policy a:B; .* size, time, c:D"):
+        BrokerConfig.from_properties({default: "time,a:B", classes: "c:D"})
+    with pytest.raises(ConfigError, match="time: is built in"):
+        BrokerConfig.from_properties({classes: "a:B,time"})
+    with pytest.raises(ConfigError, match="names of policies, each once"):
+        BrokerConfig.from_properties({classes: "a:B,a:B"})
+
+
 def check(policy: policies.Policy | None) -> KafkaError | None:
     try:
         asyncio.run(policies.check(policy, REQUEST))

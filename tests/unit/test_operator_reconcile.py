@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 from operator_cluster import FakeCluster, World
 
+from ottla_operator.planning.observed import GroupState
+from ottla_operator.planning.resets import query_of
 from ottla_operator.planning.steps import CreateTopic
 from ottla_operator.platform.port import StepFailed
 from ottla_operator.resources import BrokerClusterStatus, ConsumerGroup, QuotaStatus, TopicStatus
@@ -388,8 +390,6 @@ def test_groups_are_observed_and_lag_is_judged(world: World) -> None:
     world.apply("ConsumerGroup", "readers", {"clusterRef": {"name": "demo"}, "maxLag": 10})
     world.settle()
     assert world.condition("ConsumerGroup/readers")[:2] == ("True", "NoSuchGroup")
-    from ottla_operator.planning.observed import GroupState
-
     world.cluster.groups["readers"] = GroupState("readers", "Stable", 2, 1, {"orders": 11})
     world.step()
     assert world.condition("ConsumerGroup/readers")[:2] == ("True", "Observed")
@@ -397,6 +397,22 @@ def test_groups_are_observed_and_lag_is_judged(world: World) -> None:
     group = world.store.kept["ConsumerGroup/readers"]
     assert isinstance(group, ConsumerGroup)
     assert (group.status.members, group.status.total_lag) == (2, 11)
+
+
+def test_a_group_that_commits_to_zookeeper_is_observed_there(world: World) -> None:
+    spec = {"clusterRef": {"name": "demo"}, "offsetsStorage": "zookeeper", "maxLag": 10}
+    world.apply("ConsumerGroup", "readers", spec)
+    world.cluster.groups["readers"] = GroupState("readers", "Unknown", lags={"orders": 11})
+    world.settle()
+    assert world.condition("ConsumerGroup/readers") == (
+        "True",
+        "Observed",
+        "the group commits to ZooKeeper; its members are not observed",
+    )
+    assert world.condition("ConsumerGroup/readers", "LagWithinLimit")[:2] == ("False", "LagTooHigh")
+    group = world.store.kept["ConsumerGroup/readers"]
+    assert isinstance(group, ConsumerGroup)
+    assert query_of(group).in_zookeeper
 
 
 def a_quota(**limits: float) -> dict[str, object]:

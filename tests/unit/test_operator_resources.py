@@ -167,6 +167,20 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         ("ConsumerGroup", {**REF, "maxLag": -1}, "spec.maxLag: -1 is not allowed"),
         (
             "ConsumerGroup",
+            {
+                **REF,
+                "offsetsStorage": "zookeeper",
+                "offsetReset": {"requestId": "1", "topics": ["t"], "to": "latest"},
+            },
+            "spec.offsetReset: is not allowed with `offsetsStorage: zookeeper`",
+        ),
+        (
+            "ConsumerGroup",
+            {**REF, "offsetsStorage": "zookeeper", "deletionPolicy": "Delete"},
+            "spec.deletionPolicy: Delete is not allowed with `offsetsStorage: zookeeper`",
+        ),
+        (
+            "ConsumerGroup",
             {**REF, "offsetReset": {"requestId": "1", "topics": ["t"], "to": "offset"}},
             "spec.offsetReset.value: is needed with `to: offset`",
         ),

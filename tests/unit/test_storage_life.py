@@ -13,7 +13,13 @@ from ottla.storage.epochs import LeaderEpochCheckpoint
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.manager import LogManager
-from ottla.storage.retention import SegmentFacts, deletable_segments
+from ottla.storage.retention import (
+    BUILT_IN,
+    LogFacts,
+    SegmentFacts,
+    deletable_segments,
+    within_high_watermark,
+)
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -217,20 +223,15 @@ class TestRetention:
 
     def test_an_empty_active_segment_stays(self) -> None:
         facts = [SegmentFacts(0, 10, 0), SegmentFacts(5, 0, 0)]
-        config = LogConfig(retention_ms=1)
-        count = deletable_segments(
-            facts, config, now_ms=100, high_watermark=5, log_start_offset=0, log_end_offset=5
-        )
-        assert count == 1
+        assert within_high_watermark(facts, high_watermark=5, log_end_offset=5) == 1
+        assert within_high_watermark(facts[:1], high_watermark=5, log_end_offset=5) == 1
 
     @pytest.mark.parametrize(
         "config", [LogConfig(retention_ms=-1), LogConfig(retention_ms=-1, retention_bytes=-1)]
     )
     def test_without_limits_all_stays(self, config: LogConfig) -> None:
-        facts = [SegmentFacts(0, 10, 0), SegmentFacts(5, 10, 0)]
-        assert not deletable_segments(
-            facts, config, now_ms=10**15, high_watermark=9, log_start_offset=0, log_end_offset=9
-        )
+        facts = LogFacts("events", 0, [SegmentFacts(0, 10, 0), SegmentFacts(5, 10, 0)], config, 10**15)
+        assert not deletable_segments(facts, BUILT_IN, log_start_offset=0)
 
 
 class TestLeaderEpochs:

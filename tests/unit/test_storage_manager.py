@@ -314,13 +314,15 @@ def test_a_log_that_fails_in_upkeep_leaves_those_of_other_directories_their_turn
     assert read_offsets(recovery_points) == {("events", 2): 3}
 
 
-@pytest.mark.parametrize("text", ["1\n0\n", "0\n2\nevents 0 5\n", "0\nx\n", "0\n1\nevents 0\n"])
-def test_a_damaged_checkpoint_is_noticed_and_costs_no_data(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "data", [b"1\n0\n", b"0\n2\nevents 0 5\n", b"0\nx\n", b"0\n1\nevents 0\n", b"0\n1\n\xe5vents 0 5\n"]
+)
+def test_a_damaged_checkpoint_is_noticed_and_costs_no_data(tmp_path: Path, data: bytes) -> None:
     logs = manager(tmp_path)
     append(logs.get_or_create("events", 0, LogConfig()), "a")
     logs.close(NOW_MS)
     path = tmp_path / "recovery-point-offset-checkpoint"
-    path.write_text(text)
+    path.write_bytes(data)
     with pytest.raises(MalformedCheckpoint):
         read_offsets(path)
     log = manager(tmp_path).get("events", 0)

@@ -7,12 +7,18 @@ from typing import Any
 
 import click
 
+from ottla.cli import zookeeper_groups
 from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, talks_to_a_cluster
 from ottla.client.admin import AdminClient
 from ottla.client.admin_member_types import GroupDescription
 from ottla.client.admin_types import TopicPartition
 
+_ZOOKEEPER = click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,…][/CHROOT]",
+    help="Groups that keep members and offsets in this ZooKeeper, as consumers of 0.8 do.",
+)
 _LIVE = ("PreparingRebalance", "CompletingRebalance", "Stable")
 
 
@@ -22,15 +28,16 @@ def groups() -> None:
 
 
 @groups.command("list")
+@_ZOOKEEPER
 @talks_to_a_cluster
-def list_(session: Session) -> None:
+def list_(session: Session, zookeeper: str | None) -> None:
     """All groups and their states."""
 
     async def look(admin: AdminClient) -> list[tuple[str, str]]:
         listed = (await admin.list_groups()).raise_first()
         return [(group.group_id, group.state) for groups in listed.values() for group in groups]
 
-    found = session.admin(look)
+    found = zookeeper_groups.listed(session, zookeeper) if zookeeper else session.admin(look)
     show(
         ({"group": group, "state": state} for group, state in sorted(found)),
         session.output,
@@ -40,8 +47,9 @@ def list_(session: Session) -> None:
 
 @groups.command()
 @click.argument("group")
+@_ZOOKEEPER
 @talks_to_a_cluster
-def describe(session: Session, group: str) -> None:
+def describe(session: Session, group: str, zookeeper: str | None) -> None:
     """Members of a group, and its lag in each partition."""
 
     async def look(admin: AdminClient) -> dict[str, Any]:
@@ -51,7 +59,7 @@ def describe(session: Session, group: str) -> None:
             raise Refused(f"there is no group '{group}'")
         return await _described(admin, found, offsets)
 
-    found = session.admin(look)
+    found = zookeeper_groups.described(session, zookeeper, group) if zookeeper else session.admin(look)
     if session.output == "json":
         as_json(found)
         return

@@ -88,13 +88,15 @@ class Brokers:
         """How many are open."""
         return sum(not connection.closed for connection in list(self._connections.values()))
 
-    async def _asked(self, host: str, port: int, request: Message, timeout_s: float) -> Any:
+    async def _asked(
+        self, host: str, port: int, request: Message, timeout_s: float, version: int | None = None
+    ) -> Any:
         connection = await self._connection(host, port)
         now = time.monotonic
         node_id, began = self._id_of(host, port), now()
         self.stats.sent(node_id, began)
         try:
-            response = await connection.request(request, timeout_s=timeout_s)
+            response = await connection.request(request, version=version, timeout_s=timeout_s)
         except OSError:
             if connection.closed:
                 self.stats.closed.record(1, now())
@@ -122,15 +124,16 @@ class Brokers:
         """The version in which a broker would be asked. Raises as `to`."""
         return (await self._connection(node.host, node.port)).version_of(api_key)
 
-    async def any(self, request: Message) -> Any:
-        """The first known broker that answers. Raises ClusterUnreachable when none does, KafkaError when one
-        does not let us in, UnsupportedVersionError when those that answer do not serve this."""
+    async def any(self, request: Message, version: int | None = None) -> Any:
+        """The first known broker that answers, in the latest version that both know, or in that one. Raises
+        ClusterUnreachable when none does, KafkaError when one does not let us in, UnsupportedVersionError
+        when those that answer do not serve this."""
         reasons = []
         unsupported: UnsupportedApi | None = None
         others = [(node.host, node.port) for node in self._heard_of]
         for host, port in dict.fromkeys([*self._bootstrap, *others]):
             try:
-                return await self._asked(host, port, request, self.timeout_s)
+                return await self._asked(host, port, request, self.timeout_s, version)
             except UnsupportedApi as problem:
                 unsupported = problem
             except (OSError, ConnectionLost) as problem:

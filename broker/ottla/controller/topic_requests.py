@@ -18,7 +18,13 @@ from ottla.controller.office import NotController, Office
 from ottla.controller.state import ClusterState, Topic, new_topic_id
 from ottla.controller.term import Term
 from ottla.metadata import znodes
-from ottla.metadata.config import BrokerConfig, ConfigSource, topic_defaults, topic_synonyms
+from ottla.metadata.config import (
+    BrokerConfig,
+    ConfigSource,
+    deletion_policy_problem,
+    topic_defaults,
+    topic_synonyms,
+)
 from ottla.metadata.policies import CreateTopicMetadata, check
 from ottla.metadata.store import Create, NodeExists, SetData, StoreConflict
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -106,6 +112,9 @@ async def create_topics(office: Office, request: CreateTopicsRequest, charge: Ch
                     default_replication_factor=office.config.get_int("default.replication.factor"),
                     random=office.random_below,
                 )
+                problem = deletion_policy_problem(office.config, new.configs)
+                if problem is not None:
+                    raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
                 await check(office.create_topic_policy, _policy_metadata(topic, new))
                 made = new.topic(ZERO_UUID if request.validate_only else new_topic_id())
                 if not request.validate_only:

@@ -169,6 +169,18 @@ def parse_key(key: bytes) -> RecordKey | None:
     return None
 
 
+def key_schema(version: int) -> type[Message] | None:
+    """What a key of this version is; None for kinds this coordinator does not keep."""
+    if OffsetCommitKey.min_version <= version <= OffsetCommitKey.max_version:
+        return OffsetCommitKey
+    return GroupMetadataKey if version == GROUP_KEY_VERSION else None
+
+
+def value_schema(key: Message) -> type[Message]:
+    """What belongs to a key."""
+    return OffsetCommitValue if isinstance(key, OffsetCommitKey) else GroupMetadataValue
+
+
 def split_offset_key(key: bytes) -> tuple[bytes, bytes] | None:
     """The group, and what follows it in the key of an offset; None for other keys and malformed ones.
 

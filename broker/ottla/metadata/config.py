@@ -22,7 +22,7 @@ from ottla.metadata.config_table import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from ottla.metadata.inter_broker import InterBrokerVersion
 from ottla.metadata.listener_settings import LIMITS, base_name, is_limit, limit_problem, listener_key
 from ottla.metadata.listeners import Listener, is_connect_string, parse_listeners, parse_protocol_map
-from ottla.metadata.ottla_config_table import OTTLA_CONFIGS
+from ottla.metadata.ottla_config_table import BUILT_IN_POLICIES, OTTLA_CONFIGS
 from ottla.metadata.properties import read_properties
 from ottla.metadata.security import ListenerSecurity, listener_problems, prefixed_problem, unprefixed
 from ottla.metadata.security_config_table import BY_MECHANISM, STORE_SETTINGS
@@ -42,6 +42,7 @@ __all__ = [
     "Listener",
     "Synonym",
     "broker_synonyms",
+    "deletion_policy_problem",
     "is_connect_string",
     "is_refused",
     "of_any_listener",
@@ -161,6 +162,7 @@ class BrokerConfig:
         if problems:
             raise ConfigError(problems)
         problems = _cross_checks(values) or _security_checks(values, properties)
+        problems += _deletion_policy_problems(own)
         if problems:
             raise ConfigError(problems)
         # These exist as dynamic settings only, whatever is given.
@@ -211,7 +213,7 @@ class BrokerConfig:
         )
         names = (name, of_any_listener(name)) if base_name(name) else broker_synonyms(name)
         found = [Synonym(n, layer[n], source) for layer, source in layers for n in names if n in layer]
-        keys = BROKER_CONFIGS.keys
+        keys = {**BROKER_CONFIGS.keys, **OTTLA_CONFIGS.keys}
         found += [
             Synonym(n, keys[n].show(keys[n].default_value), ConfigSource.DEFAULT)
             for n in names
@@ -278,7 +280,7 @@ class BrokerConfig:
 
     def text(self, name: str) -> str | None:
         """The value in Kafka's text form, as DescribeConfigs shows it."""
-        key = BROKER_CONFIGS.keys.get(name) or QUOTA_CONFIGS[name]
+        key = BROKER_CONFIGS.keys.get(name) or OTTLA_CONFIGS.keys.get(name) or QUOTA_CONFIGS[name]
         return key.show(self._values[name])
 
 
@@ -305,6 +307,37 @@ def topic_config_problem(topic: str, settings: Mapping[str, str]) -> str | None:
     if isinstance(low, int) and isinstance(high, int) and low > high:
         return f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
     return None
+
+
+def deletion_policy_problem(config: BrokerConfig, settings: Mapping[str, str]) -> str | None:
+    """Which deletion policy of a topic's valid settings this broker has not got, or None."""
+    chosen = TOPIC_CONFIGS["ottla.deletion.policies"].parse(settings.get("ottla.deletion.policies", ""))
+    return _unknown_policy("ottla.deletion.policies", chosen, config["ottla.log.deletion.policy.classes"])
+
+
+def _unknown_policy(setting: str, chosen: Value, classes: Value) -> str | None:
+    assert isinstance(chosen, tuple)
+    assert isinstance(classes, tuple)
+    known = (*BUILT_IN_POLICIES, *classes)
+    unknown = [name for name in chosen if name not in known]
+    if not unknown:
+        return None
+    return (
+        f"Invalid value {','.join(chosen)} for configuration {setting}: the brokers have no policy "
+        f"{', '.join(unknown)}; ottla.log.deletion.policy.classes allows {', '.join(known)}"
+    )
+
+
+def _deletion_policy_problems(own: Mapping[str, Value]) -> list[str]:
+    """`own`: the values of Ottla's settings."""
+    classes = own["ottla.log.deletion.policy.classes"]
+    assert isinstance(classes, tuple)
+    taken = [name for name in classes if name in BUILT_IN_POLICIES]
+    if taken:
+        return [f"ottla.log.deletion.policy.classes={','.join(classes)}: {', '.join(taken)}: is built in"]
+    setting = "ottla.log.deletion.policies"
+    problem = _unknown_policy(setting, own[setting], classes)
+    return [] if problem is None else [problem]
 
 
 def topic_defaults(config: BrokerConfig) -> dict[str, str]:

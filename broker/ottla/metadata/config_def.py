@@ -108,6 +108,18 @@ throttled_replicas = Rule(
 )
 
 
+_POLICY_NAME = re.compile(r"[A-Za-z_][\w.-]*(:[A-Za-z_][\w.]*)?")
+
+deletion_policy_names = Rule(
+    "names of policies, each once: size, time, module:Class or an entry point",
+    lambda v: (
+        isinstance(v, tuple) and len(set(v)) == len(v) and all(_POLICY_NAME.fullmatch(item) for item in v)
+    ),
+    lambda v: "Must be names of policies, each once: size, time, module:Class or an entry point",
+)
+"""What they may look like; whether a broker has such a policy, only the broker knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
     """One setting. `default` is in Kafka's text form; None where Kafka's default is null."""

@@ -1,7 +1,8 @@
 """A topic's settings in Kafka 3.9, and the broker settings that they fall back to.
 
 Called by `ottla.metadata.config`. Names, types, defaults and ranges are Kafka 3.9.1's, dumped from its own
-definitions (a test compares them). The brokers' own table is `broker_config_table`.
+definitions (a test compares them); those that begin with `ottla.` are ours. The brokers' own table is
+`broker_config_table`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from ottla.metadata.config_def import (
     Rule,
     at_least,
     between,
+    deletion_policy_names,
     gzip_level,
     one_of,
     throttled_replicas,
@@ -126,6 +128,14 @@ TOPIC_CONFIGS = ConfigDef(
         ),
         K("min.compaction.lag.ms", LONG, "0", "Shortest time a message stays uncompacted.", at_least(0)),
         K("min.insync.replicas", INT, "1", "In-sync replicas that acks=all needs.", at_least(1)),
+        K(
+            "ottla.deletion.policies",
+            LIST,
+            "size,time",
+            "Policies that name segments to delete: size, time, and those of the brokers' "
+            "ottla.log.deletion.policy.classes.",
+            deletion_policy_names,
+        ),
         K("preallocate", BOOLEAN, "false", "Allocate a segment's file when it is made."),
         K("remote.log.copy.disable", BOOLEAN, "false", "Tiered storage: stop copying."),
         K("remote.log.delete.on.disable", BOOLEAN, "false", "Tiered storage: delete when disabled."),
@@ -176,6 +186,7 @@ TOPIC_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
     "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
     "min.insync.replicas": (("min.insync.replicas", 1),),
+    "ottla.deletion.policies": (("ottla.log.deletion.policies", 1),),
     "preallocate": (("log.preallocate", 1),),
     "retention.bytes": (("log.retention.bytes", 1),),
     "retention.ms": (

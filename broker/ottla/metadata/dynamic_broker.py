@@ -30,6 +30,7 @@ from ottla.metadata.listener_settings import (
     limit_problem,
     listener_key,
 )
+from ottla.metadata.ottla_config_table import OTTLA_CONFIGS
 from ottla.metadata.security import prefixed_problem, unprefixed
 from ottla.metadata.security_config_table import NAMES, STORE_SETTINGS
 from ottla.metadata.znodes import DEFAULT_ENTITY
@@ -202,7 +203,7 @@ def _misplaced(new: Mapping[str, str], *, per_broker: bool) -> Iterator[tuple[st
 
 def _may_be_set(name: str) -> bool:
     """Unknown names may be stored, as in Kafka, whose plugins read settings of their own."""
-    if name in BROKER_CONFIGS or name in QUOTA_CONFIGS:
+    if name in BROKER_CONFIGS or name in QUOTA_CONFIGS or name in OTTLA_CONFIGS:
         return is_dynamic(name)
     return not is_refused(name)
 

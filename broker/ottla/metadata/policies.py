@@ -1,4 +1,4 @@
-"""Policies of the operator's own for new topics and changed settings (KIP-108, KIP-133).
+"""Policies of the operator's own for new topics and changed settings (KIP-108, KIP-133), and for deletion.
 
     class Replicated:
         def validate(self, request: CreateTopicMetadata) -> None:
@@ -7,7 +7,8 @@
 
 `create.topic.policy.class.name` and `alter.config.policy.class.name` name a class: `module:Class`, or an
 entry point in the group `ottla.policies`. A broker makes one object of it, without arguments, when it starts.
-`configure`, if it is there, gets the broker's settings; `close` is called when the broker stops.
+`configure`, if it is there, gets the broker's settings; `close` is called when the broker stops. The classes
+in `ottla.log.deletion.policy.classes` are loaded likewise; `storage.retention` calls them.
 
 Invariant: `validate` runs in a worker thread, so a slow policy holds up its request and nothing else of the
 broker's loop.
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 CREATE_TOPIC: Final = "create.topic.policy.class.name"
 ALTER_CONFIG: Final = "alter.config.policy.class.name"
+DELETION: Final = "ottla.log.deletion.policy.classes"
 ENTRY_POINTS: Final = "ottla.policies"
 
 
@@ -70,18 +72,21 @@ class Policy(Protocol):
 def load_policy(setting: str, properties: Mapping[str, str]) -> Policy | None:
     """The policy that a setting names, configured; None if it is not set. Raises ConfigError."""
     name = properties.get(setting, "")
-    if not name:
-        return None
+    return cast(Policy, load(setting, name, properties, "validate")) if name else None
+
+
+def load(setting: str, name: str, properties: Mapping[str, str], method: str) -> Any:
+    """The policy of that name, which has this method, configured. Raises ConfigError."""
     try:
         policy = _class(name)()
-        if not callable(getattr(policy, "validate", None)):
-            raise TypeError("it has no method validate")
+        if not callable(getattr(policy, method, None)):
+            raise TypeError(f"it has no method {method}")
         if hasattr(policy, "configure"):
             policy.configure(dict(properties))
     except Exception as problem:  # whatever its module and its own code raise
         text = f"{problem}" if isinstance(problem, LookupError | TypeError) else f"{problem!r}"
         raise ConfigError([f"Invalid value {name} for {setting}: {text}"]) from problem
-    return cast(Policy, policy)
+    return policy
 
 
 def _class(name: str) -> Any:
@@ -107,8 +112,8 @@ async def check(policy: Policy | None, request: CreateTopicMetadata | AlterConfi
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "") from None
 
 
-def close(policy: Policy | None) -> None:
-    if policy is not None and hasattr(policy, "close"):
+def close(policy: object) -> None:
+    if hasattr(policy, "close"):
         try:
             policy.close()
         except Exception:

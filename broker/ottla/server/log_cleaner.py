@@ -280,7 +280,9 @@ class LogCleaner:
             if not self._logs.claim(key):
                 continue
             try:
-                each.delete_old_segments(now_ms=now_ms, high_watermark=high_watermark)
+                each.delete_old_segments(
+                    now_ms=now_ms, high_watermark=high_watermark, policies=self._logs.deletion_policies
+                )
             except Exception:
                 if not each.closed:
                     log.exception("retention of %s-%d failed, and it is left alone", *key)

@@ -24,6 +24,7 @@ from ottla.metadata.dynamic import DynamicConfigs, legal_topics, usable_topic_co
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.registration import cluster_id as read_cluster_id
 from ottla.metadata.store import MetadataStore, get_many
+from ottla.metadata.zookeeper_groups import ZooKeeperGroup, group_names, read_groups
 from ottla.replication.manager import ReplicaManager
 from ottla.server import live_settings, routes
 from ottla.server.cold_reads import ColdReads
@@ -46,9 +47,12 @@ from ottla.server.slow_appends import SlowAppends
 from ottla.server.throttling import broker_quotas
 from ottla.server.transactions import Transactions
 from ottla.storage.manager import LogManager
+from ottla.storage.retention import BUILT_IN, DeletionPolicy
 
 log = logging.getLogger("ottla.broker")
 
+ZOOKEEPER_GROUPS_MAX = 1000
+"""Groups with offsets in ZooKeeper that /metrics reports."""
 _STARTED_NS = time.time_ns() - time.monotonic_ns()
 
 
@@ -85,6 +89,7 @@ class Parts:
         ConfigError."""
         self.create_topic_policy = self._policy(policies.CREATE_TOPIC)
         self.alter_config_policy = self._policy(policies.ALTER_CONFIG)
+        self.deletion_policies = self._deletion_policies()
         self.settings = DynamicBrokerConfig(self._config)
         await live_settings.load(self.settings, self._store)
         self.security = BrokerSecurity(self.settings, self._loop, self._clock)
@@ -95,6 +100,15 @@ class Parts:
         policy = policies.load_policy(setting, self._config.given)
         self._undo.callback(policies.close, policy)
         return policy
+
+    def _deletion_policies(self) -> dict[str, DeletionPolicy]:
+        found: dict[str, DeletionPolicy] = dict(BUILT_IN)
+        names = self._config[policies.DELETION]
+        assert isinstance(names, tuple)
+        for name in names:
+            found[name] = policies.load(policies.DELETION, name, self._config.given, "deletable")
+            self._undo.callback(policies.close, found[name])
+        return found
 
     async def open_logs(self) -> None:
         """Recover what is on disk, in a thread. Raises LogDirProblem, OldFormat, StoreError."""
@@ -108,6 +122,7 @@ class Parts:
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         )
+        self.logs.deletion_policies = self.deletion_policies
         await asyncio.to_thread(self.logs.load, self._clock(), await self._topic_configs())
         self._undo.push_async_callback(self._close_logs)
 
@@ -175,6 +190,14 @@ class Parts:
         self.quotas = quotas = broker_quotas(config)
         replicas.moves.quota, replicas.moves.look_up = quotas.between_log_dirs, self.cold_reads.look_up
         replicas.leader_quota, replicas.follower_quota = quotas.leader, quotas.follower
+
+    async def zookeeper_groups(self) -> list[ZooKeeperGroup]:
+        """Groups that keep their offsets in ZooKeeper; one broker reports them, the controller. Raises
+        StoreError."""
+        if not self.controller.is_active:
+            return []
+        names = await group_names(self._store)
+        return await read_groups(self._store, names[:ZOOKEEPER_GROUPS_MAX])
 
     async def connect(self, host: str, port: int) -> BrokerConnection:
         """To another broker."""

@@ -40,6 +40,8 @@ def read_entries(path: str | Path, parse: Callable[[list[str]], Entry]) -> list[
             lines = file.read().decode("utf-8").split("\n")
     except FileNotFoundError:
         return []
+    except UnicodeDecodeError as problem:
+        raise MalformedCheckpoint(f"{path}: {problem}") from problem
     if lines == [""]:
         return []
     try:

@@ -33,7 +33,7 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 PARTITION_METADATA_FILE = "partition.metadata"
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
-_OTHER_SUFFIXES = (FUTURE_SUFFIX, "-stray")
+STRAY_SUFFIX = "-stray"
 _NAME_BYTES_MAX = 255
 
 
@@ -56,7 +56,7 @@ def partition_directory(topic: str, partition: int) -> str:
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
     """(topic, partition) of a directory's name; None when it is no partition of ours to open."""
-    if name.endswith((DELETE_SUFFIX, *_OTHER_SUFFIXES)):
+    if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX)):
         return None
     match = re.fullmatch(r"(.+)-([0-9]+)", name)
     return (sys.intern(match[1]), int(match[2])) if match and is_legal_topic_name(match[1]) else None

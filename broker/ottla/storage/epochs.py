@@ -31,7 +31,7 @@ class LeaderEpochCheckpoint:
     def __init__(self, directory: str | Path) -> None:
         self._directory = str(directory)
         try:
-            entries = read_entries(f"{directory}/{CHECKPOINT_FILE}", _parse_entry)
+            entries = read_epochs(directory)
         except MalformedCheckpoint as problem:
             logger.warning("%s; the epochs will be learnt from the log", problem)
             entries = []
@@ -130,6 +130,11 @@ class LeaderEpochCheckpoint:
         write_entries(Path(self._directory, CHECKPOINT_FILE), lines, sync=sync)
         self.is_dirty = False
         self._is_unsynced = not sync
+
+
+def read_epochs(directory: str | Path) -> list[tuple[int, int]]:
+    """(epoch, start offset) as the file in a log's directory has them. Raises MalformedCheckpoint."""
+    return read_entries(f"{directory}/{CHECKPOINT_FILE}", _parse_entry)
 
 
 def _parse_entry(words: list[str]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The settings of one partition's log: Kafka's topic configs, typed.
 
 Built by the shell out of already validated strings (topic overrides over the broker's defaults),
-read by everything in this package. Field names are Kafka's with `_` for `.`; sizes are bytes and
+read by everything in this package. Field names are the settings' with `_` for `.`; sizes are bytes and
 times milliseconds, as their names say. Defaults are those of Kafka 3.9.
 """
 
@@ -38,6 +38,7 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 1
+    ottla_deletion_policies: str = "size,time"
     preallocate: bool = False
     retention_bytes: int = -1
     retention_ms: int = 7 * DAY_MS
@@ -66,8 +67,13 @@ class LogConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether retention by time and size applies (cleanup.policy names `delete`)."""
+        """Whether the deletion policies apply (cleanup.policy names `delete`)."""
         return "delete" in self._policies
+
+    @property
+    def deletion_policies(self) -> list[str]:
+        """Their names; a segment goes when one of them names it."""
+        return [name.strip() for name in self.ottla_deletion_policies.split(",") if name.strip()]
 
     @property
     def compacts(self) -> bool:

@@ -20,6 +20,7 @@ from ottla.storage.chores import Chores
 from ottla.storage.durable import sync_directory
 from ottla.storage.log_config import INT64_MAX
 from ottla.storage.log_registry import LogRegistry
+from ottla.storage.retention import BUILT_IN, DeletionPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ class LogUpkeep(LogRegistry):
     ) -> None:
         super().__init__(log_dirs, defaults)
         self.producer_id_expiration_ms = producer_id_expiration_ms
+        self.deletion_policies: Mapping[str, DeletionPolicy] = BUILT_IN
+        """By the names that `ottla.deletion.policies` has for them."""
         self._chores = Chores()
         self._claimed: set[TopicPartition] = set()
         self._claiming = threading.Lock()
@@ -70,7 +73,12 @@ class LogUpkeep(LogRegistry):
         for key, log in self.logs().items():
             _attempt(partial(log.expire_producers, now_ms, self.producer_id_expiration_ms))
             if key in high_watermarks and not log.config.compacts and self.claim(key):
-                retain = partial(log.delete_old_segments, now_ms=now_ms, high_watermark=high_watermarks[key])
+                retain = partial(
+                    log.delete_old_segments,
+                    now_ms=now_ms,
+                    high_watermark=high_watermarks[key],
+                    policies=self.deletion_policies,
+                )
                 deleted += _attempt(retain) or 0
                 self.release(key)
         return deleted

@@ -6,13 +6,23 @@ what goes is renamed at once, under the lock, and removed later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from ottla.protocol.records import NO_TIMESTAMP
+from ottla.storage.directories import parse_partition_directory
 from ottla.storage.index_checks import check_timestamps
 from ottla.storage.loading import new_segment
 from ottla.storage.readable_log import ReadableLog
-from ottla.storage.retention import SegmentFacts, deletable_segments
+from ottla.storage.retention import (
+    BUILT_IN,
+    DeletionPolicy,
+    LogFacts,
+    SegmentFacts,
+    deletable_segments,
+    needs_timestamps,
+    within_high_watermark,
+)
 from ottla.storage.segment import Segment
 
 
@@ -100,11 +110,20 @@ class TrimmedLog(ReadableLog):
             self._epochs_changed()
             return True
 
-    def delete_old_segments(self, *, now_ms: int, high_watermark: int) -> int:
-        """Apply retention; how many segments went. Their files follow after file.delete.delay.ms."""
+    def delete_old_segments(
+        self, *, now_ms: int, high_watermark: int, policies: Mapping[str, DeletionPolicy] = BUILT_IN
+    ) -> int:
+        """Apply retention; how many segments went. Their files follow after file.delete.delay.ms.
+
+        `policies`, by name, are called outside of the lock: they may be slow.
+        """
+        if self.closed or (len(self._segments) == 1 and not self._active.size):
+            return 0
         with self._io("delete segments of"):
             # What may have to come from the disk, before others wait for the lock.
-            segments, count = self._segments, self._deletable(now_ms, high_watermark)
+            segments, truncations = self._segments, self.truncations
+            facts = self._facts(now_ms)
+            count = self._deletable(facts, policies, high_watermark)
             if (
                 count + 1 < len(segments)
                 and segments[count].max_timestamp > segments[count + 1].max_timestamp
@@ -114,9 +133,19 @@ class TrimmedLog(ReadableLog):
                 segment.load()
                 check_timestamps(segment)
             self._mend_soon()
+            checked = self._facts(now_ms)
+            if checked != facts:
+                facts, count = checked, self._deletable(checked, policies, high_watermark)
+        if count == 0:
+            return 0
         with self._lock, self._io("delete segments of"):
             segments = self._segments
-            count = self._deletable(now_ms, high_watermark)
+            if self.closed or self.truncations != truncations:
+                return 0
+            # What was written meanwhile, the policies have not seen.
+            present = self._facts(now_ms).segments[:count]
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(present, facts.segments, strict=False))
+            count = sum(1 for _ in same)
             if count == 0:
                 return 0
             if count == len(segments):
@@ -129,19 +158,24 @@ class TrimmedLog(ReadableLog):
                 self._bury([segment])
         return count
 
-    def _deletable(self, now_ms: int, high_watermark: int) -> int:
-        """How many of the first segments retention lets go."""
-        if self.closed or (len(self._segments) == 1 and not self._active.size):
-            return 0
-        timed = self._config.deletes and self._config.retention_ms >= 0
-        return deletable_segments(
+    def _facts(self, now_ms: int) -> LogFacts:
+        """What the log's policies decide by."""
+        timed = needs_timestamps(self._config)
+        topic, partition = parse_partition_directory(self.directory.name) or (self.directory.name, -1)
+        return LogFacts(
+            topic,
+            partition,
             [
                 SegmentFacts(s.base_offset, s.size, s.largest_timestamp() if timed else NO_TIMESTAMP)
                 for s in self._segments
             ],
             self._config,
-            now_ms=now_ms,
-            high_watermark=high_watermark,
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
+            now_ms,
         )
+
+    def _deletable(self, facts: LogFacts, policies: Mapping[str, DeletionPolicy], high_watermark: int) -> int:
+        """How many of the first segments retention deletes."""
+        allowed = within_high_watermark(facts.segments, high_watermark, self.log_end_offset)
+        if not allowed:
+            return 0
+        return min(allowed, deletable_segments(facts, policies, log_start_offset=self.log_start_offset))

@@ -38,6 +38,8 @@ def plan_group(group: ConsumerGroup, observed: Observed, usable: bool) -> GroupP
         return GroupPlan(unseen, group.status, keep=True)
     if state.state == "Dead":
         ready = yes("Ready", "NoSuchGroup", f"no client has joined group {group.group_id} yet")
+    elif group.spec.offsets_storage == "zookeeper":
+        ready = yes("Ready", "Observed", "the group commits to ZooKeeper; its members are not observed")
     else:
         ready = yes("Ready", "Observed", f"{state.state}, {state.members} members")
     lags = state.lags

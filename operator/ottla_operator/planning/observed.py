@@ -130,6 +130,8 @@ class GroupQuery:
     """Whose first and last offsets are asked for."""
     timestamp_ms: int | None = None
     """And the offsets of this time."""
+    in_zookeeper: bool = False
+    """The group commits to ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class Positions:
 class GroupState:
     group_id: str
     state: str
-    """As Kafka names it; "Dead" when there is no such group."""
+    """As Kafka names it; "Dead" when there is no such group, "Unknown" of one that commits to ZooKeeper."""
     members: int = 0
     coordinator: int = -1
     lags: Mapping[str, int] | None = None

@@ -32,6 +32,8 @@ class ResetPlan:
 def query_of(group: ConsumerGroup) -> GroupQuery:
     """What must be observed of the group beside its lag."""
     reset = pending(group)
+    if group.spec.offsets_storage == "zookeeper":
+        return GroupQuery(in_zookeeper=True)
     if reset is None or group.metadata.deleting:
         return GroupQuery()
     return GroupQuery(tuple(reset.topics), reset.value if reset.to == "timestamp" else None)

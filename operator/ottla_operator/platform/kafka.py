@@ -141,6 +141,9 @@ class KafkaAdmin:
         quotas = await self._quotas(admin)
         found = {}
         for group, query in sorted(groups.items()):
+            if query.in_zookeeper:
+                found[group] = await self._zookeeper_group(admin, group, seen.topics)
+                continue
             state = await self._group(admin, group, seen.topics)
             found[group] = replace(state, positions=await self._positions(admin, query, seen.topics))
         seen_access = await self._access(admin) if access else None
@@ -206,12 +209,22 @@ class KafkaAdmin:
                 ends = await admin.end_offsets(committed)
         except (KafkaError, UnsupportedApi, *_UNREACHABLE):
             return GroupState(group, "Unknown")
-        lags: dict[str, int] = {}
-        for partition, offset in committed.items():
-            lag = max(0, ends.get(partition, offset) - offset)
-            lags[partition.topic] = lags.get(partition.topic, 0) + lag
-        offsets = {(partition.topic, partition.partition): at for partition, at in committed.items()}
+        lags, offsets = _lags(committed, ends)
         return GroupState(group, found.state, len(found.members), found.coordinator.id, lags, offsets)
+
+    async def _zookeeper_group(
+        self, admin: AdminClient, group: str, topics: Mapping[str, TopicState]
+    ) -> GroupState:
+        """A group of consumers of 0.8: brokers read what it has committed, and do not know its members."""
+        partitions = [TopicPartition(*each.key) for topic in topics.values() for each in topic.partitions]
+        try:
+            async with asyncio.timeout(_GROUP_TIMEOUT_S):
+                committed = await admin.zookeeper_group_offsets(group, partitions)
+                ends = await admin.end_offsets(committed)
+        except (KafkaError, UnsupportedApi, *_UNREACHABLE):
+            return GroupState(group, "Unknown")
+        lags, offsets = _lags(committed, ends)
+        return GroupState(group, "Unknown" if committed else "Dead", lags=lags, offsets=offsets)
 
     async def _positions(
         self, admin: AdminClient, query: GroupQuery, topics: Mapping[str, TopicState]
@@ -254,6 +267,17 @@ class KafkaAdmin:
             raise StepFailed("Unreachable", f"{step}: {_reason(error)}") from None
         except KafkaError as error:
             raise StepFailed("KafkaError", f"{step}: {error}") from None
+
+
+def _lags(
+    committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> tuple[dict[str, int], dict[tuple[str, int], int]]:
+    """By topic, and the offsets."""
+    lags: dict[str, int] = {}
+    for partition, offset in committed.items():
+        lag = max(0, ends.get(partition, offset) - offset)
+        lags[partition.topic] = lags.get(partition.topic, 0) + lag
+    return lags, {(partition.topic, partition.partition): at for partition, at in committed.items()}
 
 
 def _reason(error: BaseException) -> str:

@@ -38,6 +38,10 @@ class ConsumerGroupSpec(Model):
     max_lag: int | None = Field(default=None, ge=0, description="Records, over all topics.")
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     offset_reset: OffsetReset | None = None
+    offsets_storage: Literal["kafka", "zookeeper"] = Field(
+        default="kafka",
+        description="Where the group's consumers commit, as their offsets.storage: zookeeper, those of 0.8.",
+    )
 
 
 class TopicLag(Model):
@@ -97,6 +101,10 @@ class ConsumerGroup(Resource[ConsumerGroupSpec, ConsumerGroupStatus]):
 
     def problems(self) -> Iterator[Problem]:
         reset = self.spec.offset_reset
+        if self.spec.offsets_storage == "zookeeper" and self.spec.deletion_policy == "Delete":
+            yield Problem("spec.deletionPolicy", "Delete is not allowed with `offsetsStorage: zookeeper`")
+        if self.spec.offsets_storage == "zookeeper" and reset is not None:
+            yield Problem("spec.offsetReset", "is not allowed with `offsetsStorage: zookeeper`")
         if reset is None:
             return
         needs_value = reset.to in ("timestamp", "offset", "shiftBy")

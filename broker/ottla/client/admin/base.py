@@ -36,10 +36,10 @@ class Family:
 
     # --- sending ---
 
-    async def _any(self, request: Message) -> Any:
+    async def _any(self, request: Message, version: int | None = None) -> Any:
         """Any broker's answer. Raises ClientError."""
         try:
-            return await self._brokers.any(request)
+            return await self._brokers.any(request, version)
         except (KafkaError, OSError) as problem:
             raise client_error(problem, type(request).__name__) from None
 

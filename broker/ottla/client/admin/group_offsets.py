@@ -15,6 +15,8 @@ from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
+_ZOOKEEPER_PARTITIONS: Final = 5000
+"""In one request; brokers answer no more than 10,000."""
 _COMMIT_AGAIN: Final = COORDINATOR | {ErrorCode.REBALANCE_IN_PROGRESS}
 
 
@@ -50,6 +52,26 @@ class GroupOffsets(Family):
         """What one group has committed. Raises KafkaError."""
         found = (await self.list_group_offsets({group_id: None}))[group_id]
         return {tp: committed.offset for tp, committed in found.items() if committed is not None}
+
+    async def zookeeper_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """What a group has committed to ZooKeeper in these partitions, as consumers of 0.8 do (OffsetFetch
+        0). Raises ClientError."""
+        wanted = list(dict.fromkeys(partitions))
+        row = m.OffsetFetchRequest.OffsetFetchRequestTopic
+        found: dict[TopicPartition, int] = {}
+        for start in range(0, len(wanted), _ZOOKEEPER_PARTITIONS):
+            share = by_topic(wanted[start : start + _ZOOKEEPER_PARTITIONS])
+            topics = [row(name=topic, partition_indexes=numbers) for topic, numbers in share.items()]
+            response = await self._any(m.OffsetFetchRequest(group_id=group_id, topics=topics), version=0)
+            found |= {
+                TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+                for topic in response.topics
+                for partition in topic.partitions
+                if not partition.error_code and partition.committed_offset >= 0
+            }
+        return found
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetToCommit]

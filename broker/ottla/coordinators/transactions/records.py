@@ -76,6 +76,11 @@ def parse_key(key: bytes) -> str | None:
     return decode(TransactionLogKey, version, key, _VERSION.size).transactional_id
 
 
+def key_schema(version: int) -> type[Message] | None:
+    """What a key of this version is; None for kinds this coordinator does not keep."""
+    return TransactionLogKey if version == KEY_VERSION else None
+
+
 def parse_value(value: bytes) -> Entry:
     """Raises MalformedMessage."""
     what = TransactionLogValue.__name__

@@ -23,6 +23,7 @@ from ottla.metadata.config import (
     TOPIC_CONFIGS,
     ConfigDef,
     ConfigType,
+    deletion_policy_problem,
     topic_config_problem,
 )
 from ottla.metadata.dynamic import DynamicConfigs
@@ -133,7 +134,7 @@ class AlterConfigsHandler:
         new = _changed(await self._stored.topic_config(topic), resource, TOPIC_CONFIGS)
         if self._cache.partitions(topic) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
-        problem = topic_config_problem(topic, new)
+        problem = topic_config_problem(topic, new) or deletion_policy_problem(self._settings.config, new)
         if problem is not None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
         await self._check_policy("TOPIC", resource)

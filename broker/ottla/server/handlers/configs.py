@@ -30,6 +30,7 @@ from ottla.metadata.config import (
     topic_synonyms,
 )
 from ottla.metadata.dynamic_broker import is_dynamic
+from ottla.metadata.ottla_config_table import OTTLA_CONFIGS
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from ottla.protocol.topic_names import is_legal_topic_name
@@ -39,6 +40,7 @@ from ottla.server.handlers import loggers
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8  # resource types
 _LOGGER_SOURCE = 6
 _UNKNOWN_TYPE = 0
+_BROKER_TABLES = (BROKER_CONFIGS, QUOTA_CONFIGS, OTTLA_CONFIGS)
 
 Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 _Synonym = DescribeConfigsResponse.DescribeConfigsSynonym
@@ -152,7 +154,7 @@ class ConfigsHandler:
     def _broker_entry(self, name: str, value: str | None, *, shared: bool = False) -> Entry:
         """`shared`: as one of the settings of all brokers, of which this broker's own are no synonyms."""
         base = of_any_listener(name)
-        key = BROKER_CONFIGS.keys.get(base) or QUOTA_CONFIGS.keys.get(base)
+        key = next((table[base] for table in _BROKER_TABLES if base in table), None)
         synonyms = self._config.synonyms(name)
         if shared:
             synonyms = [s for s in synonyms if s.source == ConfigSource.DYNAMIC_CLUSTER]

@@ -2,7 +2,8 @@
 
 How far a group lags needs the end of partitions that others may lead: those are asked before the text is
 written, all partitions of a leader in one request, and not again for `FRESH_S`. Of a leader that does not
-answer there is no lag to tell, which is better than a wrong one.
+answer there is no lag to tell, which is better than a wrong one. Groups in ZooKeeper have the families that
+kafka_exporter has for them; the controller reports them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from ottla.client.connection import BrokerConnection
 from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.coordinators.group import Group, GroupState
 from ottla.metadata.cache import MetadataCache
+from ottla.metadata.store import StoreError
+from ottla.metadata.zookeeper_groups import ZooKeeperGroup
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from ottla.replication.manager import ReplicaManager
@@ -25,6 +28,8 @@ from ottla.server.metrics.exposition import Family, Sample, gauge
 log = logging.getLogger(__name__)
 
 FRESH_S: Final = 5.0
+ZOOKEEPER_FRESH_S: Final = 30.0
+"""For which the groups in ZooKeeper are not read again."""
 GROUPS_PER_SLICE: Final = 1000
 ASK_TIMEOUT_S: Final = 2.0
 LATEST: Final = -1
@@ -41,11 +46,15 @@ class GroupMetrics:
         replicas: ReplicaManager,
         cache: MetadataCache,
         connect: Connect,
+        zookeeper_groups: Callable[[], Awaitable[list[ZooKeeperGroup]]],
     ) -> None:
         self._coordinator = coordinator
         self._replicas = replicas
         self._cache = cache
         self._connect = connect
+        self._read_zookeeper_groups = zookeeper_groups
+        self._zookeeper_groups: list[ZooKeeperGroup] = []
+        self._zookeeper_read_s = -ZOOKEEPER_FRESH_S
         self._remote: dict[Key, int] = {}
         self._asked_s = -FRESH_S
 
@@ -55,12 +64,15 @@ class GroupMetrics:
         if now_s - self._asked_s < FRESH_S:
             return
         self._asked_s = now_s
+        await self._read_zookeeper(now_s)
         by_leader: defaultdict[int, set[Key]] = defaultdict(set)
         keys: set[Key] = set()
         for at, group in enumerate(self._coordinator.groups(), 1):
             keys.update(group.offsets.committed)
             if at % GROUPS_PER_SLICE == 0:
                 await asyncio.sleep(0)
+        for old in self._zookeeper_groups:
+            keys.update(old.offsets)
         for key in keys:
             if self._own_end(key) is None:
                 known = self._cache.partition(*key)
@@ -68,6 +80,17 @@ class GroupMetrics:
                     by_leader[known.leader].add(key)
         answers = await asyncio.gather(*[self._ask(leader, keys) for leader, keys in by_leader.items()])
         self._remote = {key: end for answer in answers for key, end in answer.items()}
+
+    async def _read_zookeeper(self, now_s: float) -> None:
+        if now_s - self._zookeeper_read_s < ZOOKEEPER_FRESH_S:
+            return
+        self._zookeeper_read_s = now_s
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                self._zookeeper_groups = await self._read_zookeeper_groups()
+        except (StoreError, TimeoutError) as problem:
+            self._zookeeper_groups = []
+            log.debug("the groups in ZooKeeper cannot be read: %s", problem)
 
     def _own_end(self, key: Key) -> int | None:
         partition = self._replicas.find(*key)
@@ -159,6 +182,43 @@ class GroupMetrics:
             "How far a group is behind, over all partitions of a topic.",
             by_topic,
             (sample for group in groups for sample in _sums(group, self._lags(group))),
+        )
+
+        yield from self._of_zookeeper()
+
+    def _of_zookeeper(self) -> Iterator[Family]:
+        """A group may be there under the same name in both, so these have families of their own."""
+        groups = self._zookeeper_groups
+        partition = ("consumergroup", "topic", "partition")
+        yield Family(
+            "kafka_consumergroupzookeeper_members",
+            "gauge",
+            "Members of a group in ZooKeeper.",
+            ("consumergroup",),
+            (((group.group_id,), len(group.members)) for group in groups),
+        )
+        yield Family(
+            "kafka_consumergroupzookeeper_current_offset_zookeeper",
+            "gauge",
+            "What a group has committed in ZooKeeper.",
+            partition,
+            (
+                ((group.group_id, topic, str(index)), offset)
+                for group in groups
+                for (topic, index), offset in group.offsets.items()
+            ),
+        )
+        yield Family(
+            "kafka_consumergroupzookeeper_lag_zookeeper",
+            "gauge",
+            "How far a group's commit in ZooKeeper is behind the partition's end.",
+            partition,
+            (
+                ((group.group_id, topic, str(index)), max(0, end - offset))
+                for group in groups
+                for (topic, index), offset in group.offsets.items()
+                if (end := self._end((topic, index))) is not None
+            ),
         )
 
     def _lags(self, group: Group) -> Iterator[tuple[Key, int]]:

@@ -29,7 +29,9 @@ def broker_metrics(
         usage=usage,
         topics=parts.rooms.counters,
     )
-    groups = GroupMetrics(parts.coordinator, parts.replicas, parts.cache, parts.connect)
+    groups = GroupMetrics(
+        parts.coordinator, parts.replicas, parts.cache, parts.connect, parts.zookeeper_groups
+    )
     process = CollectorRegistry()
     ProcessCollector(registry=process)
 

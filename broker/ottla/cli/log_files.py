@@ -1,0 +1,288 @@
+"""The files that a broker writes, as rows for `ottla log dump`: one function for each kind, found by name."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ottla.cli.log_records import Content, text
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.legacy_records import iter_messages
+from ottla.protocol.records import (
+    DELETE_HORIZON_FLAG,
+    BatchHeader,
+    ControlType,
+    Record,
+    decode_batch,
+    parse_control_record,
+)
+from ottla.storage.checkpoints import (
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    read_offsets,
+)
+from ottla.storage.cleaner.preparation import CHECKPOINT_FILE as CLEANER_FILE
+from ottla.storage.directories import (
+    CLEAN_SHUTDOWN_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    read_properties,
+    read_topic_id,
+)
+from ottla.storage.epochs import CHECKPOINT_FILE as EPOCHS_FILE
+from ottla.storage.epochs import read_epochs
+from ottla.storage.indexes import OffsetIndex, TimeIndex
+from ottla.storage.segment_checks import index_entries, mapped, read_batches
+from ottla.storage.segment_files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
+from ottla.storage.snapshots import decode as decode_snapshot
+from ottla.storage.txn_index import TransactionIndex
+
+Row = dict[str, Any]
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+_ON_THE_WAY = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
+
+
+class Wanted(NamedTuple):
+    """What to show of a segment's records."""
+
+    metadata: bool = False
+    content: Callable[[Record], Content] | None = None
+    bytes_max: int | None = None
+    """Stop at the first batch that does not end within as many."""
+
+
+def plain_name(path: Path) -> str:
+    """The name without what is behind it while the file is being replaced or removed."""
+    name = path.name
+    for suffix in _ON_THE_WAY:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def rows_of(path: Path) -> list[Row]:
+    """The rows of any file but a segment's log. Raises OSError, and ValueError for a name that no file of a
+    broker has; CorruptSnapshot, CorruptIndex, MalformedCheckpoint or LogDirProblem for one that makes no
+    sense."""
+    name = plain_name(path)
+    reader = _BY_NAME.get(name) or _BY_SUFFIX.get(Path(name).suffix)
+    if reader is None:
+        names = ", ".join([*(f"*{suffix}" for suffix in SEGMENT_SUFFIXES), *_BY_NAME])
+        raise ValueError(f"{path.name} is no file that a broker writes: {names}")
+    return list(reader(path))
+
+
+def base_offset_of(path: Path) -> int:
+    """Of the segment, by the file's name. Raises ValueError."""
+    stem = path.name.partition(".")[0]
+    if not stem.isdigit():
+        raise ValueError(f"{path.name} does not begin with an offset")
+    return int(stem)
+
+
+def _offset_index(path: Path) -> Iterator[Row]:
+    base = base_offset_of(path)
+    for relative, position in index_entries(path, OffsetIndex):
+        yield {"offset": base + relative, "position": position}
+
+
+def _time_index(path: Path) -> Iterator[Row]:
+    base = base_offset_of(path)
+    for timestamp, relative in index_entries(path, TimeIndex):
+        yield {"timestamp": timestamp, "time": time_text(timestamp), "offset": base + relative}
+
+
+def _transaction_index(path: Path) -> Iterator[Row]:
+    index = TransactionIndex(path, base_offset_of(path))
+    index.check()
+    for aborted in index.entries():
+        yield {"version": 0, **aborted._asdict()}
+
+
+def _snapshot(path: Path) -> Iterator[Row]:
+    for producer_id, entry in decode_snapshot(path.read_bytes()).items():
+        last = entry.batches[-1] if entry.batches else None
+        yield {
+            "producer_id": producer_id,
+            "producer_epoch": entry.epoch,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "transaction_first_offset": entry.transaction_start,
+            "last_timestamp": entry.last_timestamp,
+            "first_sequence": last.first_sequence if last else None,
+            "last_sequence": last.last_sequence if last else None,
+            "last_offset": last.last_offset if last else None,
+            "offset_delta": last.offset_delta if last else None,
+            "timestamp": last.timestamp if last else None,
+        }
+
+
+def _epochs(path: Path) -> Iterator[Row]:
+    for epoch, start in read_epochs(path.parent):
+        yield {"epoch": epoch, "start_offset": start}
+
+
+def _offsets(path: Path) -> Iterator[Row]:
+    for (topic, partition), offset in read_offsets(path).items():
+        yield {"topic": topic, "partition": partition, "offset": offset}
+
+
+def _properties(path: Path) -> Iterator[Row]:
+    for name, value in read_properties(path).items():
+        yield {"name": name, "value": value}
+
+
+def _partition_metadata(path: Path) -> Iterator[Row]:
+    topic_id = read_topic_id(path.parent)
+    if topic_id is not None:
+        encoded = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+        yield {"version": 0, "topic_id": encoded}
+
+
+def _clean_shutdown(path: Path) -> Iterator[Row]:
+    yield {"content": path.read_text()}
+
+
+_BY_SUFFIX: dict[str, Callable[[Path], Iterator[Row]]] = {
+    INDEX_SUFFIX: _offset_index,
+    TIME_INDEX_SUFFIX: _time_index,
+    TXN_INDEX_SUFFIX: _transaction_index,
+    SNAPSHOT_SUFFIX: _snapshot,
+}
+_BY_NAME: dict[str, Callable[[Path], Iterator[Row]]] = {
+    EPOCHS_FILE: _epochs,
+    PARTITION_METADATA_FILE: _partition_metadata,
+    RECOVERY_POINT_FILE: _offsets,
+    LOG_START_FILE: _offsets,
+    REPLICATION_FILE: _offsets,
+    CLEANER_FILE: _offsets,
+    META_PROPERTIES_FILE: _properties,
+    CLEAN_SHUTDOWN_FILE: _clean_shutdown,
+}
+
+
+# --- logs ----------------------------------------------------------------------------------------
+
+
+def batch_rows(path: Path, wanted: Wanted) -> Iterator[tuple[Row, str | None]]:
+    """Each batch of a segment's log, and what is wrong with it; a row with nothing but `position` stands for
+    bytes that are no batch. Raises OSError."""
+    with mapped(path) as data:
+        for batch in read_batches(data):
+            if wanted.bytes_max is not None and batch.position >= wanted.bytes_max:
+                return
+            if batch.header is None:
+                yield from _older_messages(data, batch.position, batch.problem, wanted)
+                return
+            if wanted.bytes_max is not None and batch.position + batch.header.size > wanted.bytes_max:
+                return
+            row = _batch(batch.position, batch.header, is_valid=batch.problem is None)
+            problem = batch.problem
+            if batch.problem is None and (wanted.metadata or wanted.content is not None):
+                try:
+                    records = decode_batch(data, batch.position)
+                    row["batch"] = [_record(batch.header, record, wanted) for record in records]
+                except KafkaError as error:
+                    problem = f"its records cannot be read: {error}"
+            yield row, problem
+
+
+def _older_messages(
+    data: memoryview, position: int, problem: str | None, wanted: Wanted
+) -> Iterator[tuple[Row, str | None]]:
+    """What is left, as messages of format v0 or v1; else one row for all of it."""
+    try:
+        messages = list(iter_messages(data[position:]))
+    except KafkaError:
+        messages = []
+    for message in messages:
+        row: Row = {"offset": message.offset, "magic": message.magic, "time": time_text(message.timestamp)}
+        if wanted.content is not None:
+            row |= {"key": text(message.key), "value": text(message.value)}
+        yield row, None
+    if not messages:
+        yield {"position": position}, problem
+
+
+def _batch(position: int, header: BatchHeader, *, is_valid: bool) -> Row:
+    producer = None
+    if header.has_producer_id:
+        producer = f"{header.producer_id}/{header.producer_epoch} from {header.base_sequence}"
+    try:
+        codec = header.codec.name.lower()
+    except KafkaError:
+        codec = f"unknown ({header.attributes & 7})"
+    return {
+        "position": position,
+        "first_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "bytes": header.size,
+        "last_time": time_text(header.max_timestamp),
+        "epoch": header.partition_leader_epoch,
+        "codec": codec,
+        "producer": producer,
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "checksum_ok": is_valid,
+        "timestamp_type": "LogAppendTime" if header.timestamp_type else "CreateTime",
+        "max_timestamp": header.max_timestamp,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "last_sequence": header.last_sequence,
+        "delete_horizon_ms": header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else None,
+        "magic": header.magic,
+        "crc": header.crc,
+    }
+
+
+TABLE_COLUMNS = (
+    *("position", "first_offset", "last_offset", "records", "bytes", "last_time", "epoch", "codec"),
+    *("producer", "transactional", "control", "checksum_ok"),
+)
+"""Of a batch; the others are for programs."""
+
+
+def _record(header: BatchHeader, record: Record, wanted: Wanted) -> Row:
+    row: Row = {"offset": record.offset}
+    if wanted.metadata:
+        sequence = (
+            -1 if header.base_sequence < 0 else header.base_sequence + record.offset - header.base_offset
+        )
+        row |= {
+            "time": time_text(record.timestamp),
+            "timestamp": record.timestamp,
+            "key_size": -1 if record.key is None else len(record.key),
+            "value_size": -1 if record.value is None else len(record.value),
+            "sequence": sequence & 0x7FFFFFFF if sequence >= 0 else -1,
+            "headers": [f"{name}={text(value)}" for name, value in record.headers],
+        }
+    if header.is_control:
+        marker = parse_control_record(record)
+        known = marker.type in (ControlType.ABORT, ControlType.COMMIT)
+        row["marker"] = ControlType(marker.type).name if known else f"type {marker.type}"
+        row["coordinator_epoch"] = marker.coordinator_epoch
+    elif wanted.content is not None:
+        row |= wanted.content(record)._asdict()
+    return row
+
+
+def time_text(timestamp_ms: int) -> str | None:
+    if timestamp_ms < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)  # some producers count in microseconds

@@ -1,0 +1,344 @@
+"""Verifies one partition's log without a broker: segments, what lies beside them, and how they agree.
+
+Called by `log_dir_checks`. Reads only. What a broker that starts after a crash mends (`loading`) is a note
+and no error: the torn end of the log, indexes and snapshots of segments that were not flushed, epochs that
+were not written yet.
+
+Not seen: bits that change without contradiction, as the offset of a batch in a compacted log, which may have
+gaps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.records import BatchHeader, ControlType, decode_batch, parse_control_record
+from ottla.storage.checkpoints import MalformedCheckpoint
+from ottla.storage.directories import PARTITION_METADATA_FILE, LogDirProblem, read_topic_id
+from ottla.storage.epochs import CHECKPOINT_FILE, read_epochs
+from ottla.storage.findings import Findings
+from ottla.storage.segment_checks import Batch, SegmentContents, mapped, read_batches
+from ottla.storage.segment_files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_name,
+)
+from ottla.storage.snapshots import CorruptSnapshot
+from ottla.storage.snapshots import decode as decode_snapshot
+from ottla.storage.txn_index import AbortedTransaction
+
+_BESIDE_LOGS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
+
+
+@dataclass
+class LogState:
+    """What is known of a log, before it is read and after."""
+
+    folder: Path
+    is_clean: bool
+    """Whether the broker closed it in order."""
+    recovery_point: int = 0
+    """Segments that end before it were flushed."""
+    is_compacted: bool = False
+    """Whether its offsets may have gaps."""
+    first_offset: int | None = None
+    """Of the first segment; None for a folder without segments."""
+    end_offset: int = 0
+    first_epoch_offset: int | None = None
+    """Where the first leader epoch begins: as a rule, at the log start offset."""
+
+
+@dataclass
+class _Progress:
+    """What the batches so far have told."""
+
+    end_offset: int
+    gaps: list[tuple[Path, int, int]] = field(default_factory=list)
+    """(file, where offsets are missing from, up to which)."""
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    """First offset by producer id."""
+    segments_with_producers: list[int] = field(default_factory=list)
+    """Base offsets of those behind a batch with a producer id."""
+    has_producers: bool = False
+    epoch_unknown: tuple[Path, int, int] | None = None
+    """(file, offset, epoch) of the first batch of an epoch that the checkpoint has not got."""
+
+
+def check_log(log: LogState, findings: Findings) -> None:
+    """Verify the folder, and complete `log`. Raises OSError."""
+    folder = log.folder
+    names = sorted(path.name for path in folder.iterdir())
+    bases = _check_names(log, names, findings)
+    try:
+        read_topic_id(folder)
+    except LogDirProblem as problem:
+        path = folder / PARTITION_METADATA_FILE
+        findings.add(path, str(problem).removeprefix(f"{path} "))
+    if not bases:
+        findings.add(folder, "there is no segment", is_error=log.is_clean)
+        return
+    log.first_offset = bases[0]
+    epochs = _read_epochs(log, findings)
+    progress = _Progress(bases[0])
+    for at, base in enumerate(bases):
+        _check_segment(log, base, bases[at + 1] if at + 1 < len(bases) else None, progress, epochs, findings)
+    log.end_offset = progress.end_offset
+    _check_gaps(log, progress, findings)
+    _check_epochs(log, epochs, progress, findings)
+    _check_snapshots(log, names, bases, progress, findings)
+
+
+def _check_names(log: LogState, names: list[str], findings: Findings) -> list[int]:
+    """The base offsets of the segments."""
+    bases = []
+    for name in names:
+        stem, dot, rest = name.partition(".")
+        suffix = dot + rest
+        path = log.folder / name
+        is_numbered = len(stem) == 20 and stem.isdigit()
+        if name in (PARTITION_METADATA_FILE, CHECKPOINT_FILE):
+            continue
+        if name.endswith(_LEFTOVERS):
+            findings.add(path, "left over; a broker's start removes it, or puts it in place", is_error=False)
+        elif is_numbered and suffix == LOG_SUFFIX:
+            bases.append(int(stem))
+        elif is_numbered and suffix in _BESIDE_LOGS:
+            if f"{stem}{LOG_SUFFIX}" not in names:
+                findings.add(path, f"there is no {stem}{LOG_SUFFIX}", is_error=log.is_clean)
+        elif not (is_numbered and suffix == SNAPSHOT_SUFFIX):
+            findings.add(path, "no file of a log has such a name")
+    return bases
+
+
+# --- segments ------------------------------------------------------------------------------------
+
+
+def _check_segment(
+    log: LogState,
+    base: int,
+    next_base: int | None,
+    progress: _Progress,
+    epochs: list[tuple[int, int]] | None,
+    findings: Findings,
+) -> None:
+    path = log.folder / (segment_name(base) + LOG_SUFFIX)
+    contents = SegmentContents(base)
+    if base > progress.end_offset:
+        progress.gaps.append((path, progress.end_offset, base))
+    progress.end_offset = max(progress.end_offset, base)
+    if progress.has_producers:
+        progress.segments_with_producers.append(base)
+    damaged: list[Batch] = []
+    with mapped(path) as data:
+        for batch in read_batches(data):
+            if batch.problem is not None:
+                damaged.append(batch)
+            if batch.header is None:
+                break
+            if batch.problem is not None:
+                # Its offsets are not covered by the checksum, and plausible if they are where they should be.
+                if batch.header.base_offset == progress.end_offset:
+                    progress.end_offset = batch.header.next_offset
+                contents.note(batch.position, batch.header)
+                continue
+            _check_batch(log, path, batch.position, batch.header, next_base, progress, epochs, findings)
+            if batch.header.producer_id >= 0:
+                progress.has_producers = True
+                _note_transaction(data, batch.position, batch.header, contents, log, progress)
+            contents.note(batch.position, batch.header)
+    is_whole = not damaged
+    _report_damage(log, path, damaged, contents, next_base, progress, findings)
+    is_trusted = log.is_clean or (next_base is not None and next_base <= log.recovery_point)
+    is_sealed = is_whole and (next_base is not None or log.is_clean) and is_trusted
+    contents.check_offset_index(
+        path.with_suffix(INDEX_SUFFIX), findings, is_sealed=is_sealed, is_error=is_trusted
+    )
+    contents.check_time_index(
+        path.with_suffix(TIME_INDEX_SUFFIX), findings, is_sealed=is_sealed, is_error=is_trusted
+    )
+    if is_whole:
+        contents.check_transaction_index(path.with_suffix(TXN_INDEX_SUFFIX), findings, is_error=is_trusted)
+
+
+def _check_batch(
+    log: LogState,
+    path: Path,
+    position: int,
+    header: BatchHeader,
+    next_base: int | None,
+    progress: _Progress,
+    epochs: list[tuple[int, int]] | None,
+    findings: Findings,
+) -> None:
+    at = f"offset {header.base_offset}"
+    if header.base_offset < progress.end_offset:
+        problem = f"at byte {position} after offset {progress.end_offset - 1}: offsets do not ascend"
+        findings.add(path, problem, at=at, kind="offsets that do not ascend")
+    elif header.base_offset > progress.end_offset:
+        progress.gaps.append((path, progress.end_offset, header.base_offset))
+    if next_base is not None and header.last_offset >= next_base:
+        problem = f"ends at {header.last_offset}, where the next segment begins at {next_base}"
+        findings.add(path, problem, at=at, kind="offsets of the next segment")
+    if 0 <= header.record_count <= header.last_offset_delta:
+        log.is_compacted = True  # only the cleaner takes records out of batches
+    progress.end_offset = max(progress.end_offset, header.next_offset)
+    epoch = header.partition_leader_epoch
+    if epochs is None or (epochs and header.base_offset < epochs[0][1]) or (epoch < 0 and not epochs):
+        return
+    known = bisect_right(epochs, header.base_offset, key=lambda entry: entry[1]) - 1
+    if known < 0 or epochs[known][0] < epoch:
+        progress.epoch_unknown = progress.epoch_unknown or (path, header.base_offset, epoch)
+    elif epochs[known][0] != epoch:
+        problem = f"leader epoch {epoch}, where {CHECKPOINT_FILE} has {epochs[known][0]}"
+        findings.add(path, problem, at=at, kind="leader epochs")
+
+
+def _note_transaction(
+    data: memoryview,
+    position: int,
+    header: BatchHeader,
+    contents: SegmentContents,
+    log: LogState,
+    progress: _Progress,
+) -> None:
+    """What the transaction index has to say of an abort marker: as in Kafka, the first offset of the
+    producer's transaction, and that of the oldest one that is still open behind the marker."""
+    producer_id = header.producer_id
+    if not header.is_control:
+        if header.is_transactional:
+            progress.open_transactions.setdefault(producer_id, header.base_offset)
+        return
+    first_offset = progress.open_transactions.pop(producer_id, None)
+    try:
+        markers = [parse_control_record(record) for record in decode_batch(data, position)]
+    except KafkaError:
+        return
+    if not any(marker.type == ControlType.ABORT for marker in markers):
+        return
+    is_known = first_offset is not None and log.first_offset == 0 and not log.is_compacted
+    if is_known and first_offset is not None:
+        stable = min(progress.open_transactions.values(), default=header.last_offset + 1)
+        contents.aborted[header.last_offset] = AbortedTransaction(
+            producer_id, first_offset, header.last_offset, stable
+        )
+    else:
+        # It may have begun before the log does, or hold no records here.
+        contents.aborted[header.last_offset] = None
+
+
+def _report_damage(
+    log: LogState,
+    path: Path,
+    damaged: list[Batch],
+    contents: SegmentContents,
+    next_base: int | None,
+    progress: _Progress,
+    findings: Findings,
+) -> None:
+    for batch in damaged:
+        is_end = batch.header is None or batch.position + batch.header.size >= contents.size
+        offset = progress.end_offset if batch.header is None else batch.header.base_offset
+        is_torn = batch.is_torn or (is_end and batch.header is not None)
+        # Behind the recovery point nothing was flushed: recovery cuts the log there.
+        mends = not log.is_clean and next_base is None and is_torn and offset >= log.recovery_point
+        problem = f"byte {batch.position}: {batch.problem}"
+        if mends:
+            problem += "; recovery cuts the log here"
+        findings.add(path, problem, at=f"offset {offset}", kind="damaged batches", is_error=not mends)
+
+
+def _check_gaps(log: LogState, progress: _Progress, findings: Findings) -> None:
+    if log.is_compacted:
+        return
+    for path, start, end in progress.gaps:
+        problem = f"the offsets up to {end - 1} are missing, and nothing says that the log is compacted"
+        findings.add(path, problem, at=f"offset {start}", kind="missing offsets")
+
+
+# --- what lies beside ----------------------------------------------------------------------------
+
+
+def _read_epochs(log: LogState, findings: Findings) -> list[tuple[int, int]] | None:
+    """None where the file cannot be read."""
+    path = log.folder / CHECKPOINT_FILE
+    try:
+        entries = read_epochs(log.folder)
+    except MalformedCheckpoint as problem:
+        findings.add(path, str(problem).removeprefix(f"{path}: "))
+        return None
+    for before, after in pairwise(entries):
+        if after[0] <= before[0] or after[1] <= before[1]:
+            findings.add(path, f"epoch {after[0]} from {after[1]} follows epoch {before[0]} from {before[1]}")
+            return None
+    check_form(path, [f"{epoch} {start}" for epoch, start in entries], findings)
+    log.first_epoch_offset = entries[0][1] if entries else None
+    return entries
+
+
+def check_form(path: Path, entries: list[str], findings: Findings) -> None:
+    """Whether a checkpoint file holds nothing but its entries."""
+    expected = "\n".join(["0", str(len(entries)), *entries, ""]).encode()
+    if path.exists() and path.read_bytes() not in (b"", expected):
+        findings.add(path, "it is not as a broker writes its entries")
+
+
+def _check_epochs(
+    log: LogState, epochs: list[tuple[int, int]] | None, progress: _Progress, findings: Findings
+) -> None:
+    path = log.folder / CHECKPOINT_FILE
+    if epochs is None:
+        return
+    if progress.epoch_unknown is not None:
+        _, offset, epoch = progress.epoch_unknown
+        is_error = log.is_clean or offset < log.recovery_point
+        problem = f"leader epoch {epoch} of the log is missing"
+        findings.add(path, problem, at=f"offset {offset}", is_error=is_error)
+    if epochs and epochs[-1][1] > log.end_offset:
+        problem = f"epoch {epochs[-1][0]} begins behind the log's end, {log.end_offset}"
+        findings.add(path, problem, at=f"offset {epochs[-1][1]}", is_error=log.is_clean)
+    if epochs and log.first_offset is not None and epochs[0][1] < log.first_offset:
+        problem = f"epoch {epochs[0][0]} begins before the first segment, {log.first_offset}"
+        findings.add(path, problem, at=f"offset {epochs[0][1]}", is_error=log.is_clean)
+
+
+def _check_snapshots(
+    log: LogState, names: list[str], bases: list[int], progress: _Progress, findings: Findings
+) -> None:
+    offsets = set()
+    for name in names:
+        stem, dot, rest = name.partition(".")
+        if dot + rest != SNAPSHOT_SUFFIX or not stem.isdigit():
+            continue
+        path, offset = log.folder / name, int(stem)
+        offsets.add(offset)
+        is_error = log.is_clean or offset <= log.recovery_point
+        try:
+            producers = decode_snapshot(path.read_bytes())
+        except CorruptSnapshot as problem:
+            findings.add(path, str(problem), is_error=is_error)
+            continue
+        if offset > log.end_offset:
+            findings.add(path, f"the log ends at {log.end_offset}", is_error=log.is_clean)
+        for producer_id, entry in producers.items():
+            if entry.batches and entry.batches[-1].last_offset >= offset:
+                problem_text = (
+                    f"producer {producer_id} wrote {entry.batches[-1].last_offset}, behind the snapshot"
+                )
+                findings.add(path, problem_text, kind="producers behind the snapshot", is_error=is_error)
+    expected = {*progress.segments_with_producers, *([log.end_offset] if progress.has_producers else [])}
+    for offset in sorted(expected - offsets) if log.is_clean else ():
+        path = log.folder / f"{segment_name(offset)}{SNAPSHOT_SUFFIX}"
+        findings.add(
+            path, "the file is missing: a start or a truncation reads the log for it", is_error=False
+        )

@@ -1,0 +1,277 @@
+"""Verifies log directories without a broker: every log in them, and the files that name logs. Reads only.
+
+Called by `ottla log check`. Findings are errors or notes: a note is what a broker's start mends, or no broker
+minds. While a broker has a directory open, what it has not written yet counts as after a crash.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ottla.storage.checkpoints import (
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    MalformedCheckpoint,
+    TopicPartition,
+    read_offsets,
+)
+from ottla.storage.cleaner.preparation import CHECKPOINT_FILE as CLEANER_FILE
+from ottla.storage.directories import (
+    CLEAN_SHUTDOWN_FILE,
+    DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    LOCK_FILE,
+    META_PROPERTIES_FILE,
+    STRAY_SUFFIX,
+    LogDirProblem,
+    parse_future_directory,
+    parse_partition_directory,
+    read_properties,
+    read_topic_id,
+)
+from ottla.storage.findings import Finding, Findings
+from ottla.storage.log_checks import LogState, check_form, check_log
+from ottla.storage.segment_files import LOG_SUFFIX
+
+CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE)
+_OTHER_FILES = (META_PROPERTIES_FILE, LOCK_FILE, CLEAN_SHUTDOWN_FILE)
+_OF_OTHERS = ("remote-log-index-cache", "lost+found")
+"""Folders of Kafka's tiered storage and of file systems."""
+_ALWAYS_COMPACTED = ("__consumer_offsets", "__transaction_state")
+_FLOCK = struct.Struct("hhqqi")
+
+Offsets = Mapping[TopicPartition, int]
+
+
+def is_open(log_dir: Path) -> bool:
+    """Whether a broker, of Kafka's or ours, has the directory open."""
+    try:
+        with (log_dir / LOCK_FILE).open("rb") as file:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
+            kind: int = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))[0]
+            return kind != fcntl.F_UNLCK
+    except FileNotFoundError:
+        return False
+
+
+def check_log_dirs(log_dirs: Sequence[Path]) -> list[Finding]:
+    """What is wrong with the directories of one broker, or with folders of single logs."""
+    findings = Findings()
+    homes: dict[TopicPartition, Path] = {}
+    for log_dir in log_dirs:
+        if any(log_dir.glob(f"*{LOG_SUFFIX}")):
+            _check_single(log_dir, findings)
+            continue
+        for key, log in _check_log_dir(log_dir, findings).items():
+            other = homes.setdefault(key, log.folder)
+            if other != log.folder:
+                findings.add(log.folder, f"{other} is a log of the same partition")
+    return findings.all()
+
+
+def _check_single(folder: Path, findings: Findings) -> None:
+    """One log's folder; what its log directory says of it counts."""
+    log_dir = folder.absolute().parent
+    key = parse_partition_directory(folder.absolute().name)
+    checkpoints = _read_checkpoints(log_dir, Findings())
+    log = _log(folder, key, checkpoints, is_clean=_is_clean(log_dir))
+    _check_folder(log, findings)
+    if key is not None:
+        _check_offsets(log_dir, {key: log}, checkpoints, findings, is_whole=False)
+
+
+def _is_clean(log_dir: Path) -> bool:
+    return (log_dir / CLEAN_SHUTDOWN_FILE).exists() and not is_open(log_dir)
+
+
+def _check_log_dir(log_dir: Path, findings: Findings) -> dict[TopicPartition, LogState]:
+    is_clean = _is_clean(log_dir)
+    checkpoints = _read_checkpoints(log_dir, findings)
+    _check_meta_properties(log_dir, findings)
+    _check_clean_shutdown(log_dir / CLEAN_SHUTDOWN_FILE, findings)
+    logs: dict[TopicPartition, LogState] = {}
+    for path in sorted(log_dir.iterdir()):
+        if not path.is_dir():
+            if path.name.endswith(".tmp"):
+                findings.add(path, "left over from a write that was broken off", is_error=False)
+            elif path.name not in (*_OTHER_FILES, *CHECKPOINTS):
+                findings.add(path, "no file of a broker has such a name", is_error=False)
+            continue
+        key = parse_partition_directory(path.name)
+        if key is not None:
+            logs[key] = log = _log(path, key, checkpoints, is_clean=is_clean)
+            _check_folder(log, findings)
+        else:
+            _check_other_folder(path, findings, is_clean=is_clean)
+    _check_offsets(log_dir, logs, checkpoints, findings, is_whole=True)
+    _check_topic_ids(logs, findings)
+    return logs
+
+
+def _check_other_folder(path: Path, findings: Findings, *, is_clean: bool) -> None:
+    if path.name.endswith(DELETE_SUFFIX):
+        findings.add(path, "a deleted log; a broker's start removes it", is_error=False)
+    elif path.name.endswith(STRAY_SUFFIX):
+        findings.add(path, "a stray log, which no broker opens", is_error=False)
+    elif path.name.endswith(FUTURE_SUFFIX) and parse_future_directory(path.name) is not None:
+        findings.add(path, "a future log: the partition is moving to this directory", is_error=False)
+        _check_folder(LogState(path, is_clean=is_clean), findings)
+    elif path.name not in _OF_OTHERS:
+        findings.add(path, "no folder of a partition has such a name")
+
+
+def _log(
+    folder: Path, key: TopicPartition | None, checkpoints: Mapping[str, Offsets | None], *, is_clean: bool
+) -> LogState:
+    recovery_points, cleaned = checkpoints[RECOVERY_POINT_FILE] or {}, checkpoints[CLEANER_FILE] or {}
+    return LogState(
+        folder,
+        is_clean,
+        recovery_point=0 if key is None else recovery_points.get(key, 0),
+        is_compacted=key is not None and (key in cleaned or key[0] in _ALWAYS_COMPACTED),
+    )
+
+
+def _check_folder(log: LogState, findings: Findings) -> None:
+    try:
+        check_log(log, findings)
+    except OSError as problem:
+        path = Path(problem.filename) if problem.filename else log.folder
+        # A broker that has the directory open may have removed a file since its name was read.
+        is_error = log.is_clean or not isinstance(problem, FileNotFoundError)
+        findings.add(path, f"cannot be read: {problem.strerror or problem}", is_error=is_error)
+
+
+# --- files that name logs ------------------------------------------------------------------------
+
+
+def _read_checkpoints(log_dir: Path, findings: Findings) -> dict[str, Offsets | None]:
+    """None for a file that cannot be read."""
+    found: dict[str, Offsets | None] = {}
+    for name in CHECKPOINTS:
+        path = log_dir / name
+        found[name] = None
+        try:
+            found[name] = offsets = read_offsets(path)
+            lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+            check_form(path, lines, findings)
+        except MalformedCheckpoint as problem:
+            findings.add(path, str(problem).removeprefix(f"{path}: "))
+        except OSError as problem:
+            findings.add(path, f"cannot be read: {problem.strerror or problem}")
+    return found
+
+
+def _check_meta_properties(log_dir: Path, findings: Findings) -> None:
+    path = log_dir / META_PROPERTIES_FILE
+    try:
+        properties = read_properties(path)
+    except FileNotFoundError:
+        findings.add(path, "the file is missing: a broker takes the directory for nobody's")
+        return
+    except OSError as problem:
+        findings.add(path, f"cannot be read: {problem.strerror or problem}")
+        return
+    version = properties.get("version")
+    if version not in ("0", "1"):
+        findings.add(path, f"version {version} is not known: 0 is ZooKeeper mode, 1 KRaft")
+    for name in ("broker.id" if version == "0" else "node.id", "cluster.id"):
+        if version in ("0", "1") and not properties.get(name):
+            findings.add(path, f"{name} is missing")
+    broker_id = properties.get("broker.id", "0")
+    if not broker_id.isdigit():
+        findings.add(path, f"broker.id={broker_id} is no number")
+
+
+def _check_clean_shutdown(path: Path, findings: Findings) -> None:
+    """Empty, as before Kafka 3.7, or with the epoch that the broker had (KIP-966)."""
+    try:
+        content = path.read_bytes()
+        if content and not isinstance(json.loads(content)["brokerEpoch"], int):
+            raise ValueError
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError):
+        findings.add(path, "it is no JSON object with a brokerEpoch", is_error=False)
+
+
+def _check_offsets(
+    log_dir: Path,
+    logs: Mapping[TopicPartition, LogState],
+    checkpoints: Mapping[str, Offsets | None],
+    findings: Findings,
+    *,
+    is_whole: bool,
+) -> None:
+    """`is_whole`: `logs` are all of the directory's."""
+    is_clean = _is_clean(log_dir)
+    for name, offsets in checkpoints.items():
+        path = log_dir / name
+        if is_whole and not offsets and offsets is not None and logs:
+            # Kafka makes all of them when it starts, empty.
+            if name in (RECOVERY_POINT_FILE, REPLICATION_FILE):
+                findings.add(path, "the file is missing, or empty", is_error=is_clean)
+            continue
+        for key, offset in (offsets or {}).items():
+            log = logs.get(key)
+            if log is not None:
+                _check_offset(path, name, log, offset, findings)
+            elif is_whole:
+                at = f"{key[0]}-{key[1]}"
+                findings.add(path, "there is no folder of this partition", at=at, is_error=is_clean)
+    starts = checkpoints[LOG_START_FILE]
+    for key, log in logs.items() if starts is not None else ():
+        _check_start(log_dir / LOG_START_FILE, log, (starts or {}).get(key), findings)
+    known = checkpoints[RECOVERY_POINT_FILE]
+    if is_whole and is_clean and known:
+        for key, log in logs.items():
+            if key not in known:
+                findings.add(log_dir / RECOVERY_POINT_FILE, f"{log.folder.name} is missing")
+
+
+def _check_offset(path: Path, name: str, log: LogState, offset: int, findings: Findings) -> None:
+    if log.first_offset is None:
+        return
+    at = log.folder.name
+    if offset > log.end_offset:
+        # All before a recovery point is on disk for certain; the others may be ahead of what a crash left.
+        is_error = log.is_clean or name == RECOVERY_POINT_FILE
+        findings.add(path, f"{offset} is beyond the log's end, {log.end_offset}", at=at, is_error=is_error)
+    elif offset < 0 or (name == LOG_START_FILE and offset < log.first_offset):
+        # Segments may have been deleted since the file was written.
+        is_error = log.is_clean or offset < 0
+        findings.add(
+            path, f"{offset} is before the first segment, {log.first_offset}", at=at, is_error=is_error
+        )
+    elif name == RECOVERY_POINT_FILE and log.is_clean and offset < log.end_offset:
+        findings.add(path, f"{offset} is before the log's end, {log.end_offset}", at=at, is_error=False)
+
+
+def _check_start(path: Path, log: LogState, start: int | None, findings: Findings) -> None:
+    """Leader epochs are cut where the log starts."""
+    first = log.first_epoch_offset
+    if first is None or log.first_offset is None or log.is_compacted or not log.is_clean:
+        return
+    start = max(start or 0, log.first_offset)
+    if start != first and start < log.end_offset:
+        problem = f"the log starts at {start}, and its first leader epoch at {first}"
+        findings.add(path, problem, at=log.folder.name, is_error=False)
+
+
+def _check_topic_ids(logs: Mapping[TopicPartition, LogState], findings: Findings) -> None:
+    first: dict[str, LogState] = {}
+    for (topic, _), log in logs.items():
+        try:
+            topic_id = read_topic_id(log.folder)
+            if topic_id is None:
+                continue
+            other = first.setdefault(topic, log)
+            if read_topic_id(other.folder) != topic_id:
+                findings.add(log.folder, f"its topic id is not that of {other.folder.name}")
+        except (LogDirProblem, OSError):
+            continue
