@@ -5,19 +5,24 @@ What our calls have done is looked at with confluent-kafka's AdminClient as well
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from admin_sides import Side, Sides, both_brokers, told, until
+from click.testing import CliRunner
 from confluent_kafka.admin import AclBindingFilter, AclOperation, AclPermissionType, ResourcePatternType
 from confluent_kafka.admin import AdminClient as Confluent
 from confluent_kafka.admin import ConfigResource as ConfluentResource
 from confluent_kafka.admin import ResourceType as ConfluentResourceType
 from judges import needs_kafka_jars
+from kafka_tools import Command, run_all
 
+from ottla.cli.main import main
 from ottla.client import Producer, errors
 from ottla.client.admin import (
     ANY,
@@ -379,3 +384,35 @@ def test_delegation_tokens(sides: Sides) -> None:
             return [token.owner, token.requester, token.renewers, lives, others == (token,)]
 
     assert sides.same(story)[0] == "User:bert"
+
+
+def test_ottla_tokens_and_kafkas_tool_tell_of_the_same_tokens(sides: Sides, tmp_path: Path) -> None:
+    for name, side in sides.by_name.items():
+        config = tmp_path / f"{name.split()[0]}.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in side.logged_in.items()))
+
+        def ottla(*words: str, config: Path = config) -> Any:
+            arguments = ["tokens", *words, "--command-config", str(config), "-o", "json"]
+            result = CliRunner().invoke(main, arguments)
+            assert result.exit_code == 0, result.output
+            return json.loads(result.stdout)
+
+        made = ottla("create", "--renewer", "User:anna", "--max-lifetime", "3600000")
+        assert (made["owner"], made["renewers"]) == ("User:bert", ["User:anna"])
+        renewed = ottla("renew", made["hmac"], "--period", "600000")["expires_ms"]
+        assert renewed - time.time() * 1000 == pytest.approx(600_000, abs=120_000)
+        tool = "org.apache.kafka.tools.DelegationTokenCommand"
+        bootstrap = str(side.logged_in["bootstrap.servers"])
+        words = ["--bootstrap-server", bootstrap, "--command-config", str(config)]
+        expire = ["--expire", "--hmac", made["hmac"], "--expiry-time-period", "-1"]
+        described, _, _ = run_all(
+            [
+                Command(tool, [*words, "--describe", "--owner-principal", "User:bert"], "", made["token_id"]),
+                Command(tool, [*words, *expire]),
+                Command(tool, [*words, "--describe"], "", rf"^(?!.*{made['token_id']})"),
+            ],
+            tmp_path,
+        )
+        assert made["hmac"] in described.out
+        assert made["expires_at_most"][:16] in described.out
+        assert [row["token_id"] for row in ottla("list")] == []
