@@ -416,3 +416,35 @@ def test_ottla_tokens_and_kafkas_tool_tell_of_the_same_tokens(sides: Sides, tmp_
         assert made["hmac"] in described.out
         assert made["expires_at_most"][:16] in described.out
         assert [row["token_id"] for row in ottla("list")] == []
+
+
+def test_ottla_reassign_moves_replicas_between_log_directories(sides: Sides, tmp_path: Path) -> None:
+    for name, side in sides.by_name.items():
+        env = {"OTTLA_BOOTSTRAP": side.bootstrap}
+
+        def ottla(*words: str, env: dict[str, str] = env) -> Any:
+            result = CliRunner(env=env).invoke(main, [*words, "-o", "json"])
+            assert result.exit_code == 0, result.output
+            return json.loads(result.stdout)
+
+        ottla("topics", "create", "on-disk", "--partitions", "2")
+        (before,) = {
+            row["directory"]
+            for row in ottla("cluster", "disks", "--topic", "on-disk")
+            if row["partition"] == 0
+        }
+        target = next(disk for disk in side.disks if disk != before)
+        broker = ottla("cluster", "describe")["brokers"][0]["broker"]
+        row = {"topic": "on-disk", "partition": 0, "replicas": [broker], "log_dirs": [target]}
+        plan = tmp_path / f"{name.split()[0]}.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
+        ottla("reassign", "execute", str(plan), "--log-dir-throttle", "1000000", "--wait")
+        states = [row["state"] for row in ottla("reassign", "verify", str(plan))]
+        assert states == ["completed", "completed"], name
+        words = ["--bootstrap-server", side.bootstrap, "--verify", "--reassignment-json-file", str(plan)]
+        tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+        (verified,) = run_all([Command(tool, words)], tmp_path)
+        assert "Reassignment of replica on-disk-0-" in verified.out
+        assert "completed successfully" in verified.out
+        throttled = ottla("configs", "describe", "broker", str(broker))
+        assert "replica.alter.log.dirs.io.max.bytes.per.second" not in [each["name"] for each in throttled]

@@ -73,7 +73,7 @@ def kafka(cluster: LocalCluster, tmp_path: Path) -> Callable[..., list[Printed]]
 
 
 def fill(cluster: LocalCluster, topic: str, partitions: int, records: int = 10, size: int = 10) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "1"})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     for number in range(records * partitions):
         producer.produce(topic, b"x" * size, partition=number % partitions)
     assert producer.flush(90) == 0

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -158,7 +158,7 @@ def consume(
                     await _alone(session, consumer, wanted, run, idle, tail, follow)
 
     try:
-        session.run(_bounded(work()))
+        session.run(work())
     except (KeyboardInterrupt, BrokenPipeError):
         # Ctrl-C is how a reader without an end ends; `| head` is the other way.
         sys.stderr.close()
@@ -170,15 +170,6 @@ def consume(
 
 class BadRecord(Exception):
     """A record that cannot be decoded; the message says which one, and why."""
-
-
-class _Enough(Exception):
-    """As many records as were wanted are printed."""
-
-
-async def _bounded(work: Any) -> None:
-    with suppress(_Enough):
-        await work
 
 
 @dataclass(frozen=True)
@@ -247,8 +238,8 @@ class _Run:
             return None
         return Shown(record, key, value) if self.accepts(key, value, record.headers) else None
 
-    def show(self, shown: Shown) -> None:
-        """Raises _Enough after the last one."""
+    def show(self, shown: Shown) -> bool:
+        """Whether it was the last one that is wanted."""
         out = sys.stdout.buffer
         if self.head and not self.printed:
             out.write(self.head)
@@ -256,8 +247,7 @@ class _Run:
         self.printed += 1
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=self.printed)
-        if self.printed == self.count_max:
-            raise _Enough
+        return self.printed == self.count_max
 
 
 async def _alone(
@@ -274,7 +264,8 @@ async def _alone(
     try:
         if tail is not None:
             for shown in await _last_accepted(consumer, run, firsts, ends, tail):
-                run.show(shown)
+                if run.show(shown):
+                    return
             sys.stdout.flush()
             if not follow:
                 return
@@ -282,8 +273,8 @@ async def _alone(
         async for _, records in _ranges(consumer, starts, ends if wanted.ends else None, idle_s):
             for record in records:
                 accepted = run.decode(record)
-                if accepted is not None:
-                    run.show(accepted)
+                if accepted is not None and run.show(accepted):
+                    return
             sys.stdout.flush()
     finally:
         sys.stdout.flush()
@@ -311,9 +302,10 @@ async def _as_member(
                     if wanted.ends and record.offset >= ends.get(tp, 0):
                         break
                     shown = run.decode(record)
+                    enough = shown is not None and run.show(shown)
                     done[tp] = record.offset + 1
-                    if shown is not None:
-                        run.show(shown)
+                    if enough:
+                        return
         finally:
             sys.stdout.flush()
             if done:

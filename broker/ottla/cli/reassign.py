@@ -174,6 +174,11 @@ async def _move_log_dirs(
 
 async def _wait(admin: AdminClient, wanted: Plan) -> None:
     await until_over(admin, set(wanted.replicas))
+    while wanted.log_dirs:
+        found = (await admin.describe_replica_log_dirs(wanted.log_dirs)).raise_first()
+        if all(each.future is None for each in found.values()):
+            break
+        await asyncio.sleep(_LOG_DIR_PAUSE_S)
     await _lift(admin, wanted)
 
 
