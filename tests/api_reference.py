@@ -45,6 +45,8 @@ CLASSES = (
     "ottla.client.serialization.TextSerializer",
     "ottla.client.avro.AvroSerializer",
     "ottla.client.avro.AvroDeserializer",
+    "ottla.client.schemas.RegistrySerializer",
+    "ottla.client.schemas.RegistryDeserializer",
     "ottla.client.registry.RegistryClient",
     "ottla.client.metrics.Metric",
     "ottla.client.metrics.MetricsReporter",

@@ -5,19 +5,24 @@ What our calls have done is looked at with confluent-kafka's AdminClient as well
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from admin_sides import Side, Sides, both_brokers, told, until
+from click.testing import CliRunner
 from confluent_kafka.admin import AclBindingFilter, AclOperation, AclPermissionType, ResourcePatternType
 from confluent_kafka.admin import AdminClient as Confluent
 from confluent_kafka.admin import ConfigResource as ConfluentResource
 from confluent_kafka.admin import ResourceType as ConfluentResourceType
 from judges import needs_kafka_jars
+from kafka_tools import Command, run_all
 
+from ottla.cli.main import main
 from ottla.client import Producer, errors
 from ottla.client.admin import (
     ANY,
@@ -379,3 +384,67 @@ def test_delegation_tokens(sides: Sides) -> None:
             return [token.owner, token.requester, token.renewers, lives, others == (token,)]
 
     assert sides.same(story)[0] == "User:bert"
+
+
+def test_ottla_tokens_and_kafkas_tool_tell_of_the_same_tokens(sides: Sides, tmp_path: Path) -> None:
+    for name, side in sides.by_name.items():
+        config = tmp_path / f"{name.split()[0]}.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in side.logged_in.items()))
+
+        def ottla(*words: str, config: Path = config) -> Any:
+            arguments = ["tokens", *words, "--command-config", str(config), "-o", "json"]
+            result = CliRunner().invoke(main, arguments)
+            assert result.exit_code == 0, result.output
+            return json.loads(result.stdout)
+
+        made = ottla("create", "--renewer", "User:anna", "--max-lifetime", "3600000")
+        assert (made["owner"], made["renewers"]) == ("User:bert", ["User:anna"])
+        renewed = ottla("renew", made["hmac"], "--period", "600000")["expires_ms"]
+        assert renewed - time.time() * 1000 == pytest.approx(600_000, abs=120_000)
+        tool = "org.apache.kafka.tools.DelegationTokenCommand"
+        bootstrap = str(side.logged_in["bootstrap.servers"])
+        words = ["--bootstrap-server", bootstrap, "--command-config", str(config)]
+        expire = ["--expire", "--hmac", made["hmac"], "--expiry-time-period", "-1"]
+        described, _, _ = run_all(
+            [
+                Command(tool, [*words, "--describe", "--owner-principal", "User:bert"], "", made["token_id"]),
+                Command(tool, [*words, *expire]),
+                Command(tool, [*words, "--describe"], "", rf"^(?!.*{made['token_id']})"),
+            ],
+            tmp_path,
+        )
+        assert made["hmac"] in described.out
+        assert made["expires_at_most"][:16] in described.out
+        assert [row["token_id"] for row in ottla("list")] == []
+
+
+def test_ottla_reassign_moves_replicas_between_log_directories(sides: Sides, tmp_path: Path) -> None:
+    for name, side in sides.by_name.items():
+        env = {"OTTLA_BOOTSTRAP": side.bootstrap}
+
+        def ottla(*words: str, env: dict[str, str] = env) -> Any:
+            result = CliRunner(env=env).invoke(main, [*words, "-o", "json"])
+            assert result.exit_code == 0, result.output
+            return json.loads(result.stdout)
+
+        ottla("topics", "create", "on-disk", "--partitions", "2")
+        (before,) = {
+            row["directory"]
+            for row in ottla("cluster", "disks", "--topic", "on-disk")
+            if row["partition"] == 0
+        }
+        target = next(disk for disk in side.disks if disk != before)
+        broker = ottla("cluster", "describe")["brokers"][0]["broker"]
+        row = {"topic": "on-disk", "partition": 0, "replicas": [broker], "log_dirs": [target]}
+        plan = tmp_path / f"{name.split()[0]}.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
+        ottla("reassign", "execute", str(plan), "--log-dir-throttle", "1000000", "--wait")
+        states = [row["state"] for row in ottla("reassign", "verify", str(plan))]
+        assert states == ["completed", "completed"], name
+        words = ["--bootstrap-server", side.bootstrap, "--verify", "--reassignment-json-file", str(plan)]
+        tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+        (verified,) = run_all([Command(tool, words)], tmp_path)
+        assert "Reassignment of replica on-disk-0-" in verified.out
+        assert "completed successfully" in verified.out
+        throttled = ottla("configs", "describe", "broker", str(broker))
+        assert "replica.alter.log.dirs.io.max.bytes.per.second" not in [each["name"] for each in throttled]

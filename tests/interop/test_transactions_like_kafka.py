@@ -7,11 +7,13 @@ compared as well.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from group_talk import (
     Talk,
     commit,
@@ -44,6 +46,7 @@ from transaction_talk import (
     wait_for_state,
 )
 
+from ottla.cli.main import main
 from ottla.protocol import messages as m
 
 SETTINGS = {
@@ -379,20 +382,21 @@ async def verify(talk: Talk, enabled: bool) -> None:
     assert answer.responses[0].error_code == 0, answer
 
 
-async def hang(talk: Talk) -> None:
+async def hang(talk: Talk, prefix: str = "k") -> None:
     """Producers of a tool's story: one whose transaction is open, one whose is over, and one that hangs: in a
     log, where its coordinator knows nothing of it."""
-    one, two, hanging = [await begun(talk, name) for name in ("k-open", "k-over", "k-hanging")]
+    ids = [f"{prefix}-{name}" for name in ("open", "over", "hanging")]
+    one, two, hanging = [await begun(talk, name) for name in ids]
     for producer in (one, two):
         await talk.send("anna", add(producer, {"x": [0]}), 3)
         answer = await talk.send("anna", produce(producer[0], "x", {0: batch(producer, 0, b"x")}), 9)
         assert answer.responses[0].partition_responses[0].error_code == 0
     await talk.send("anna", end(two, commit=True), 3)
-    await wait_for_state(talk, "k-over", "CompleteCommit")
+    await wait_for_state(talk, ids[1], "CompleteCommit")
     await verify(talk, False)
 
     async def slipped_in() -> bool:
-        request = produce("k-hanging", "x", {1: batch(hanging, 0, b"hangs")})
+        request = produce(ids[2], "x", {1: batch(hanging, 0, b"hangs")})
         answer = await talk.send("anna", request, 9)
         return bool(answer.responses[0].partition_responses[0].error_code == 0)
 
@@ -474,3 +478,47 @@ def test_kafka_transactions_sh(ports: dict[str, int], tmp_path: Path) -> None:
     shown = dict(zip(COMMANDS, ours, strict=True))
     assert "x" in shown["find-hanging --topic x"].out
     assert ours[-3].status == 0, "the hanging transaction is ended"
+
+
+def test_ottla_transactions_tells_what_kafkas_tool_tells(ports: dict[str, int], tmp_path: Path) -> None:
+    """Of both brokers, so that it is not our broker's opinion of itself."""
+    side_by_side(ports, lambda talk: hang(talk, "o"))
+    for name, port in ports.items():
+        address = f"127.0.0.1:{port}"
+
+        def ottla(*words: str, address: str = address) -> Result:
+            return CliRunner().invoke(main, ["transactions", *words, "-b", address, "-o", "json"])
+
+        def rows(*words: str) -> list[list[str]]:
+            told = json.loads(ottla(*words).stdout)
+            return sorted([str(value) for value in row.values()] for row in told)
+
+        def asked(*lines: str, address: str = address) -> list[list[list[str]]]:
+            commands = [Command(TOOL, ["--bootstrap-server", address, *line.split()]) for line in lines]
+            printed = run_all(commands, tmp_path)
+            return [sorted(line.split() for line in shown.out.splitlines()[1:]) for shown in printed]
+
+        hanging, listed, described, producers = asked(
+            "find-hanging --topic x",
+            "list",
+            "describe --transactional-id o-open",
+            "describe-producers --topic x --partition 0",
+        )
+        mine = rows("hanging", "x")
+        # Theirs end with the duration; ours have the last sequence, which theirs have not.
+        assert [[*row[:5], row[7], row[6]] for row in mine] == [row[:7] for row in hanging], name
+        assert len(mine) == 1
+        assert rows("list") == listed
+        open_one = json.loads(ottla("describe", "o-open").stdout)
+        assert open_one["partitions"] == ["x-0"]
+        assert [str(value) for value in open_one.values()][:7] == described[0][:7]
+        assert rows("producers", "x", "--partition", "0") == sorted(
+            ["x", "0", *row[:5], row[5]] for row in producers
+        )
+        refused = ottla("abort", "x", "1", "--start-offset", "77")
+        assert (refused.exit_code, "no transaction of x-1 begins at offset 77" in refused.output) == (1, True)
+        start = mine[0][-1]
+        assert ottla("abort", "x", "1", "--start-offset", start).exit_code == 0
+        assert asked("find-hanging --topic x --partition 1") == [[]]
+        assert rows("hanging", "x") == []
+    side_by_side(ports, verify_again)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import click
 
@@ -54,6 +54,11 @@ def _about_resources(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+_matching = click.option(
+    "--matching", is_flag=True, help="All that concern these names: literal, prefixed and wildcard patterns."
+)
+
+
 def _about_entries(command: Callable[..., None]) -> Callable[..., None]:
     for option, parameter, what in (
         ("--host", "hosts", "Where from: an address. Any, unless given."),
@@ -70,17 +75,70 @@ def _about_entries(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
+_NEEDED: Final = {
+    "producer": (
+        (ResourceType.TOPIC, (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)),
+        (ResourceType.TRANSACTIONAL_ID, (Operation.WRITE, Operation.DESCRIBE)),
+    ),
+    "consumer": (
+        (ResourceType.TOPIC, (Operation.READ, Operation.DESCRIBE)),
+        (ResourceType.GROUP, (Operation.READ,)),
+    ),
+}
+"""The operations that a producer and a consumer need, as kafka-acls.sh has them."""
+
+
+def _for_clients(command: Callable[..., None]) -> Callable[..., None]:
+    for role, what in (("consumer", "topics and groups"), ("producer", "topics and transactional ids")):
+        help_ = f"What a {role} needs, on the {what} named."
+        command = click.option(f"--{role}", is_flag=True, help=help_)(command)
+    return command
+
+
+def _chosen(
+    patterns: list[tuple[ResourceType, str, PatternType]],
+    operations: tuple[str, ...],
+    roles: Mapping[str, bool],
+    otherwise: Operation,
+) -> list[tuple[tuple[ResourceType, str, PatternType], Operation]]:
+    """Each pattern with each of its operations. Raises click.UsageError."""
+    wanted = [role for role, given in roles.items() if given]
+    if not wanted:
+        chosen = list(map(_operation, operations)) or [otherwise]
+        return [(pattern, operation) for pattern in patterns for operation in chosen]
+    if operations:
+        raise click.UsageError(f"--{wanted[0]} stands for its operations: leave --operation out")
+    kinds = {pattern[0] for pattern in patterns}
+    for role in wanted:
+        required = {kind for kind, _ in _NEEDED[role]} if role == "consumer" else {ResourceType.TOPIC}
+        if missing := sorted(kind.name.lower() for kind in required - kinds):
+            raise click.UsageError(f"--{role} needs --{missing[0]}")
+    found = [
+        (pattern, operation)
+        for role in wanted
+        for kind, needed in _NEEDED[role]
+        for pattern in patterns
+        if pattern[0] is kind
+        for operation in needed
+    ]
+    return list(dict.fromkeys(found))
+
+
 def _patterns(
-    named: dict[str, tuple[str, ...]], *, cluster: bool, prefixed: bool
+    named: dict[str, tuple[str, ...]], *, cluster: bool, prefixed: bool, matching: bool = False
 ) -> list[tuple[ResourceType, str, PatternType]]:
+    if matching and prefixed:
+        raise click.UsageError("--matching finds prefixes by itself: leave --prefixed out")
     pattern_type = PatternType.PREFIXED if prefixed else PatternType.LITERAL
+    pattern_type = PatternType.MATCH if matching else pattern_type
     found = [(_RESOURCES[kind], name, pattern_type) for kind, names in named.items() for name in names]
     if cluster:
         found.append((ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
     return found
 
 
-def _principals(texts: Iterable[str]) -> list[str]:
+def parsed_principals(texts: Iterable[str]) -> list[str]:
+    """The texts, if all are TYPE:NAME. Raises click.UsageError."""
     for text in texts:
         try:
             Principal.parse(text)
@@ -92,13 +150,19 @@ def _principals(texts: Iterable[str]) -> list[str]:
 @acls.command("list")
 @_about_resources
 @click.option("--principal", help="Those about this principal alone.")
+@_matching
 @talks_to_a_cluster
 def list_(
-    session: Session, principal: str | None, cluster: bool, prefixed: bool, **named: tuple[str, ...]
+    session: Session,
+    principal: str | None,
+    matching: bool,
+    cluster: bool,
+    prefixed: bool,
+    **named: tuple[str, ...],
 ) -> None:
     """The ACLs there are, of some resources or of all."""
-    entry = EntryFilter(principal=None if principal is None else _principals([principal])[0])
-    asked = _patterns(named, cluster=cluster, prefixed=prefixed)
+    entry = EntryFilter(principal=None if principal is None else parsed_principals([principal])[0])
+    asked = _patterns(named, cluster=cluster, prefixed=prefixed, matching=matching)
     filters = [PatternFilter(*each) for each in asked] or [
         PatternFilter(pattern_type=PatternType.PREFIXED if prefixed else PatternType.ANY)
     ]
@@ -126,9 +190,12 @@ def _row(binding: AclBinding) -> dict[str, Any]:
 @acls.command()
 @_about_resources
 @_about_entries
+@_for_clients
 @talks_to_a_cluster
 def add(
     session: Session,
+    producer: bool,
+    consumer: bool,
     operations: tuple[str, ...],
     allowed: tuple[str, ...],
     denied: tuple[str, ...],
@@ -145,11 +212,12 @@ def add(
         raise click.UsageError("for whom? give --allow or --deny with a principal")
     bindings = [
         AclBinding(ResourcePattern(*pattern), Entry(who, host, operation, permission))
-        for pattern in patterns
+        for pattern, operation in _chosen(
+            patterns, operations, {"producer": producer, "consumer": consumer}, Operation.ALL
+        )
         for permission, principals in ((Permission.ALLOW, allowed), (Permission.DENY, denied))
-        for who in _principals(principals)
+        for who in parsed_principals(principals)
         for host in hosts or (WILDCARD,)
-        for operation in map(_operation, operations or ("all",))
     ]
 
     async def create(admin: AdminClient) -> None:
@@ -162,9 +230,14 @@ def add(
 @acls.command()
 @_about_resources
 @_about_entries
+@_for_clients
+@_matching
 @talks_to_a_cluster
 def remove(
     session: Session,
+    matching: bool,
+    producer: bool,
+    consumer: bool,
     operations: tuple[str, ...],
     allowed: tuple[str, ...],
     denied: tuple[str, ...],
@@ -174,17 +247,20 @@ def remove(
     **named: tuple[str, ...],
 ) -> None:
     """Remove ACLs: those of the resources that match; what is not given matches all."""
-    patterns = _patterns(named, cluster=cluster, prefixed=prefixed)
+    patterns = _patterns(named, cluster=cluster, prefixed=prefixed, matching=matching)
     if not patterns:
         raise click.UsageError("of what? give --topic, --group, --cluster or another resource")
-    whose: list[tuple[Permission, str | None]] = [(Permission.ALLOW, who) for who in _principals(allowed)]
-    whose += [(Permission.DENY, who) for who in _principals(denied)]
+    whose: list[tuple[Permission, str | None]] = [
+        (Permission.ALLOW, who) for who in parsed_principals(allowed)
+    ]
+    whose += [(Permission.DENY, who) for who in parsed_principals(denied)]
     filters = [
         AclFilter(PatternFilter(*pattern), EntryFilter(who, host, operation, permission))
-        for pattern in patterns
+        for pattern, operation in _chosen(
+            patterns, operations, {"producer": producer, "consumer": consumer}, Operation.ANY
+        )
         for permission, who in whose or [(Permission.ANY, None)]
         for host in hosts or (None,)
-        for operation in (map(_operation, operations) if operations else (Operation.ANY,))
     ]
 
     async def delete(admin: AdminClient) -> list[AclBinding]:

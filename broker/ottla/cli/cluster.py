@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 import click
 from rich.console import Console
@@ -13,7 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
 from ottla.client.admin import AdminClient
-from ottla.client.admin_types import LogDirDescription, TopicPartition
+from ottla.client.admin_types import ElectionType, LogDirDescription, TopicPartition
+from ottla.client.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    PreferredLeaderNotAvailableError,
+)
 from ottla.client.results import Results
 
 _POLL_S = 0.5
@@ -66,11 +73,75 @@ def describe(session: Session) -> None:
 
 
 @cluster.command()
+@click.argument("partitions", metavar="TOPIC:PARTITION…", nargs=-1)
+@click.option(
+    "--file", type=click.File("r"), help='As of kafka-leader-election.sh: {"partitions": [{"topic": …}]}.'
+)
+@click.option("--unclean", is_flag=True, help="Any replica, where none is in sync: records may be lost.")
 @talks_to_a_cluster
-def elect(session: Session) -> None:
-    """Give leadership back to the first replica of each partition, where it is in sync."""
-    session.admin(lambda admin: admin.elect_preferred_leaders())
-    done("preferred leaders are elected", session.output, elected=True)
+def elect(session: Session, partitions: tuple[str, ...], file: IO[str] | None, unclean: bool) -> None:
+    """Elect leaders, of these partitions or of all that need it.
+
+    The first replica of each becomes the leader, where it is in sync; with --unclean, leaderless partitions
+    get any replica that is alive.
+    """
+    asked = [*map(_partition, partitions), *(_partitions_of(file) if file else [])]
+    kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
+    found = session.admin(lambda admin: admin.elect_leaders(kind, asked or None))
+    errors = {tp: e for tp, e in found.errors.items() if not isinstance(e, ElectionNotNeededError)}
+    if asked:
+        failed = errors
+    else:  # of all, those that cannot be elected now are left as they are
+        failed = {
+            tp: e
+            for tp, e in errors.items()
+            if not isinstance(e, PreferredLeaderNotAvailableError | EligibleLeadersNotAvailableError)
+        }
+    if failed:
+        raise Refused("; ".join(f"{tp}: {error}" for tp, error in sorted(failed.items())))
+    elected = [str(tp) for tp in sorted(found)]
+    what = f"elected leaders of {', '.join(elected)}" if elected else "no leader had to change"
+    done(what, session.output, elected=elected)
+
+
+def _partition(text: str) -> TopicPartition:
+    topic, colon, partition = text.rpartition(":")
+    if not colon or not partition.isdigit():
+        raise click.UsageError(f"'{text}' must be TOPIC:PARTITION")
+    return TopicPartition(topic, int(partition))
+
+
+def _partitions_of(file: IO[str]) -> list[TopicPartition]:
+    try:
+        rows = json.load(file)["partitions"]
+        return [TopicPartition(str(row["topic"]), int(row["partition"])) for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise click.UsageError(
+            f'{file.name}: {error!r}; must be {{"partitions": [{{"topic": …, "partition": …}}]}}'
+        ) from None
+
+
+@cluster.command()
+@click.argument("brokers", metavar="BROKER…", nargs=-1, type=int)
+@talks_to_a_cluster
+def versions(session: Session, brokers: tuple[int, ...]) -> None:
+    """The versions of each API that brokers serve."""
+    found = session.admin(lambda admin: admin.describe_api_versions(brokers or None)).raise_first()
+    show(
+        (
+            {
+                "broker": broker,
+                "key": each.key,
+                "api": each.name,
+                "min": each.least,
+                "max": each.most,
+                "used": each.used,
+            }
+            for broker, served in sorted(found.items())
+            for each in served
+        ),
+        session.output,
+    )
 
 
 @cluster.command()
@@ -118,12 +189,13 @@ def move(session: Session, topic: str, targets: tuple[str, ...], wait: bool) -> 
             "; ".join(f"{tp.topic}-{tp.partition}: {error}" for tp, error in sorted(refused.items()))
         )
     if wait:
-        session.admin(lambda admin: _until_over(admin, set(wanted)))
+        session.admin(lambda admin: until_over(admin, set(wanted)))
     message = f"{len(wanted)} partitions of {topic} {'are moved' if wait else 'are being moved'}"
     done(message, session.output, topic=topic, partitions=sorted(tp.partition for tp in wanted), over=wait)
 
 
-async def _until_over(admin: AdminClient, moving: set[TopicPartition]) -> None:
+async def until_over(admin: AdminClient, moving: set[TopicPartition]) -> None:
+    """Wait until no replica of these partitions is being moved."""
     columns = (TextColumn("moving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -134,27 +206,46 @@ async def _until_over(admin: AdminClient, moving: set[TopicPartition]) -> None:
 
 
 @cluster.command()
+@click.option("--broker", "brokers", type=int, multiple=True, help="Only of these brokers.")
+@click.option("--topic", "topics", multiple=True, help="Only replicas of these topics; each on a line.")
+@click.option("--replicas", is_flag=True, help="A line for each replica, with its size and lag.")
 @talks_to_a_cluster
-def disks(session: Session) -> None:
-    """The log directories of all brokers, and how full they are."""
+def disks(session: Session, brokers: tuple[int, ...], topics: tuple[str, ...], replicas: bool) -> None:
+    """The log directories of brokers, and how full they are; or the replicas in them."""
 
     async def look(admin: AdminClient) -> Results[int, tuple[LogDirDescription, ...]]:
-        return (await admin.describe_log_dirs()).raise_first()
+        return (await admin.describe_log_dirs(brokers or None)).raise_first()
 
     found = session.admin(look)
-    show(
-        (
-            {
+    directories = [(broker, each) for broker, of_broker in sorted(found.items()) for each in of_broker]
+    if replicas or topics:
+        rows = [row for each in directories for row in _replicas(*each, set(topics))]
+    else:
+        rows = [_directory(*each) for each in directories]
+    show(rows, session.output, nothing="no replicas")
+
+
+def _directory(broker: int, directory: LogDirDescription) -> dict[str, Any]:
+    return {
+        "broker": broker,
+        "directory": directory.path,
+        "error": str(directory.error) if directory.error else None,
+        "replicas": len(directory.replicas),
+        "bytes": sum(replica.size for replica in directory.replicas.values()),
+        "free_bytes": directory.usable_bytes if directory.usable_bytes >= 0 else None,
+        "total_bytes": directory.total_bytes if directory.total_bytes >= 0 else None,
+    }
+
+
+def _replicas(broker: int, directory: LogDirDescription, topics: set[str]) -> Iterator[dict[str, Any]]:
+    for tp, replica in sorted(directory.replicas.items()):
+        if not topics or tp.topic in topics:
+            yield {
                 "broker": broker,
                 "directory": directory.path,
-                "error": str(directory.error) if directory.error else None,
-                "replicas": len(directory.replicas),
-                "bytes": sum(replica.size for replica in directory.replicas.values()),
-                "free_bytes": directory.usable_bytes if directory.usable_bytes >= 0 else None,
-                "total_bytes": directory.total_bytes if directory.total_bytes >= 0 else None,
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "bytes": replica.size,
+                "lag": replica.offset_lag,
+                "moving_here": replica.is_future,
             }
-            for broker, directories in sorted(found.items())
-            for directory in directories
-        ),
-        session.output,
-    )

@@ -1,13 +1,17 @@
-"""`ottla configs`: the settings of topics and brokers."""
+"""`ottla configs`: the settings of topics and brokers, and the log levels of brokers."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
 from ottla.cli.output import done, show
 from ottla.cli.session import Session, key_values, talks_to_a_cluster
 from ottla.client.admin import AdminClient
-from ottla.client.admin_types import ConfigEntry
+from ottla.client.admin_types import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ConfigType
+from ottla.metadata.config_def import ConfigError
+from ottla.metadata.properties import read_properties
 
 _SOURCES = {
     1: "topic",
@@ -17,14 +21,19 @@ _SOURCES = {
     5: "default",
     6: "logger",
 }
-_KIND = click.Choice(["topic", "broker"])
+_TYPES = {
+    "topic": ConfigType.TOPIC,
+    "broker": ConfigType.BROKER,
+    "broker-logger": ConfigType.BROKER_LOGGER,
+}
+_KIND = click.Choice(list(_TYPES))
 _DEFAULT_SOURCE = 5
 _EVERY_BROKER = "all"
 
 
 @click.group(short_help="Show and change settings of topics and brokers.")
 def configs() -> None:
-    """Settings of topics and brokers, by Kafka's names.
+    """Settings of topics and brokers, by Kafka's names, and the levels of brokers' loggers (KIP-412).
 
     A NAME is a topic's, a broker's id, or `all` for what holds for every broker that has no value of its own.
     """
@@ -38,10 +47,10 @@ def configs() -> None:
 def describe(session: Session, kind: str, name: str, everything: bool) -> None:
     """What is set, and where it comes from."""
 
+    resource = _resource(kind, name)
+
     async def look(admin: AdminClient) -> dict[str, ConfigEntry]:
-        if kind == "topic":
-            return (await admin.describe_topic_configs([name]))[name]
-        return await admin.describe_broker_configs(_broker(name))
+        return (await admin.describe_configs([resource]))[resource]
 
     found = session.admin(look)
     show(
@@ -58,19 +67,27 @@ def describe(session: Session, kind: str, name: str, everything: bool) -> None:
 @configs.command("set")
 @click.argument("kind", type=_KIND)
 @click.argument("name")
-@click.argument("values", metavar="SETTING=VALUE…", nargs=-1, required=True)
+@click.argument("values", metavar="SETTING=VALUE…", nargs=-1)
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A properties file with more; the arguments win.",
+)
 @talks_to_a_cluster
-def set_(session: Session, kind: str, name: str, values: tuple[str, ...]) -> None:
-    """Set values; those of brokers hold at once where the setting allows that."""
+def set_(session: Session, kind: str, name: str, values: tuple[str, ...], file: Path | None) -> None:
+    """Set values; those of brokers hold at once where the setting allows that.
+
+    A logger takes a level, as ottla.server=DEBUG.
+    """
     wanted = key_values(values, "setting")
-
-    async def work(admin: AdminClient) -> None:
-        if kind == "topic":
-            await admin.alter_topic_config(name, set_values=wanted)
-        else:
-            await admin.alter_broker_config(_broker(name), set_values=wanted)
-
-    session.admin(work)
+    if file is not None:
+        try:
+            wanted = read_properties(file) | wanted
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from None
+    if not wanted:
+        raise click.UsageError("set what? give SETTING=VALUE or --file")
+    _alter(session, _resource(kind, name), [ConfigChange(*pair) for pair in wanted.items()])
     done(f"set {', '.join(wanted)} of {kind} {name}", session.output, kind=kind, name=name, set=wanted)
 
 
@@ -82,21 +99,26 @@ def set_(session: Session, kind: str, name: str, values: tuple[str, ...]) -> Non
 def unset(session: Session, kind: str, name: str, settings: tuple[str, ...]) -> None:
     """Take values back to what holds without them."""
 
-    async def work(admin: AdminClient) -> None:
-        if kind == "topic":
-            await admin.alter_topic_config(name, delete=settings)
-        else:
-            await admin.alter_broker_config(_broker(name), delete=settings)
-
-    session.admin(work)
+    _alter(
+        session,
+        _resource(kind, name),
+        [ConfigChange(setting, None, ConfigOperation.DELETE) for setting in settings],
+    )
     message = f"unset {', '.join(settings)} of {kind} {name}"
     done(message, session.output, kind=kind, name=name, unset=list(settings))
 
 
-def _broker(name: str) -> int | None:
-    """A broker's id; None is every broker."""
-    if name == _EVERY_BROKER:
-        return None
-    if not name.isdigit():
-        raise click.UsageError(f"'{name}' is neither a broker's id nor '{_EVERY_BROKER}'")
-    return int(name)
+def _resource(kind: str, name: str) -> ConfigResource:
+    if kind == "topic" or name.isdigit():
+        return ConfigResource(_TYPES[kind], name)
+    if kind == "broker" and name == _EVERY_BROKER:
+        return ConfigResource(ConfigType.BROKER, "")
+    allowed = "a broker's id" if kind == "broker-logger" else f"a broker's id nor '{_EVERY_BROKER}'"
+    raise click.UsageError(f"'{name}' is {'not' if kind == 'broker-logger' else 'neither'} {allowed}")
+
+
+def _alter(session: Session, resource: ConfigResource, changes: list[ConfigChange]) -> None:
+    async def work(admin: AdminClient) -> None:
+        (await admin.incremental_alter_configs({resource: changes})).raise_first()
+
+    session.admin(work)

@@ -1,135 +1,434 @@
-"""`ottla consume`: records of a topic, one line each, to standard output."""
+"""`ottla consume`: records of topics, filtered, decoded and printed to standard output.
+
+Without a group, partitions are read from positions of one's choosing, and nothing is committed. As a member
+of a group, what was printed is committed, and nothing else: a record that cannot be decoded is read again by
+the next run.
+"""
 
 from __future__ import annotations
 
-import json
+import re
 import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from ottla.cli.session import Refused, Session, talks_to_a_cluster
+from ottla.cli import record_filters
+from ottla.cli.record_filters import Accepts, BadFilter
+from ottla.cli.record_formats import FORMATS, Print, Shown, head, printer
+from ottla.cli.record_values import READ_FORMATS, Read, reader, registry_client, registry_options
+from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
 from ottla.client.admin import AdminClient
 from ottla.client.consumer import Consumer
+from ottla.client.core.consumer_config import ISOLATION_LEVELS
 from ottla.client.core.types import ConsumerRecord, TopicPartition
+from ottla.client.errors import ClientError
 
 _POLL_S: Final = 0.5
 _RECORDS_MAX: Final = 5_000
 _WAIT_MS: Final = 500
 
+Offsets = dict[TopicPartition, int]
 
-@click.command(short_help="Read a topic.")
-@click.argument("topic")
+
+@click.command(short_help="Read topics.")
+@click.argument("topics", metavar="TOPIC…", nargs=-1)
+@click.option("--pattern", metavar="REGEX", help="Topics whose whole names fit, in place of names.")
+@click.option("--group", help="Read as a member of this group, and commit what was printed.")
 @click.option(
     "--from",
     "start",
     default="latest",
     show_default=True,
-    metavar="earliest|latest|OFFSET|-N",
-    help="Where to begin: -N is the last N of each partition.",
+    metavar="earliest|latest|OFFSET|-N|TIME",
+    help="Where to begin: -N is the last N of each partition, TIME is ISO 8601.",
 )
+@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="The last N that the filters accept.")
+@click.option("--follow", is_flag=True, help="After --tail, go on with what comes.")
 @click.option("--partition", "only", type=click.IntRange(min=0), multiple=True, help="Only these.")
 @click.option("-n", "--max", "count_max", type=click.IntRange(min=1), help="End after that many records.")
-@click.option("--until-end", is_flag=True, help="End where the topic ends now.")
+@click.option("--until-end", is_flag=True, help="End where the topics end now.")
+@click.option("--until", metavar="TIME", help="End with the records before this time, in ISO 8601.")
+@click.option("--idle", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End when none came so long.")
+@click.option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key.")
+@click.option("--key-matches", multiple=True, metavar="REGEX", help="Only keys in which it is found.")
+@click.option("--header", "headers", multiple=True, metavar="NAME[=VALUE]", help="Only with this header.")
+@click.option("--grep", multiple=True, metavar="REGEX", help="Only values in which it is found.")
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="PATH[=VALUE]",
+    help="Only JSON with it, as user.id=7, a[0]>2, b~^x.",
+)
+@click.option("--key-format", type=click.Choice(READ_FORMATS), default="auto", show_default=True)
+@click.option("--value-format", type=click.Choice(READ_FORMATS), default="auto", show_default=True)
+@registry_options
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: text; with -o json, JSON lines.")
+@click.option(
+    "--template", metavar="TEXT", help="As '{topic} {partition}:{offset} {time} {key} {header:h} {value}'."
+)
 @click.option("--key-separator", metavar="TEXT", help="Print the key, and this, before the value.")
+@click.option("--skip-errors", is_flag=True, help="Go on after records that cannot be decoded.")
+@click.option(
+    "--isolation",
+    type=click.Choice(list(ISOLATION_LEVELS)),
+    default="read_uncommitted",
+    show_default=True,
+    help="Whether open and aborted transactions are shown.",
+)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the consumer.")
 @talks_to_a_cluster
 def consume(
     session: Session,
-    topic: str,
+    topics: tuple[str, ...],
+    pattern: str | None,
+    group: str | None,
     start: str,
+    tail: int | None,
+    follow: bool,
     only: tuple[int, ...],
     count_max: int | None,
     until_end: bool,
+    until: str | None,
+    idle: float | None,
+    keys: tuple[str, ...],
+    key_matches: tuple[str, ...],
+    headers: tuple[str, ...],
+    grep: tuple[str, ...],
+    where: tuple[str, ...],
+    key_format: str,
+    value_format: str,
+    registry: str | None,
+    registry_options: tuple[str, ...],
+    form: str | None,
+    template: str | None,
     key_separator: str | None,
+    skip_errors: bool,
+    isolation: str,
+    settings: tuple[str, ...],
 ) -> None:
-    """Print the records of TOPIC, from the end on as they come, until Ctrl-C.
+    """Print the records of topics, from the end on as they come, until Ctrl-C.
 
-    With `-o json` a record is an object on a line of its own; bytes that are no UTF-8 show as \\xNN.
+    A record has to pass each kind of filter that is given. In JSON, bytes that are no UTF-8 show as \\xNN.
     """
+    if bool(topics) == (pattern is not None):
+        raise click.UsageError("read what? give TOPICs, or --pattern")
+    if group is not None and (tail or only or until or start not in ("earliest", "latest")):
+        raise click.UsageError("--group: without --tail, --partition, --until; --from earliest or latest")
+    if follow and (until_end or until):
+        raise click.UsageError("--follow has no end: leave --until-end and --until out")
     _check_start(start)
-    positions, ends = session.admin(lambda admin: _positions(admin, topic, start, only))
-    if until_end:
-        positions = {p: offset for p, offset in positions.items() if offset < ends.get(p, 0)}
+    client = registry_client(registry, key_values(registry_options, "--registry-option"))
+    form = form or ("json" if session.output == "json" else "text")
+    try:
+        accepts = _filters(keys, key_matches, headers, grep, where)
+        printing = printer(form, template, key_separator)
+        names = None if pattern is None else re.compile(pattern)
+    except (BadFilter, ValueError, re.error) as error:
+        raise click.UsageError(str(error)) from None
+    wait_ms = min(_WAIT_MS, int(session.timeout_s * 500))
+    given = {
+        **session.client(),
+        "isolation.level": isolation,
+        "fetch.max.wait.ms": wait_ms,
+        "auto.offset.reset": "none" if group is None else start,
+        **({} if group is None else {"group.id": group, "enable.auto.commit": False}),
+        **key_values(settings, "--set"),
+    }
+    run = _Run(
+        reader(key_format, client), reader(value_format, client), accepts, printing, head(form, template),
+        count_max, skip_errors,
+    )  # fmt: skip
+    wanted = _Wanted(topics, names, start, _time_ms(until), frozenset(only), until_end or until is not None)
 
     async def work() -> None:
-        left = {TopicPartition(topic, partition): offset for partition, offset in positions.items()}
-        printed = 0
-        wait_ms = min(_WAIT_MS, int(session.timeout_s * 500))
-        async with Consumer(
-            session.client(), auto_offset_reset="none", fetch_max_wait_ms=wait_ms
-        ) as consumer:
-            consumer.assign(left)
-            for tp, offset in left.items():
-                consumer.seek(tp, offset)
-            while left:
-                for tp, records in (await consumer.poll(_POLL_S, _RECORDS_MAX)).items():
-                    for record in records:
-                        if until_end and record.offset >= ends[tp.partition]:
-                            break
-                        _print(record, session.output, key_separator)
-                        printed += 1
-                        if printed == count_max:
-                            return
-                sys.stdout.flush()
-                if until_end:
-                    for tp in list(left):
-                        if await consumer.position(tp) >= ends[tp.partition]:
-                            del left[tp]
-                            consumer.pause(tp)
+        async with Consumer(given) as consumer:
+            with run.progress:
+                if group is not None:
+                    await _as_member(session, consumer, wanted, run, idle)
+                else:
+                    await _alone(session, consumer, wanted, run, idle, tail, follow)
 
     try:
         session.run(work())
     except (KeyboardInterrupt, BrokenPipeError):
         # Ctrl-C is how a reader without an end ends; `| head` is the other way.
         sys.stderr.close()
+    except BadRecord as error:
+        raise Refused(str(error)) from None
+    if run.skipped:
+        click.echo(f"{run.skipped} records could not be decoded", err=True)
+
+
+class BadRecord(Exception):
+    """A record that cannot be decoded; the message says which one, and why."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    start: str
+    until_ms: int | None
+    only: frozenset[int]
+    ends: bool
+    """Whether reading ends where topics end now, or at a time."""
+
+
+def _filters(
+    keys: Iterable[str],
+    key_matches: Iterable[str],
+    headers: Iterable[str],
+    grep: Iterable[str],
+    where: Iterable[str],
+) -> Accepts:
+    """Of one kind, keys are alternatives; all others have to be met. Raises BadFilter."""
+    by_key = [record_filters.by_key(each) for each in keys]
+    found = [*map(record_filters.by_key_pattern, key_matches), *map(record_filters.by_header, headers)]
+    found += [*map(record_filters.by_text, grep), *map(record_filters.by_path, where)]
+    if by_key:
+        found.append(lambda key, value, own: any(accepts(key, value, own) for accepts in by_key))
+    return record_filters.all_of(found)
+
+
+@dataclass
+class _Run:
+    """What is done with each record."""
+
+    read_key: Read
+    read_value: Read
+    accepts: Accepts
+    print: Print
+    head: bytes
+    count_max: int | None
+    skip_errors: bool
+    printed: int = 0
+    skipped: int = 0
+    _progress: Progress | None = field(init=False, default=None)
+
+    @property
+    def progress(self) -> AbstractContextManager[Any]:
+        """For a terminal where the records go elsewhere."""
+        console = Console(stderr=True)
+        if not console.is_terminal or sys.stdout.isatty():
+            return nullcontext()
+        columns = (SpinnerColumn(), TextColumn("{task.completed:,} records"))
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._progress.add_task("", total=None)
+        return self._progress
+
+    def decode(self, record: ConsumerRecord) -> Shown | None:
+        """None for one that the filters leave out, or that is skipped. Raises BadRecord."""
+        try:
+            key = self.read_key(record.topic, record.key)
+            value = self.read_value(record.topic, record.value)
+        except (ClientError, ValueError, ArithmeticError) as error:
+            if not self.skip_errors:
+                where = f"{record.topic}-{record.partition} at offset {record.offset}"
+                raise BadRecord(f"{where}: {error}; --skip-errors goes on") from None
+            self.skipped += 1
+            return None
+        return Shown(record, key, value) if self.accepts(key, value, record.headers) else None
+
+    def show(self, shown: Shown) -> bool:
+        """Whether it was the last one that is wanted."""
+        out = sys.stdout.buffer
+        if self.head and not self.printed:
+            out.write(self.head)
+        out.write(self.print(shown))
+        self.printed += 1
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=self.printed)
+        return self.printed == self.count_max
+
+
+async def _alone(
+    session: Session,
+    consumer: Consumer,
+    wanted: _Wanted,
+    run: _Run,
+    idle_s: float | None,
+    tail: int | None,
+    follow: bool,
+) -> None:
+    async with AdminClient(session.client()) as admin:
+        starts, firsts, ends = await _positions(admin, wanted)
+    try:
+        if tail is not None:
+            for shown in await _last_accepted(consumer, run, firsts, ends, tail):
+                if run.show(shown):
+                    return
+            sys.stdout.flush()
+            if not follow:
+                return
+            starts = ends
+        async for _, records in _ranges(consumer, starts, ends if wanted.ends else None, idle_s):
+            for record in records:
+                accepted = run.decode(record)
+                if accepted is not None and run.show(accepted):
+                    return
+            sys.stdout.flush()
+    finally:
+        sys.stdout.flush()
+
+
+async def _as_member(
+    session: Session, consumer: Consumer, wanted: _Wanted, run: _Run, idle_s: float | None
+) -> None:
+    """Commits what was printed after each poll, also before an error ends it."""
+    ends: Offsets = {}
+    if wanted.ends:
+        async with AdminClient(session.client()) as admin:
+            ends = (await _positions(admin, wanted))[2]
+    if wanted.pattern is not None:
+        consumer.subscribe(pattern=wanted.pattern)
+    else:
+        consumer.subscribe(wanted.topics)
+    last = time.monotonic()
+    while idle_s is None or time.monotonic() - last < idle_s:
+        done: Offsets = {}
+        try:
+            for tp, records in (await consumer.poll(_POLL_S, _RECORDS_MAX)).items():
+                last = time.monotonic()
+                for record in records:
+                    if wanted.ends and record.offset >= ends.get(tp, 0):
+                        break
+                    shown = run.decode(record)
+                    enough = shown is not None and run.show(shown)
+                    done[tp] = record.offset + 1
+                    if enough:
+                        return
+        finally:
+            sys.stdout.flush()
+            if done:
+                await consumer.commit(done)
+        mine = consumer.assignment()
+        if wanted.ends and mine and await _all_read(consumer, mine, ends):
+            return
+
+
+async def _all_read(consumer: Consumer, partitions: Iterable[TopicPartition], ends: Offsets) -> bool:
+    for tp in partitions:
+        if await consumer.position(tp) < ends.get(tp, 0):
+            return False
+    return True
+
+
+async def _ranges(
+    consumer: Consumer, starts: Offsets, ends: Offsets | None, idle_s: float | None = None
+) -> AsyncIterator[tuple[TopicPartition, list[ConsumerRecord]]]:
+    """The records from some offsets on, up to others (or without an end), as they come."""
+    left = dict(starts)
+    if ends is not None:
+        left = {tp: offset for tp, offset in starts.items() if offset < ends.get(tp, 0)}
+    consumer.assign(left)
+    consumer.resume(*left)  # an earlier range may have paused some
+    for tp, offset in left.items():
+        consumer.seek(tp, offset)
+    last = time.monotonic()
+    while left and (idle_s is None or time.monotonic() - last < idle_s):
+        for tp, records in (await consumer.poll(_POLL_S, _RECORDS_MAX)).items():
+            last = time.monotonic()
+            yield tp, [r for r in records if ends is None or r.offset < ends[tp]]
+        if ends is not None:
+            for tp in list(left):
+                if await consumer.position(tp) >= ends[tp]:
+                    del left[tp]
+                    consumer.pause(tp)
+
+
+async def _last_accepted(
+    consumer: Consumer, run: _Run, firsts: Offsets, ends: Offsets, count: int
+) -> list[Shown]:
+    """The newest `count` records that the filters accept, in the order of their times.
+
+    Each partition is read backwards, in pieces that grow, until it has given as many or has no more: offsets
+    may have no records (compaction, transactions), and filters may leave any number of them out.
+    """
+    found: defaultdict[TopicPartition, deque[Shown]] = defaultdict(deque)
+    upper, size = dict(ends), count
+    while upper:
+        lower = {tp: max(firsts[tp], end - size) for tp, end in upper.items()}
+        piece: defaultdict[TopicPartition, deque[Shown]] = defaultdict(lambda: deque(maxlen=count))
+        async for tp, newer in _ranges(consumer, lower, upper):
+            piece[tp].extend(filter(None, map(run.decode, newer)))
+        for tp, accepted in piece.items():
+            found[tp].extendleft(reversed(accepted))
+        upper = {tp: at for tp, at in lower.items() if at > firsts[tp] and len(found[tp]) < count}
+        size *= 2
+    newest = sorted(
+        (shown for each in found.values() for shown in list(each)[-count:]),
+        key=lambda shown: (shown.record.timestamp_ms, shown.record.topic, shown.record.offset),
+    )
+    return newest[-count:]
+
+
+async def _positions(admin: AdminClient, wanted: _Wanted) -> tuple[Offsets, Offsets, Offsets]:
+    """Where to begin, and where the partitions begin and end now. Raises Refused."""
+    asked = await _partitions(admin, wanted)
+    firsts, ends = await admin.start_offsets(asked), await admin.end_offsets(asked)
+    if leaderless := sorted({tp.topic for tp in asked if tp not in firsts or tp not in ends}):
+        topic = leaderless[0]
+        raise Refused(f"some partitions of {topic} have no leader: see `ottla topics describe {topic}`")
+    if wanted.until_ms is not None:
+        found = await admin.offsets_for_time(asked, wanted.until_ms)
+        ends = {tp: found.get(tp, end) for tp, end in ends.items()}
+    start = wanted.start
+    if start == "earliest":
+        return firsts, firsts, ends
+    if start == "latest":
+        return dict(ends), firsts, ends
+    if start.startswith("-") and start[1:].isdigit():
+        return {tp: max(firsts[tp], end - int(start[1:])) for tp, end in ends.items()}, firsts, ends
+    if start.isdigit():
+        return dict.fromkeys(asked, int(start)), firsts, ends
+    since_ms = _time_ms(start)
+    assert since_ms is not None
+    found = await admin.offsets_for_time(asked, since_ms)
+    return {tp: found.get(tp, end) for tp, end in ends.items()}, firsts, ends
+
+
+async def _partitions(admin: AdminClient, wanted: _Wanted) -> list[TopicPartition]:
+    if wanted.pattern is not None:
+        names = [name for name in await admin.list_topics() if wanted.pattern.fullmatch(name)]
+        if not names:
+            raise Refused(f"no topic fits '{wanted.pattern.pattern}'")
+    else:
+        names = list(wanted.topics)
+    described = await admin.describe_topics(names)
+    for name in names:
+        if name not in described:
+            raise Refused(f"there is no topic '{name}'")
+    found = [TopicPartition(name, p.partition) for name in names for p in described[name].partitions]
+    if missing := sorted(wanted.only - {tp.partition for tp in found}):
+        raise Refused(f"{', '.join(names)}: there is no partition {missing[0]}")
+    return [tp for tp in found if not wanted.only or tp.partition in wanted.only]
 
 
 def _check_start(start: str) -> None:
-    if start not in ("earliest", "latest") and not start.removeprefix("-").isdigit():
-        raise click.UsageError(f"--from {start}: must be earliest, latest, an offset or -N")
-
-
-async def _positions(
-    admin: AdminClient, topic: str, start: str, only: tuple[int, ...]
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Where to begin, and where the partitions end now."""
-    described = (await admin.describe_topics([topic])).get(topic)
-    if described is None:
-        raise Refused(f"there is no topic '{topic}'")
-    partitions = [p.partition for p in described.partitions if not only or p.partition in only]
-    if missing := sorted(set(only) - set(partitions)):
-        raise Refused(f"{topic} has no partition {missing[0]}")
-    asked = [TopicPartition(topic, p) for p in partitions]
-    ends = {tp.partition: offset for tp, offset in (await admin.end_offsets(asked)).items()}
-    starts = {tp.partition: offset for tp, offset in (await admin.start_offsets(asked)).items()}
-    if len(ends) < len(partitions) or len(starts) < len(partitions):
-        raise Refused(f"some partitions of {topic} have no leader: see `ottla topics describe {topic}`")
-    if start == "earliest":
-        return starts, ends
-    if start == "latest":
-        return dict(ends), ends
-    wanted = int(start)
-    if start.startswith("-"):
-        return {p: max(starts[p], end + wanted) for p, end in ends.items()}, ends
-    return dict.fromkeys(partitions, wanted), ends
-
-
-def _print(record: ConsumerRecord, output: str, key_separator: str | None) -> None:
-    if output == "json":
-        entry: dict[str, Any] = {
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp_ms,
-            "key": _text(record.key),
-            "value": _text(record.value),
-            "headers": [[name, _text(value)] for name, value in record.headers],
-        }
-        sys.stdout.write(json.dumps(entry, ensure_ascii=False) + "\n")
+    if start in ("earliest", "latest") or start.removeprefix("-").isdigit():
         return
-    if key_separator is not None:
-        sys.stdout.buffer.write((record.key or b"") + key_separator.encode())
-    sys.stdout.buffer.write((record.value or b"") + b"\n")
+    try:
+        datetime.fromisoformat(start)
+    except ValueError:
+        raise click.UsageError(
+            f"--from {start}: must be earliest, latest, an offset, -N or an ISO 8601 time"
+        ) from None
 
 
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else bytes(data).decode(errors="backslashreplace")
+def _time_ms(text: str | None) -> int | None:
+    """Raises click.UsageError."""
+    if text is None:
+        return None
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise click.UsageError(f"{text}: must be a time in ISO 8601, as 2026-01-31T12:00:00Z") from None

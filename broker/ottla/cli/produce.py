@@ -1,16 +1,19 @@
-"""`ottla produce`: lines of standard input, or of files, become records.
+"""`ottla produce`: lines, JSON, CSV or whole files become records.
 
 Written by the client's producer, with acks of all in-sync replicas and without duplicates; it ends when all
 is there. This thread reads, and the producer's own writes meanwhile: a pipe that says nothing holds nothing
-up.
+up. At input that is no record, what stands before it is written, and the error names the line.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, Final, Self
 
 import click
@@ -18,17 +21,32 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from ottla.cli.output import done
-from ottla.cli.session import Refused, Session, talks_to_a_cluster
+from ottla.cli.rates import due_s
+from ottla.cli.record_values import (
+    WRITE_FORMATS,
+    registry_client,
+    registry_options,
+    schema_writer,
+    writer,
+)
+from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
 from ottla.client.blocking import Producer
 from ottla.client.core.types import ProducerRecord
+from ottla.client.errors import SerializationError
 from ottla.protocol.compression import Codec
 
 _READ_BYTES: Final = 256 * 1024
 _BATCH_BYTES: Final = 256 * 1024
 _LINGER_MS: Final = 5
+_COLUMNS: Final = ("key", "value", "partition", "timestamp", "headers")
+_IGNORED: Final = ("topic", "offset")
+"""Columns and fields of `ottla consume` that say where a record was."""
+
+Encode = Callable[[Any], bytes | None]
+Header = tuple[str, bytes | None]
 
 
-@click.command(short_help="Write lines to a topic.")
+@click.command(short_help="Write lines, JSON, CSV or files to a topic.")
 @click.argument("topic")
 @click.argument("files", nargs=-1, type=click.File("rb"))
 @click.option("--key-separator", metavar="TEXT", help="What stands before its first occurrence is the key.")
@@ -37,17 +55,32 @@ _LINGER_MS: Final = 5
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json", "csv", "file"]),
     default="text",
     show_default=True,
-    help="json: each line is an object with value, and perhaps key, headers, partition, timestamp (ms).",
+    help="json: each line is an object with value, and perhaps key, headers, partition, timestamp (ms), as "
+    "of `ottla consume -o json`. csv: the first line names these columns. file: each file is a value.",
 )
+@click.option("--null", metavar="TEXT", help="A key or value of text or CSV that is this is null.")
+@click.option("--key-format", type=click.Choice(WRITE_FORMATS), default="text", show_default=True)
+@click.option("--value-format", type=click.Choice(WRITE_FORMATS), default="text", show_default=True)
+@click.option("--key-schema", metavar="FILE|latest|id:N", help="Keys are JSON of this schema.")
+@click.option(
+    "--value-schema",
+    metavar="FILE|latest|id:N",
+    help="Values are JSON of this schema: a file (.avsc, .json, .proto), to register, or one there is.",
+)
+@click.option("--value-message", metavar="NAME", help="Of a Protobuf schema. Default: its first message.")
+@registry_options
 @click.option(
     "--compression",
     type=click.Choice([codec.name.lower() for codec in Codec]),
     default="none",
     show_default=True,
 )
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N a second.")
+@click.option("--skip-errors", is_flag=True, help="Go on after lines that are no records; exit 1 at the end.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the producer.")
 @talks_to_a_cluster
 def produce(
     session: Session,
@@ -57,55 +90,199 @@ def produce(
     partition: int | None,
     headers: tuple[str, ...],
     form: str,
+    null: str | None,
+    key_format: str,
+    value_format: str,
+    key_schema: str | None,
+    value_schema: str | None,
+    value_message: str | None,
+    registry: str | None,
+    registry_options: tuple[str, ...],
     compression: str,
+    rate: float | None,
+    skip_errors: bool,
+    settings: tuple[str, ...],
 ) -> None:
-    """Write each line of the FILES, or of standard input, to TOPIC as a record.
+    """Write the FILES, or standard input, to TOPIC: each line is a record.
 
     Returns when all in-sync replicas have all of them. What comes slowly is written as it comes.
     """
-    common = [(name, value.encode()) for name, _, value in (header.partition("=") for header in headers)]
-    separator = key_separator.encode() if key_separator else None
+    if key_separator is not None and form != "text":
+        raise click.UsageError("--key-separator is for text; JSON and CSV have keys of their own")
+    client = registry_client(registry, key_values(registry_options, "--registry-option"))
+
+    def encoder(schema: str | None, form: str, *, is_key: bool) -> Encode:
+        if schema is None:
+            return _encoder(form)
+        message = None if is_key else value_message
+        return schema_writer(schema, topic, client, is_key=is_key, message=message)
+
+    common = [(name, value.encode()) for name, value in key_values(headers, "--header").items()]
+    shape = _Shape(
+        topic,
+        partition,
+        common,
+        None if null is None else null.encode(),
+        key_separator.encode() if key_separator else None,
+        encoder(key_schema, key_format, is_key=True),
+        encoder(value_schema, value_format, is_key=False),
+        json_keys=key_schema is not None,
+        json_values=value_schema is not None,
+    )
     described = session.admin(lambda admin: admin.describe_topics([topic])).get(topic)
     if described is None:
         raise Refused(f"there is no topic '{topic}'")
-    last = len(described.partitions) - 1
-    if partition is not None and partition > last:
-        raise Refused(f"{topic} has partitions 0 to {last}, not {partition}")
-
-    def parse(line: bytes) -> ProducerRecord:
-        now_ms = time.time_ns() // 1_000_000
-        if form == "json":
-            record = _from_json(line, topic, now_ms, partition, common)
-        else:
-            key, found, value = line.partition(separator) if separator else (b"", b"", line)
-            if separator and not found:
-                raise ValueError(f"no '{key_separator}' in it")
-            record = ProducerRecord(topic, value, key if found else None, partition, now_ms, common)
-        if record.partition is not None and not 0 <= record.partition <= last:
-            raise ValueError(f"{topic} has partitions 0 to {last}, not {record.partition}")
-        return record
-
+    shape.last = len(described.partitions) - 1
+    if partition is not None and partition > shape.last:
+        raise Refused(f"{topic} has partitions 0 to {shape.last}, not {partition}")
     timeout_ms = int(session.timeout_s * 1000)
-    settings = {
+    given = {
         **session.client(),
         "compression.type": compression,
         "batch.size": _BATCH_BYTES,
         "linger.ms": _LINGER_MS,
         "delivery.timeout.ms": timeout_ms + _LINGER_MS,
         "max.block.ms": timeout_ms,
+        **key_values(settings, "--set"),
     }
-    with session.telling(), _Writer(settings) as writer:
-        for records in _batches(files or (sys.stdin.buffer,), parse):
-            writer.write(records)
-    done(f"{writer.count:,} records written to {topic}", session.output, topic=topic, records=writer.count)
+    problems = 0
+    with session.telling(), _Writer(given, rate) as written:
+        for found in _records(files or (sys.stdin.buffer,), form, shape):
+            if not isinstance(found, _Problem):
+                written.write(found)
+            elif skip_errors:
+                problems += 1
+                click.echo(str(found), err=True)
+            else:
+                raise click.ClickException(f"{found}; the lines before it are written")
+    done(f"{written.count:,} records written to {topic}", session.output, topic=topic, records=written.count)
+    if problems:
+        raise click.ClickException(f"{problems} lines were no records")
+
+
+@dataclass
+class _Shape:
+    """How input becomes records. Each way raises ValueError, or SerializationError, for what is none."""
+
+    topic: str
+    partition: int | None
+    headers: Sequence[Header]
+    null: bytes | None
+    separator: bytes | None
+    encode_key: Encode
+    encode_value: Encode
+    json_keys: bool
+    json_values: bool
+    last: int = 0
+    """The last partition."""
+
+    def of_line(self, line: bytes) -> ProducerRecord:
+        if self.separator is None:
+            return self._record(None, self._text(line, self.encode_value, self.json_values))
+        key, separator, value = line.partition(self.separator)
+        if not separator:
+            raise ValueError(f"no '{self.separator.decode()}' in it")
+        return self._record(
+            self._text(key, self.encode_key, self.json_keys),
+            self._text(value, self.encode_value, self.json_values),
+        )
+
+    def of_file(self, data: bytes) -> ProducerRecord:
+        return self._record(None, self._text(data, self.encode_value, self.json_values))
+
+    def of_json(self, line: bytes) -> ProducerRecord:
+        entry = json.loads(line)
+        if not isinstance(entry, dict) or "value" not in entry:
+            raise ValueError("not an object with a value")
+        if unknown := sorted(set(entry) - {*_COLUMNS, *_IGNORED}):
+            raise ValueError(f"field {unknown[0]} is not known; allowed: {', '.join(_COLUMNS)}")
+        return self._record(
+            self._json(entry.get("key"), self.encode_key, self.json_keys),
+            self._json(entry["value"], self.encode_value, self.json_values),
+            entry.get("partition"),
+            entry.get("timestamp"),
+            entry.get("headers"),
+        )
+
+    def of_row(self, row: Mapping[str, str]) -> ProducerRecord:
+        key = row.get("key") or None  # an empty field is how `ottla consume` writes no key
+        headers = row.get("headers")
+        return self._record(
+            None if key is None else self._text(key.encode(), self.encode_key, self.json_keys),
+            self._text(row["value"].encode(), self.encode_value, self.json_values),
+            row.get("partition") or None,
+            row.get("timestamp") or None,
+            json.loads(headers) if headers else None,
+        )
+
+    def _text(self, data: bytes, encode: Encode, as_json: bool) -> bytes | None:
+        if data == self.null:
+            return None
+        return encode(json.loads(data) if as_json else data)
+
+    @staticmethod
+    def _json(value: Any, encode: Encode, as_json: bool) -> bytes | None:
+        """Text as it is; null as null; any other JSON as its text."""
+        if as_json or value is None:
+            return None if value is None else encode(value)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return encode(text.encode())
+
+    def _record(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        partition: Any = None,
+        timestamp: Any = None,
+        headers: Any = None,
+    ) -> ProducerRecord:
+        to = self.partition if partition is None else _number("partition", partition)
+        if to is not None and to > self.last:
+            raise ValueError(f"{self.topic} has partitions 0 to {self.last}, not {to}")
+        at_ms = int(time.time() * 1000) if timestamp is None else _number("timestamp", timestamp)
+        return ProducerRecord(self.topic, value, key, to, at_ms, [*self.headers, *_headers(headers)])
+
+
+def _number(name: str, value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise ValueError(f"{name}: {value!r} is not a whole number from 0")
+    return number
+
+
+def _headers(given: Any) -> list[Header]:
+    """An object, or a list of pairs, which may have a name twice."""
+    pairs = [] if given is None else list(given.items()) if isinstance(given, dict) else given
+    try:
+        return [
+            (str(name), None if value is None else value.encode() if isinstance(value, str) else
+             json.dumps(value, ensure_ascii=False).encode())
+            for name, value in pairs
+        ]  # fmt: skip
+    except (TypeError, ValueError):
+        raise ValueError(f"headers: {given!r} is neither an object nor a list of pairs") from None
+
+
+def _encoder(form: str) -> Encode:
+    if form == "text":
+        return lambda data: data
+    write = writer(form)
+    return lambda data: write(data.decode())
 
 
 class _Writer:
     """Writes records, and shows how many are there. At its end all of them are, or what hindered it is
     raised."""
 
-    def __init__(self, settings: Mapping[str, object]) -> None:
+    def __init__(self, settings: Mapping[str, object], rate: float | None) -> None:
+        """`rate`: at most so many records a second."""
         self.count = 0
+        self._rate = rate
+        self._sent = 0
+        self._began = time.perf_counter()
         self._failed: list[BaseException] = []
         self._producer = Producer(settings)
         console = Console(stderr=True)
@@ -128,6 +305,7 @@ class _Writer:
 
     def write(self, records: Iterable[ProducerRecord]) -> None:
         for topic, value, key, partition, timestamp_ms, headers in records:
+            self._await_turn()
             self._producer.send_nowait(
                 topic,
                 value,
@@ -139,6 +317,13 @@ class _Writer:
             )
         self._check()
         self._progress.update(self._task, completed=self.count)
+
+    def _await_turn(self) -> None:
+        if self._rate is not None:
+            early = self._began + due_s(self._sent, self._rate) - time.perf_counter()
+            if early > 0:
+                time.sleep(early)
+        self._sent += 1
 
     def _told(self, metadata: object, error: BaseException | None) -> None:
         """In the producer's thread."""
@@ -152,55 +337,75 @@ class _Writer:
             raise self._failed[0]
 
 
-def _from_json(
-    line: bytes, topic: str, now_ms: int, partition: int | None, headers: list[tuple[str, bytes]]
-) -> ProducerRecord:
-    try:
-        entry = json.loads(line)
-        own = [(str(name), str(value).encode()) for name, value in entry.get("headers", {}).items()]
-        to = entry.get("partition", partition)
-        return ProducerRecord(
-            topic,
-            _bytes(entry["value"]),
-            _bytes(entry.get("key")),
-            None if to is None else int(to),
-            int(entry.get("timestamp", now_ms)),
-            [*headers, *own],
-        )
-    except KeyError:
-        raise ValueError("an object without a value") from None
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"not such an object: {error}") from None
+class _Problem(str):
+    """What is wrong with some input, and where."""
 
 
-def _bytes(value: Any) -> bytes | None:
-    """Text as it is; null as null; any other JSON as its text."""
-    if value is None:
-        return None
-    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
-
-
-def _batches(
-    files: Iterable[IO[bytes]], parse: Callable[[bytes], ProducerRecord]
-) -> Iterator[list[ProducerRecord]]:
-    """What each read brings, as records: a pipe that gives little at a time is not waited for.
-
-    At a line that is no record, what stands before it comes first, and then click.ClickException.
-    """
+def _records(
+    files: Iterable[IO[bytes]], form: str, shape: _Shape
+) -> Iterator[list[ProducerRecord] | _Problem]:
+    """What each read brings, as records: a pipe that gives little at a time is not waited for."""
     for file in files:
-        name, number = getattr(file, "name", "<stdin>"), 0
-        for lines in _lines(file):
-            records = []
-            for line in lines:
-                number += 1
-                try:
-                    records.append(parse(line))
-                except ValueError as error:
-                    yield records
-                    raise click.ClickException(
-                        f"{name}, line {number}: {error}; the lines before it are written"
-                    ) from None
-            yield records
+        name = getattr(file, "name", "<stdin>")
+        if form == "file":
+            yield _tried(partial(shape.of_file, file.read()), name)
+        elif form == "csv":
+            yield from _rows(file, name, shape)
+        else:
+            yield from _of_lines(file, name, shape.of_json if form == "json" else shape.of_line)
+
+
+def _of_lines(
+    file: IO[bytes], name: str, parse: Callable[[bytes], ProducerRecord]
+) -> Iterator[list[ProducerRecord] | _Problem]:
+    number = 0
+    for lines in _lines(file):
+        records: list[ProducerRecord] = []
+        for line in lines:
+            number += 1
+            try:
+                records.append(parse(line))
+            except (ValueError, RecursionError, SerializationError) as error:
+                yield records
+                yield _Problem(f"{name}, line {number}: {error}")
+                records = []
+        yield records
+
+
+def _rows(file: IO[bytes], name: str, shape: _Shape) -> Iterator[list[ProducerRecord] | _Problem]:
+    """RFC 4180, with a first row that names columns."""
+    rows = csv.reader((line.decode() + "\n" for lines in _lines(file) for line in lines), strict=True)
+    columns: list[str] | None = None
+    while True:
+        try:
+            row = next(rows, None)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise click.ClickException(
+                f"{name}, line {rows.line_num + 1}: {error}; the lines before it are written"
+            ) from None
+        if row is None:
+            return
+        if columns is None:
+            columns = row
+            if "value" not in row or set(row) - {*_COLUMNS, *_IGNORED} or len(set(row)) < len(row):
+                raise click.ClickException(
+                    f"{name}, line 1: columns {','.join(row)}; must be value, and of {', '.join(_COLUMNS)}"
+                )
+        elif row:
+            yield _tried(partial(_of_row, shape, columns, row), f"{name}, line {rows.line_num}")
+
+
+def _of_row(shape: _Shape, columns: list[str], row: list[str]) -> ProducerRecord:
+    if len(row) != len(columns):
+        raise ValueError(f"{len(row)} fields for {len(columns)} columns")
+    return shape.of_row(dict(zip(columns, row, strict=True)))
+
+
+def _tried(make: Callable[[], ProducerRecord], where: str) -> list[ProducerRecord] | _Problem:
+    try:
+        return [make()]
+    except (ValueError, RecursionError, SerializationError) as error:
+        return _Problem(f"{where}: {error}")
 
 
 def _lines(file: Any) -> Iterator[list[bytes]]:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any, Final
+from uuid import UUID
 
 import click
 
 from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
 from ottla.client.admin import AdminClient
-from ottla.client.admin_types import ConfigEntry, TopicDescription, TopicPartition
-from ottla.client.errors import TopicAlreadyExistsError
+from ottla.client.admin_types import (
+    ConfigEntry,
+    NewPartitions,
+    OffsetSpec,
+    PartitionDescription,
+    Reassignment,
+    TopicDescription,
+    TopicPartition,
+)
+from ottla.client.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from ottla.client.results import Results
 
-_SET_ON_TOPIC = 1
+_SET_ON_TOPIC: Final = 1
+_ASSIGNMENT: Final = "The brokers of each partition, preferred leader first, as 0:1,1:2."
 
 
 @click.group(short_help="List, describe, create, grow and delete topics.")
@@ -45,24 +58,103 @@ def _summary(topic: TopicDescription) -> dict[str, Any]:
     }
 
 
-@topics.command()
-@click.argument("names", metavar="TOPIC…", nargs=-1, required=True)
-@talks_to_a_cluster
-def describe(session: Session, names: tuple[str, ...]) -> None:
-    """Partitions, replicas and own settings of topics."""
+_HEALTH: Final = ("under_replicated", "unavailable", "under_min_isr", "at_min_isr")
 
-    async def look(admin: AdminClient) -> list[tuple[TopicDescription, dict[str, ConfigEntry]]]:
-        found = await admin.describe_topics(names)
-        for name in names:
+
+@topics.command()
+@click.argument("names", metavar="TOPIC…", nargs=-1)
+@click.option("--id", "topic_id", type=click.UUID, help="The topic with this id.")
+@click.option("--with-settings", is_flag=True, help="Only topics that have settings of their own.")
+@click.option("--under-replicated", is_flag=True, help="Partitions with replicas out of sync.")
+@click.option("--unavailable", is_flag=True, help="Partitions without a leader that is alive.")
+@click.option("--under-min-isr", is_flag=True, help="Partitions with less in sync than min.insync.replicas.")
+@click.option("--at-min-isr", is_flag=True, help="Partitions with exactly min.insync.replicas in sync.")
+@talks_to_a_cluster
+def describe(
+    session: Session, names: tuple[str, ...], topic_id: UUID | None, with_settings: bool, **health: bool
+) -> None:
+    """Partitions, replicas and own settings of topics: of those named, or of all that an option selects.
+
+    With several options, a partition is shown that any of them selects.
+    """
+    wanted = [name for name in _HEALTH if health[name]]
+    if not (names or topic_id or with_settings or wanted):
+        raise click.UsageError("describe what? name a TOPIC, or give an option that selects some")
+    if topic_id is not None and names:
+        raise click.UsageError("--id stands in place of a TOPIC")
+
+    async def look(admin: AdminClient) -> _Topics:
+        if topic_id is not None:
+            found = {topic.name: topic for topic in (await admin.describe_topics([topic_id])).values()}
+        else:
+            found = dict(await admin.describe_topics(names or None))
+        for name in (*names, *([str(topic_id)] if topic_id and not found else [])):
             if name not in found:
                 raise Refused(f"there is no topic '{name}'")
         configs = await admin.describe_topic_configs(found)
-        return [(found[name], configs[name]) for name in names]
+        return [(topic, configs[name]) for name, topic in sorted(found.items())]
 
+    if wanted:
+        _show_partitions(session, look, wanted)
+        return
+    found = [(topic, configs) for topic, configs in session.admin(look) if not with_settings or _own(configs)]
+    _show_topics(session, found)
+
+
+_Topics = list[tuple[TopicDescription, dict[str, ConfigEntry]]]
+
+
+def _show_partitions(session: Session, look: Callable[[AdminClient], Any], wanted: Iterable[str]) -> None:
+    async def select(admin: AdminClient) -> list[dict[str, Any]]:
+        moves = await admin.list_partition_reassignments()
+        live = {node.id for node in (await admin.describe_cluster()).brokers}
+        return [
+            {
+                "topic": topic.name,
+                "partition": p.partition,
+                "leader": p.leader if p.leader >= 0 else None,
+                "replicas": list(p.replicas),
+                "isr": list(p.isr),
+                "min_isr": min_isr,
+            }
+            for topic, configs in await look(admin)
+            for min_isr in [int(configs["min.insync.replicas"].value or 1)]
+            for p in topic.partitions
+            for problems in [
+                problems_of(p, min_isr, live, moves.get(TopicPartition(topic.name, p.partition)))
+            ]
+            if problems & set(wanted)
+        ]
+
+    show(session.admin(select), session.output, nothing="no such partitions")
+
+
+def problems_of(
+    partition: PartitionDescription, min_isr: int, live: Iterable[int], move: Reassignment | None
+) -> set[str]:
+    """Which of under_replicated, unavailable, under_min_isr and at_min_isr hold, by kafka-topics.sh's rules.
+
+    Replicas that a move adds do not count until they are in sync."""
+    in_sync = len(partition.isr)
+    replicas = len(partition.replicas) - (len(move.adding) if move else 0)
+    facts = {
+        "under_replicated": in_sync < replicas,
+        "unavailable": partition.leader not in set(live),
+        "under_min_isr": partition.leader < 0 or in_sync < min_isr,
+        "at_min_isr": in_sync == min_isr,
+    }
+    return {name for name, holds in facts.items() if holds}
+
+
+def _own(configs: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
+    return {n: c.value for n, c in sorted(configs.items()) if c.source == _SET_ON_TOPIC}
+
+
+def _show_topics(session: Session, found: _Topics) -> None:
     described = [
         {
             **_summary(topic),
-            "settings": {n: c.value for n, c in sorted(configs.items()) if c.source == _SET_ON_TOPIC},
+            "settings": _own(configs),
             "partitions": [
                 {
                     "partition": p.partition,
@@ -75,7 +167,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
                 for p in topic.partitions
             ],
         }
-        for topic, configs in session.admin(look)
+        for topic, configs in found
     ]
     if session.output == "json":
         as_json(described)
@@ -92,6 +184,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
 @click.option("--partitions", type=click.IntRange(min=1), default=None, help="Default: the brokers'.")
 @click.option("--replicas", type=click.IntRange(min=1), default=None, help="Default: the brokers'.")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A setting of the topic.")
+@click.option("--assignment", metavar="ID:ID,…", help=f"{_ASSIGNMENT} In place of both numbers.")
 @click.option("--if-not-exists", is_flag=True, help="One that exists already is fine, as it is.")
 @talks_to_a_cluster
 def create(
@@ -100,15 +193,23 @@ def create(
     partitions: int | None,
     replicas: int | None,
     configs: tuple[str, ...],
+    assignment: str | None,
     if_not_exists: bool,
 ) -> None:
     """Create a topic."""
     settings = key_values(configs, "--config")
+    placed = None if assignment is None else dict(enumerate(_assignment(assignment)))
+    if placed is not None and (partitions or replicas):
+        raise click.UsageError("--assignment stands in place of --partitions and --replicas")
 
     async def work(admin: AdminClient) -> bool:
         try:
             await admin.create_topic(
-                name, partitions=partitions or -1, replication_factor=replicas or -1, config=settings
+                name,
+                partitions=partitions or -1,
+                replication_factor=replicas or -1,
+                config=settings,
+                assignment=placed,
             )
         except TopicAlreadyExistsError:
             if if_not_exists:
@@ -121,18 +222,28 @@ def create(
     done(message, session.output, topic=name, created=created)
 
 
+def _assignment(text: str) -> list[list[int]]:
+    rows = [part.strip().split(":") for part in text.split(",")]
+    if not all(broker.isdigit() for row in rows for broker in row):
+        raise click.UsageError(f"--assignment {text}: must be ID:ID,ID:ID…")
+    return [[int(broker) for broker in row] for row in rows]
+
+
 @topics.command()
 @click.argument("name", metavar="TOPIC")
 @click.argument("partitions", type=click.IntRange(min=1))
+@click.option("--assignment", metavar="ID:ID,…", help=f"{_ASSIGNMENT} Of the new ones alone.")
 @talks_to_a_cluster
-def grow(session: Session, name: str, partitions: int) -> None:
+def grow(session: Session, name: str, partitions: int, assignment: str | None) -> None:
     """Give a topic more partitions: PARTITIONS in all.
 
     Keys change their partition: what was written stays where it is, what comes goes by the new number.
     """
 
+    new = NewPartitions(partitions, None if assignment is None else _assignment(assignment))
+
     async def work(admin: AdminClient) -> None:
-        (await admin.create_partitions({name: partitions})).raise_first()
+        (await admin.create_partitions({name: new})).raise_first()
 
     session.admin(work)
     done(f"{name} has {partitions} partitions", session.output, topic=name, partitions=partitions)
@@ -140,40 +251,147 @@ def grow(session: Session, name: str, partitions: int) -> None:
 
 @topics.command()
 @click.argument("names", metavar="TOPIC…", nargs=-1, required=True)
+@click.option("--if-exists", is_flag=True, help="One that does not exist is fine.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @talks_to_a_cluster
-def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
+def delete(session: Session, names: tuple[str, ...], if_exists: bool, yes: bool) -> None:
     """Delete topics, with all that is in them."""
     if not yes:
         click.confirm(f"Delete {', '.join(names)} for good?", abort=True, err=True)
 
-    async def work(admin: AdminClient) -> None:
-        (await admin.delete_topics(names)).raise_first()
+    async def work(admin: AdminClient) -> list[str]:
+        results = await admin.delete_topics(names)
+        for error in results.errors.values():
+            if not (if_exists and isinstance(error, UnknownTopicOrPartitionError)):
+                raise error
+        return list(results)
 
-    session.admin(work)
-    done(f"deleted {', '.join(names)}", session.output, deleted=list(names))
+    deleted = session.admin(work)
+    done(f"deleted {', '.join(deleted) or 'nothing'}", session.output, deleted=deleted)
+
+
+@topics.command()
+@click.argument("names", metavar="TOPIC[:PARTITION]…", nargs=-1)
+@click.option(
+    "--at",
+    default="latest",
+    show_default=True,
+    metavar="latest|earliest|max-timestamp|earliest-local|latest-tiered|MS",
+    help="Which offset; MS is a time since 1970, for the first record of then or later.",
+)
+@click.option("--internal", is_flag=True, help="Kafka's own topics too, where none is named.")
+@talks_to_a_cluster
+def offsets(session: Session, names: tuple[str, ...], at: str, internal: bool) -> None:
+    """Offsets of partitions: where they end, begin, or were at a time. All topics, unless some are named."""
+    spec = _spec(at)
+
+    async def look(admin: AdminClient) -> list[dict[str, Any]]:
+        asked = await _asked(admin, names, internal)
+        found = await admin.list_offsets(dict.fromkeys(asked, spec))
+        return [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "offset": listed.offset if listed and listed.offset >= 0 else None,
+                "timestamp": listed.timestamp_ms if listed and listed.timestamp_ms >= 0 else None,
+                "error": str(found.errors[tp]) if tp in found.errors else None,
+            }
+            for tp in asked
+            for listed in [found.get(tp)]
+        ]
+
+    show(session.admin(look), session.output, nothing="no partitions")
+
+
+def _spec(at: str) -> OffsetSpec | int:
+    if at.isdigit():
+        return int(at)
+    try:
+        return OffsetSpec[at.upper().replace("-", "_")]
+    except KeyError:
+        allowed = ", ".join(spec.name.lower().replace("_", "-") for spec in OffsetSpec)
+        raise click.UsageError(f"--at {at}: must be {allowed}, or a time in ms") from None
+
+
+async def _asked(admin: AdminClient, names: tuple[str, ...], internal: bool) -> list[TopicPartition]:
+    wanted: defaultdict[str, set[int]] = defaultdict(set)
+    for name in names:
+        topic, colon, partition = name.rpartition(":")
+        if colon and not partition.isdigit():
+            raise click.UsageError(f"'{name}' must be TOPIC or TOPIC:PARTITION")
+        wanted[topic if colon else name].update([int(partition)] if colon else [])
+    described = await admin.describe_topics(list(wanted) or None)
+    for name, error in described.errors.items():
+        raise Refused(f"{name}: {error}")
+    found = [
+        TopicPartition(name, p.partition)
+        for name, topic in sorted(described.items())
+        if wanted or internal or not topic.internal
+        for p in topic.partitions
+        if not wanted.get(name) or p.partition in wanted[name]
+    ]
+    for name, partitions in wanted.items():
+        if missing := partitions - {tp.partition for tp in found if tp.topic == name}:
+            raise Refused(f"{name} has no partition {min(missing)}")
+    return found
 
 
 @topics.command("truncate")
-@click.argument("name", metavar="TOPIC")
-@click.argument("before", metavar="PARTITION=OFFSET…", nargs=-1, required=True)
+@click.argument("name", metavar="TOPIC", required=False)
+@click.argument("before", metavar="PARTITION=OFFSET…", nargs=-1)
+@click.option(
+    "--file", type=click.File("r"), help='As of kafka-delete-records.sh: {"partitions": [{"topic": …}]}.'
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @talks_to_a_cluster
-def truncate(session: Session, name: str, before: tuple[str, ...], yes: bool) -> None:
+def truncate(
+    session: Session, name: str | None, before: tuple[str, ...], file: IO[str] | None, yes: bool
+) -> None:
     """Delete the records before an offset; `end` stands for all there are."""
-    offsets = {}
-    for partition, offset in key_values(before, "argument").items():
-        if not partition.isdigit() or not (offset.isdigit() or offset == "end"):
-            raise click.UsageError(f"'{partition}={offset}' must be PARTITION=OFFSET or PARTITION=end")
-        offsets[TopicPartition(name, int(partition))] = -1 if offset == "end" else int(offset)
+    if (file is None) == (name is None):
+        raise click.UsageError("give a TOPIC and PARTITION=OFFSET, or --file")
+    if file is not None:
+        offsets = _offsets_of(file)
+    else:
+        assert name is not None
+        offsets = _offsets_given(name, before)
     if not yes:
-        click.confirm(f"Delete records of {name} for good?", abort=True, err=True)
+        topics = ", ".join(sorted({tp.topic for tp in offsets}))
+        click.confirm(f"Delete records of {topics} for good?", abort=True, err=True)
 
     async def work(admin: AdminClient) -> Results[TopicPartition, int]:
         return (await admin.delete_records(offsets)).raise_first()
 
     starts = session.admin(work)
     show(
-        ({"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())),
+        (
+            {**({"topic": tp.topic} if file else {}), "partition": tp.partition, "start_offset": start}
+            for tp, start in sorted(starts.items())
+        ),
         session.output,
     )
+
+
+def _offsets_given(name: str, before: tuple[str, ...]) -> dict[TopicPartition, int]:
+    if not before:
+        raise click.UsageError("give PARTITION=OFFSET")
+    offsets = {}
+    for partition, offset in key_values(before, "argument").items():
+        if not partition.isdigit() or not (offset.isdigit() or offset == "end"):
+            raise click.UsageError(f"'{partition}={offset}' must be PARTITION=OFFSET or PARTITION=end")
+        offsets[TopicPartition(name, int(partition))] = -1 if offset == "end" else int(offset)
+    return offsets
+
+
+def _offsets_of(file: IO[str]) -> dict[TopicPartition, int]:
+    """-1 is the end, as in Kafka's file."""
+    try:
+        rows = json.load(file)["partitions"]
+        found = {TopicPartition(str(r["topic"]), int(r["partition"])): int(r["offset"]) for r in rows}
+    except (KeyError, TypeError, ValueError) as error:
+        raise click.UsageError(
+            f'{file.name}: {error!r}; must be {{"partitions": [{{"topic": …, "partition": …, "offset": …}}]}}'
+        ) from None
+    if len(found) < len(rows):
+        raise click.UsageError(f"{file.name}: a partition is there twice")
+    return found

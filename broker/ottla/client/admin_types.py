@@ -45,6 +45,18 @@ class ClusterFeatures:
     """By the broker that answered."""
 
 
+class ApiVersions(NamedTuple):
+    """One API that a broker serves."""
+
+    key: int
+    name: str
+    """As Kafka writes it, as Produce; empty where this client does not know the key."""
+    least: int
+    most: int
+    used: int | None
+    """By this client; None where it has no version in common."""
+
+
 class UpgradeType(IntEnum):
     UPGRADE = 1
     SAFE_DOWNGRADE = 2

@@ -66,7 +66,7 @@ class AvroSerializer:
         self._registry = _client(registry)
         text = schema if isinstance(schema, str) else json.dumps(schema)
         self._schema = Schema(text)
-        self._own = _parsed(self._schema, {})
+        self._own = parsed_schema(self._schema, {})
         self._is_key = is_key
         self._auto_register = auto_register
         self._use_latest = use_latest
@@ -98,7 +98,7 @@ class AvroSerializer:
         schema = self._own
         if self._use_latest:
             version = registry.latest(subject)
-            schema_id, schema = version.id, _parsed(version.schema, registry.referenced(version.schema))
+            schema_id, schema = version.id, parsed_schema(version.schema, registry.referenced(version.schema))
         elif self._auto_register:
             schema_id = registry.register(subject, self._schema)
         else:
@@ -113,7 +113,7 @@ class AvroDeserializer:
         """Raises ConfigError for what is no schema."""
         self._registry = _client(registry)
         text = schema if schema is None or isinstance(schema, str) else json.dumps(schema)
-        self._reader = None if text is None else _parsed(Schema(text), {})
+        self._reader = None if text is None else parsed_schema(Schema(text), {})
         self._read = _fastavro().schemaless_reader
         self._writers: dict[int, Any] = {}
 
@@ -137,7 +137,7 @@ class AvroDeserializer:
         found = self._registry.schema(schema_id)
         if found.type != "AVRO":
             raise SerializationError(f"schema {schema_id} is of type {found.type}, not AVRO")
-        self._writers[schema_id] = _parsed(found, self._registry.referenced(found))
+        self._writers[schema_id] = parsed_schema(found, self._registry.referenced(found))
 
 
 def _client(registry: Registry | str) -> Registry:
@@ -149,8 +149,8 @@ def _client(registry: Registry | str) -> Registry:
         raise ConfigError(str(e)) from e
 
 
-def _parsed(schema: Schema, referenced: Mapping[str, Schema]) -> Any:
-    """As fastavro wants it; what is referred to comes first."""
+def parsed_schema(schema: Schema, referenced: Mapping[str, Schema]) -> Any:
+    """As fastavro wants it; what is referred to comes first. Raises ConfigError."""
     named: dict[str, Any] = {}
     try:
         for each in referenced.values():

@@ -76,6 +76,7 @@ class AdminClient:
 
     describe_cluster = _blocking(Asynchronous.describe_cluster)
     describe_features = _blocking(Asynchronous.describe_features)
+    describe_api_versions = _blocking(Asynchronous.describe_api_versions)
     update_features = _blocking(Asynchronous.update_features)
     describe_metadata_quorum = _blocking(Asynchronous.describe_metadata_quorum)
     unregister_broker = _blocking(Asynchronous.unregister_broker)

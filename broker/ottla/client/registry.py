@@ -14,6 +14,7 @@ no request a record.
 from __future__ import annotations
 
 import base64
+import binascii
 import http.client
 import json
 import random
@@ -195,18 +196,30 @@ class RegistryClient:
 
     def referenced(self, schema: Schema) -> dict[str, Schema]:
         """All that a schema refers to, and what those refer to, by name; what is referred to comes first."""
-        found: dict[str, Schema] = {}
+        return {name: version.schema for name, version in self.references_of(schema).items()}
+
+    def references_of(self, schema: Schema) -> dict[str, Version]:
+        """As `referenced`, with the subject, version and id of each."""
+        found: dict[str, Version] = {}
         self._gather(schema, found, ())
         return found
 
-    def _gather(self, schema: Schema, found: dict[str, Schema], above: tuple[Reference, ...]) -> None:
+    def descriptor(self, schema_id: int) -> bytes:
+        """The FileDescriptorProto of a Protobuf schema. Raises NotRegistered."""
+        text = str(self._ask("GET", f"/schemas/ids/{schema_id}?format=serialized")["schema"])
+        try:
+            return base64.b64decode(text, validate=True)
+        except binascii.Error:
+            raise RegistryError(f"schema {schema_id}: the registry has no descriptor of it") from None
+
+    def _gather(self, schema: Schema, found: dict[str, Version], above: tuple[Reference, ...]) -> None:
         for reference in schema.references:
             if reference in above:
                 names = " → ".join(each.name for each in (*above, reference))
                 raise RegistryError(f"schemas refer to each other in a circle: {names}")
             if reference.name not in found:
-                target = self.version(reference.subject, reference.version).schema
-                self._gather(target, found, (*above, reference))
+                target = self.version(reference.subject, reference.version)
+                self._gather(target.schema, found, (*above, reference))
                 found[reference.name] = target
 
     # -- Writes --

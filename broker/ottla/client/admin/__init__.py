@@ -49,6 +49,7 @@ from ottla.client.admin_member_types import (
     TransactionListing,
 )
 from ottla.client.admin_types import (
+    ApiVersions,
     ClusterDescription,
     ClusterFeatures,
     ConfigChange,
@@ -179,6 +180,7 @@ __all__ = [
     "AclBinding",
     "AclFilter",
     "AdminClient",
+    "ApiVersions",
     "ClusterDescription",
     "ClusterFeatures",
     "ClusterUnreachable",

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from ottla.client import errors
 from ottla.client.admin.base import Family, operations, outcome, refuse
 from ottla.client.admin.fan_out import CONTROLLER
-from ottla.client.admin_types import ClusterDescription, ClusterFeatures, FeatureLevels, FeatureUpdate, Node
+from ottla.client.admin_types import (
+    ApiVersions,
+    ClusterDescription,
+    ClusterFeatures,
+    FeatureLevels,
+    FeatureUpdate,
+    Node,
+)
+from ottla.client.connection import UnsupportedApi
 from ottla.client.errors import ClientError
 from ottla.client.results import Results
 from ottla.protocol import messages as m
+from ottla.protocol.api import ApiKey
 
 _UNKNOWN_EPOCH: Final = -1
 
@@ -32,8 +41,7 @@ class ClusterCalls(Family):
 
     async def describe_features(self) -> ClusterFeatures:
         """What the cluster has settled on, and what the broker that answers can do."""
-        request = m.ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
-        response = await self._any(request)
+        response = await self._any(_asked_versions())
         refuse(response.error_code)
         epoch = response.finalized_features_epoch
         return ClusterFeatures(
@@ -47,6 +55,35 @@ class ClusterCalls(Family):
                 for row in response.supported_features
             },
         )
+
+    async def describe_api_versions(
+        self, brokers: Iterable[int] | None = None
+    ) -> Results[int, tuple[ApiVersions, ...]]:
+        """The versions of each API that these brokers serve, or all that live."""
+
+        async def ask(node: Node) -> tuple[ApiVersions, ...]:
+            response = await self._brokers.to(node, _asked_versions())
+            refuse(response.error_code)
+            return tuple(
+                [
+                    ApiVersions(
+                        row.api_key,
+                        _name(row.api_key),
+                        row.min_version,
+                        row.max_version,
+                        await self._version_used(node, row.api_key),
+                    )
+                    for row in sorted(response.api_keys, key=lambda row: int(row.api_key))
+                ]
+            )
+
+        return await self._at_brokers(brokers, ask)
+
+    async def _version_used(self, node: Node, api_key: int) -> int | None:
+        try:
+            return await self._brokers.version_of(node, api_key)
+        except UnsupportedApi:
+            return None
 
     async def update_features(
         self, updates: Mapping[str, FeatureUpdate], *, validate_only: bool = False
@@ -99,6 +136,17 @@ class ClusterCalls(Family):
     async def remove_raft_voter(self, *_: Any) -> NoReturn:
         """Raises UnsupportedVersionError."""
         _only_kraft("RemoveRaftVoter")
+
+
+def _asked_versions() -> m.ApiVersionsRequest:
+    return m.ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
+
+
+def _name(api_key: int) -> str:
+    try:
+        return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
+    except ValueError:
+        return ""
 
 
 def _only_kraft(api: str) -> NoReturn:
