@@ -171,8 +171,9 @@ async def test_nobody_joins_before_the_offsets_are_replicated() -> None:
     await settle()
     assert await client.heartbeat() is REFUSED
     joining = (await anew(client)).joining()
-    await settle()
+    await world.time.advance(100)
     assert not joining.done()
+    assert await world.state() == "Empty"
     assert await world.committed() == (OLD, ErrorCode.NONE)
     world.log.release()
     assert await finished(rewinding) == DONE
