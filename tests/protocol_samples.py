@@ -31,6 +31,8 @@ CASES: list[tuple[type[Message], int]] = [
     (cls, version) for cls in MESSAGES for version in range(cls.min_version, cls.max_version + 1)
 ]
 """Every message class in every version."""
+OWN_FIELDS = {("OffsetCommitRequest", "remove_members")}
+"""Tagged fields that Kafka does not have."""
 
 
 def case_id(case: object) -> str:
@@ -88,11 +90,16 @@ class DrawnChoices:
         return self._draw(st.floats(allow_nan=False))
 
 
-def build(cls: type[Struct], version: int, choices: Choices, *, for_kio: bool = False) -> Any:
-    """An instance of `cls`; `for_kio` keeps to values that kio's richer types can hold."""
+def build(
+    cls: type[Struct], version: int, choices: Choices, *, for_kio: bool = False, own_fields: bool = True
+) -> Any:
+    """An instance of `cls`; `for_kio` keeps to values that kio's richer types can hold. Without `own_fields`
+    (kio never has them) it has what Kafka's definitions have."""
     values: dict[str, Any] = {}
     for item in fields_of(cls):
         if version not in item.versions:
+            continue
+        if (for_kio or not own_fields) and (cls.__name__, item.name) in OWN_FIELDS:
             continue
         if version in item.nullable and choices.integer(0, 3) == 0:
             values[item.name] = None
@@ -127,12 +134,14 @@ def _value(kind: FieldType, version: int, choices: Choices, item: Field, for_kio
     return choices.blob()
 
 
-def strategy(cls: type[Message], version: int, *, for_kio: bool = False) -> st.SearchStrategy[Any]:
+def strategy(
+    cls: type[Message], version: int, *, for_kio: bool = False, own_fields: bool = True
+) -> st.SearchStrategy[Any]:
     """Instances of `cls` for hypothesis."""
 
     @st.composite
     def drawn(draw: st.DrawFn) -> Any:
-        return build(cls, version, DrawnChoices(draw), for_kio=for_kio)
+        return build(cls, version, DrawnChoices(draw), for_kio=for_kio, own_fields=own_fields)
 
     return drawn()
 

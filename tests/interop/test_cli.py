@@ -138,6 +138,11 @@ def test_a_topic_is_created_described_grown_and_deleted(
         (("topics", "list", "-b", "host:port"), 2, "is not HOST:PORT"),
         (("groups", "describe", "none"), 1, "there is no group 'none'"),
         (("groups", "reset", "g", "t", "--to", "soon"), 2, "must be earliest, latest"),
+        (("groups", "reset", "g", "t", "--by-duration", "1h"), 2, "ISO 8601 duration"),
+        (("groups", "reset", "g", "t", "--to", "latest", "--shift-by", "1"), 2, "exactly one of --to"),
+        (("groups", "reset", "g", "--to", "latest"), 2, "exactly one of TOPIC"),
+        (("groups", "reset", "g", "t:one", "--to", "latest"), 2, "TOPIC:PARTITION"),
+        (("groups", "reset", "g", "none", "--to", "latest"), 1, "there is no topic 'none'"),
         (("consume", "none", "--until-end"), 1, "there is no topic 'none'"),
         (("configs", "set", "topic", "none", "retention.ms=1"), 1, "UNKNOWN_TOPIC"),
         (("configs", "describe", "broker", "x"), 2, "neither a broker's id"),
@@ -264,6 +269,64 @@ def test_a_groups_members_and_lag_are_shown_and_its_offsets_moved(
     assert told("groups", "describe", group)["lag"] == 3
     told("groups", "delete", group, "--yes")
     assert group not in [entry["group"] for entry in told("groups", "list")]
+
+
+def test_a_group_is_rewound_while_its_members_run(
+    topic: str, member: Consumer, ottla: Command, told: Callable[..., Any]
+) -> None:
+    group = f"readers-{topic}"
+    told("produce", topic, "--partition", "0", stdin="1\n2\n3\n")
+
+    def read(count: int) -> list[bytes | None]:
+        values: list[bytes | None] = []
+        deadline = time.monotonic() + 120
+        while len(values) < count:
+            assert time.monotonic() < deadline
+            message = member.poll(0.2)
+            if message is not None and message.error() is None:
+                values.append(message.value())
+        return values
+
+    assert read(3) == [b"1", b"2", b"3"]
+    member.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
+    (before,) = told("groups", "describe", group, "--members", "--verbose")
+    assert before["assignment"] == [f"{topic}(0,1,2)"]
+    assert told("groups", "list", "--state", "Empty") != told("groups", "list")
+
+    def rewind(*more: str) -> Any:
+        return told("groups", "reset", group, f"{topic}:0", "--shift-by", "-2", "--live", *more)
+
+    moved = [{"topic": topic, "partition": 0, "from": 3, "to": 1}]
+    assert rewind("--dry-run") == moved
+    assert told("groups", "describe", group, "--state")[0]["state"] == "Stable"
+    assert rewind() == moved
+    assert read(2) == [b"2", b"3"]
+    (after,) = told("groups", "describe", group, "--members")
+    assert after["member"] != before["member"]
+
+
+@pytest.mark.parametrize("columns", ["topic", "group"])
+def test_exported_offsets_are_read_back(
+    topic: str, ottla: Command, told: Callable[..., Any], tmp_path: Path, columns: str
+) -> None:
+    told("produce", topic, "--partition", "1", stdin="1\n2\n3\n")
+    told("groups", "reset", "exported", topic, "--to", "2")
+    printed = ottla("groups", "reset", "exported", "--all-topics", "--to", "current", "--dry-run", "--export")
+    lines = [line for line in printed.stdout.splitlines() if line.startswith(f"{topic},")]
+    assert lines == [f"{topic},0,0", f"{topic},1,2", f"{topic},2,0"]
+    file = tmp_path / "offsets.csv"
+    group = "" if columns == "topic" else "exported,"
+    file.write_text("".join(f"{group}{line}\n" for line in lines) + ("" if not group else "other,none,0,5\n"))
+    told("groups", "reset", "exported", topic, "--to", "earliest")
+    told("groups", "reset", "exported", "--from-file", str(file))
+    rows = told("groups", "describe", "exported", "--offsets")
+    assert [row["committed"] for row in rows if row["topic"] == topic] == [0, 2, 0]
+    told("groups", "delete-offsets", "exported", f"{topic}:0,2", "--yes")
+    rows = told("groups", "describe", "exported", "--offsets")
+    assert [row["partition"] for row in rows if row["topic"] == topic] == [1]
+    file.write_text("what,is,this\n")
+    refused = ottla("groups", "reset", "exported", "--from-file", str(file))
+    assert (refused.exit_code, "line 1" in refused.output) == (2, True)
 
 
 def test_settings_are_shown_set_and_taken_back(topic: str, told: Callable[..., Any]) -> None:

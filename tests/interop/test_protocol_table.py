@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from judges import SLF4J, java, kafka_clients_jar, maven_jar
-from protocol_samples import MESSAGES, case_id
+from protocol_samples import MESSAGES, OWN_FIELDS, case_id
 
 from ottla.protocol.api import API_TABLE, ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -57,10 +57,21 @@ def test_every_field_is_the_definitions(cls: type[Message], definitions: dict[st
     compare(cls, cls, definition["fields"], common)
 
 
+def test_fields_of_our_own_are_tagged_beyond_kafkas() -> None:
+    own = {
+        (cls.__name__, item.name): item
+        for cls in MESSAGES
+        for item in fields_of(cls)
+        if (cls.__name__, item.name) in OWN_FIELDS
+    }
+    assert own.keys() == OWN_FIELDS
+    assert all(item.tag is not None and item.tag >= 10_000 for item in own.values())
+
+
 def compare(message: type[Message], cls: type[Struct], definition: list[dict[str, Any]], common: Any) -> None:
     """Fields in the same order, each the same in all versions that we have."""
     highest = message.max_version
-    ours = fields_of(cls)
+    ours = [item for item in fields_of(cls) if (cls.__name__, item.name) not in OWN_FIELDS]
     theirs = [each for each in definition if Versions.parse(each["versions"]).lowest <= highest]
     assert [item.name for item in ours] == [snake_case(each["name"]) for each in theirs]
     for item, each in zip(ours, theirs, strict=True):

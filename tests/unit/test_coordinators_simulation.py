@@ -7,6 +7,7 @@ import random
 
 import pytest
 from coordinators_world import REBALANCE_MS, Client, World, settle
+from test_coordinators_rewind import rewind
 
 from ottla.coordinators.group import GroupState
 from ottla.protocol.errors import ErrorCode
@@ -97,6 +98,8 @@ async def simulate(seed: int) -> None:
             await settle()
             if chance.random() < 0.5 and leaver.member_id:
                 await leaver.leave()
+        if chance.random() < 0.1:
+            assert await rewind(world) == {("t", 0): ErrorCode.NONE}
         await world.time.advance(chance.choice([0, 10, 1_000, 5_000, 20_000]))
 
     await world.time.advance(4 * REBALANCE_MS)

@@ -102,6 +102,17 @@ def test_a_group_at_work_fails_the_request_that_says_so() -> None:
     assert (plan.last.phase, plan.last.message) == ("Failed", "the group has 2 members")
 
 
+def test_a_group_at_work_is_rewound_when_the_request_says_so() -> None:
+    reset = {"to": "shiftBy", "value": -20, "whenActive": "Live"}
+    first = plan_reset(a_group(reset), a_state("Stable"), NOW_MS)
+    assert first.steps == ()
+    assert first.last is not None
+    then = plan_reset(a_group(reset, first.last.model_dump(by_alias=True)), a_state("Stable"), NOW_MS)
+    assert then.steps == (ResetOffsets("readers", {("t", 0): 40}, live=True),)
+    assert then.once_done is not None
+    assert then.once_done.phase == "Done"
+
+
 def test_a_dry_run_says_what_would_be_done_also_while_the_group_works() -> None:
     plan = plan_reset(a_group({"to": "latest", "dryRun": True}), a_state("Stable"), NOW_MS)
     assert plan.steps == ()

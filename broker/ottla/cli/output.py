@@ -68,3 +68,11 @@ def done(message: str, output: str, **facts: Any) -> None:
         as_json(facts)
     else:
         click.echo(message)
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> list[str]:
+    """As Kafka's tool shows an assignment: `clicks(0,2)`."""
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return [f"{topic}({','.join(map(str, numbers))})" for topic, numbers in found.items()]

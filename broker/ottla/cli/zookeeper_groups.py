@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from ottla.cli.output import by_topic
 from ottla.cli.session import Refused, Session, Unreachable
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import TopicPartition
@@ -68,9 +69,11 @@ def described(session: Session, connect: str, group_id: str) -> dict[str, Any]:
             {
                 "member": member,
                 "topics": list(topics),
-                "partitions": sum(group.member_of(key) == member for key in group.owners),
+                "partitions": len(owned),
+                "assignment": by_topic(owned),
             }
             for member, topics in group.members.items()
+            for owned in ([key for key in group.owners if group.member_of(key) == member],)
         ],
     }
 

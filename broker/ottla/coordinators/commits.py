@@ -1,12 +1,15 @@
 """OffsetCommit (1-9), OffsetFetch (1-9) and OffsetDelete (0).
 
-Called by `coordinator`. Commits are answered once replicated. Version 0 of OffsetCommit and OffsetFetch is
-not for coordinators: its offsets are in ZooKeeper (server.handlers.zookeeper_offsets).
+Called by `coordinator`. Commits are answered once replicated. A rewind (OffsetCommit with `remove_members`)
+writes the offsets and a group without members in one batch; nobody joins before that is replicated.
+Version 0 of OffsetCommit and OffsetFetch is not for coordinators: its offsets are in ZooKeeper
+(server.handlers.zookeeper_offsets).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 
 from ottla.coordinators import records
@@ -14,7 +17,7 @@ from ottla.coordinators.cleanup import Cleanup
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.effects import Effect
 from ottla.coordinators.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
-from ottla.coordinators.journal import COMMIT_ERRORS, Journal
+from ottla.coordinators.journal import COMMIT_ERRORS, Entry, Journal
 from ottla.coordinators.membership import Membership
 from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
 from ottla.coordinators.registry import Registry
@@ -28,6 +31,8 @@ from ottla.protocol.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+
+logger = logging.getLogger(__name__)
 
 INVALID_OFFSET = -1
 FIRST_VERSION_WITH_GROUP_ERROR = 2
@@ -57,6 +62,8 @@ class Commits:
         self._clock = clock
         self._apply_effects = apply_effects
         self._partition_exists = partition_exists
+        self._rewinds: dict[str, asyncio.Task[ErrorCode]] = {}
+        """Writes of rewinds under way, by group."""
 
     # -- OffsetCommit --------------------------------------------------------------------------------
 
@@ -71,10 +78,13 @@ class Commits:
                 errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if self._partition_exists(*partition):
                     offsets[partition] = _offset_of(item, request.retention_time_ms, now_ms)
-        group, error = self._group_for_commit(request) if offsets else (None, ErrorCode.NONE)
-        errors |= (
-            dict.fromkeys(offsets, error) if group is None else await self._store(group, offsets, now_ms)
-        )
+        if request.remove_members:
+            errors |= await self._rewind(request, offsets, now_ms)
+        else:
+            group, error = self._group_for_commit(request) if offsets else (None, ErrorCode.NONE)
+            errors |= (
+                dict.fromkeys(offsets, error) if group is None else await self._store(group, offsets, now_ms)
+            )
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponse.OffsetCommitResponseTopic(
@@ -122,22 +132,110 @@ class Commits:
     async def _store(
         self, group: Group, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
     ) -> dict[TopicPartition, ErrorCode]:
-        limit = self._config.offset_metadata_max_bytes
-        accepted = {key: offset for key, offset in offsets.items() if java_length(offset.metadata) <= limit}
-        errors = dict.fromkeys(offsets.keys() - accepted.keys(), ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        errors = self._too_large(offsets)
+        accepted = {key: offset for key, offset in offsets.items() if key not in errors}
         if accepted:
-            ticket = group.offsets.begin_commit(accepted)
-            entries = records.offset_entries(group.group_id, accepted)
-            write = self._journal.append(self._registry.partition_of(group.group_id), entries, now_ms)
-            # By callback, and shielded: it counts even when its client is no longer there to be told.
-            write.add_done_callback(
-                lambda done: group.offsets.end_commit(
-                    ticket, accepted, not done.cancelled() and done.result() is ErrorCode.NONE
-                )
-            )
+            write = self._append(group, accepted, [], now_ms)
             error = await asyncio.shield(write)
             errors.update(dict.fromkeys(accepted, COMMIT_ERRORS.get(error, error)))
         return errors
+
+    def _too_large(self, offsets: dict[TopicPartition, CommittedOffset]) -> dict[TopicPartition, ErrorCode]:
+        limit = self._config.offset_metadata_max_bytes
+        return {
+            key: ErrorCode.OFFSET_METADATA_TOO_LARGE
+            for key, offset in offsets.items()
+            if java_length(offset.metadata) > limit
+        }
+
+    def _append(
+        self,
+        group: Group,
+        offsets: dict[TopicPartition, CommittedOffset],
+        with_them: list[Entry],
+        now_ms: int,
+        *,
+        voids_transactional: bool = False,
+    ) -> asyncio.Task[ErrorCode]:
+        """Append the offsets and other entries as one batch; they are committed once it is replicated."""
+        ticket = group.offsets.begin_commit(offsets)
+        entries = [*records.offset_entries(group.group_id, offsets), *with_them]
+        write = self._journal.append(self._registry.partition_of(group.group_id), entries, now_ms)
+
+        def stored(done: asyncio.Task[ErrorCode]) -> None:
+            succeeded = not done.cancelled() and done.result() is ErrorCode.NONE
+            group.offsets.end_commit(ticket, offsets, succeeded)
+            if succeeded and voids_transactional:
+                group.offsets.void_transactional(ticket, offsets)
+
+        # By callback, and awaited shielded: it counts even when its client is no longer there to be told.
+        write.add_done_callback(stored)
+        return write
+
+    # -- OffsetCommit that removes the members -------------------------------------------------------
+
+    async def rewind_stored(self, group_id: str) -> None:
+        """Wait for the rewind of the group that is under way, if one is, so that those who join afterwards
+        find its offsets."""
+        while (write := self._rewinds.get(group_id)) is not None:
+            await asyncio.wait([write])
+
+    async def _rewind(
+        self, request: OffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
+    ) -> dict[TopicPartition, ErrorCode]:
+        """All of the offsets and no members, or nothing: with an error of one partition, the others have
+        OPERATION_NOT_ATTEMPTED. INVALID_REQUEST from a member; NON_EMPTY_GROUP for members that are no
+        consumers, which do not read offsets here."""
+        asked_count = sum(len(topic.partitions) for topic in request.topics)
+        errors = self._too_large(offsets)
+        group, error = None, ErrorCode.OPERATION_NOT_ATTEMPTED
+        if not errors and 0 < len(offsets) == asked_count:
+            group, error = self._group_to_rewind(request)
+        if group is None:
+            return dict.fromkeys(offsets, error) | errors
+        write = self._write_rewind(group, offsets, now_ms)
+        error = await asyncio.shield(write)
+        return dict.fromkeys(offsets, COMMIT_ERRORS.get(error, error))
+
+    def _group_to_rewind(self, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
+        is_member = request.member_id or request.group_instance_id is not None
+        if is_member or request.generation_id_or_member_epoch >= 0:
+            return None, ErrorCode.INVALID_REQUEST
+        error = self._registry.check(request.group_id, may_be_empty=True)
+        if error is not ErrorCode.NONE:
+            return None, error
+        group = self._registry.find_or_create(request.group_id)
+        if group.state is GroupState.DEAD:
+            return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if group.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return None, ErrorCode.NON_EMPTY_GROUP
+        return group, ErrorCode.NONE
+
+    def _write_rewind(
+        self, group: Group, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
+    ) -> asyncio.Task[ErrorCode]:
+        group_id, with_offsets = group.group_id, list[Entry]()
+        if group.state is not GroupState.EMPTY:
+            count = len(group.members)
+            self._apply_effects(self._membership.remove_all(group, now_ms))
+            value = records.group_value_bytes(records.group_value(group, {}))
+            with_offsets.append((records.group_key(group_id), value))
+            logger.info(
+                "group %s: new offsets for %d partitions remove %d members (generation %d)",
+                group_id,
+                len(offsets),
+                count,
+                group.generation,
+            )
+        write = self._append(group, offsets, with_offsets, now_ms, voids_transactional=True)
+        self._rewinds[group_id] = write
+
+        def over(done: asyncio.Task[ErrorCode]) -> None:
+            if self._rewinds.get(group_id) is done:
+                del self._rewinds[group_id]
+
+        write.add_done_callback(over)
+        return write
 
     # -- OffsetFetch ---------------------------------------------------------------------------------
 

@@ -244,6 +244,7 @@ class GroupCoordinator:
         )
 
     async def _join(self, request: JoinGroupRequest, version: int, ctx: ClientContext) -> JoinResult:
+        await self._commits.rewind_stored(request.group_id)
         error = self._registry.check(request.group_id)
         if error is not ErrorCode.NONE:
             return JoinResult(error, request.member_id)

@@ -48,9 +48,9 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
         {GroupState.COMPLETING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}
     ),
     GroupState.COMPLETING_REBALANCE: frozenset(
-        {GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD}
+        {GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}
     ),
-    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}),
     GroupState.DEAD: frozenset({GroupState.DEAD}),
 }
 

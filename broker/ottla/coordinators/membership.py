@@ -325,6 +325,25 @@ class Membership:
         self._rebalance.remove(step, group, member_id)
         return ErrorCode.NONE, step.effects
 
+    def remove_all(self, group: Group, now_ms: int) -> list[Effect]:
+        """Remove all members and begin a generation without any, because their positions are void.
+
+        A member learns UNKNOWN_MEMBER_ID from its next request, gives up its partitions and joins anew. So
+        does a static one: its instance id is forgotten too, because FENCED_INSTANCE_ID is fatal to clients.
+        Ids that were handed out for a first JoinGroup stay: those members have no positions yet.
+        """
+        assert group.state is not GroupState.EMPTY
+        step = Step(now_ms)
+        for member_id in list(group.members):
+            self._rebalance.drop(step, group, member_id)
+        step.effects += [
+            CancelTimer(Timer(kind, group.group_id)) for kind in (TimerKind.JOIN, TimerKind.SYNC)
+        ]
+        group.initial_delay_remaining_ms = None
+        group.new_member_added = False
+        group.begin_generation(now_ms)
+        return step.effects
+
     # -- what comes back from the shell --------------------------------------------------------------
 
     def timer_fired(self, group: Group, timer: Timer, now_ms: int) -> list[Effect]:

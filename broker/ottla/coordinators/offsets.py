@@ -73,6 +73,15 @@ class GroupOffsets:
                 self._applied[partition] = ticket
                 self.committed[partition] = offset
 
+    def void_transactional(self, ticket: int, partitions: Iterable[TopicPartition]) -> None:
+        """Drop what open transactions committed before the commit with this ticket, however they end."""
+        for producer_id, pending in list(self.pending_transactional.items()):
+            for partition in partitions:
+                if partition in pending and pending[partition].ticket < ticket:
+                    del pending[partition]
+            if not pending:
+                del self.pending_transactional[producer_id]
+
     def is_unstable(self, partition: TopicPartition) -> bool:
         """Whether a commit is under way, so that a reader who needs certainty must come again (KIP-447)."""
         return partition in self._pending or any(

@@ -2,7 +2,8 @@
 
 Called by `planning.groups`. The offsets are chosen first and written to the status, then committed in a later
 pass from there: an operator that dies in between commits the same ones again, and shifts nothing twice. The
-coordinator refuses a commit for a group with members, so a reset never pulls offsets from under a consumer.
+coordinator refuses a commit for a group with members, so a reset never pulls offsets from under a consumer;
+with `whenActive: Live` it removes the members in the same step, and they read on from the new offsets.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def plan_reset(group: ConsumerGroup, state: GroupState, now_ms: int) -> ResetPla
     if missing:
         return _failed(reset, f"there is no topic {missing[0]}", now_ms)
     idle = state.state in _WITHOUT_MEMBERS
-    if not idle and not reset.dry_run:
+    live = reset.when_active == "Live"
+    if not idle and not live and not reset.dry_run:
         if reset.when_active == "Fail":
             return _failed(reset, f"the group has {state.members} members", now_ms)
         message = f"waits for the group's {state.members} members to leave"
@@ -72,7 +74,8 @@ def plan_reset(group: ConsumerGroup, state: GroupState, now_ms: int) -> ResetPla
     chosen = last if last is not None and last.request_id == reset.request_id and last.after else None
     if chosen is None or reset.dry_run:
         return _choose(reset, state, now_ms)
-    step = ResetOffsets(group.group_id, {_key(name): offset for name, offset in chosen.after.items()})
+    offsets = {_key(name): offset for name, offset in chosen.after.items()}
+    step = ResetOffsets(group.group_id, offsets, live)
     finding = no(CONDITION, "Resetting", _of(reset, f"{len(chosen.after)} partitions"))
     done = chosen.model_copy(update={"phase": "Done", "completed_at": iso_time(now_ms)})
     return ResetPlan((finding,), chosen, (step,), done)

@@ -161,6 +161,8 @@ class DeleteGroup:
 class ResetOffsets:
     group: str
     offsets: Mapping[PartitionKey, int]
+    live: bool = False
+    """Also while the group has members, which are removed in the same step."""
 
     def __str__(self) -> str:
         return f"reset the offsets of group {self.group} in {len(self.offsets)} partitions"

@@ -330,7 +330,7 @@ async def _take(admin: AdminClient, step: KafkaStep) -> None:
             await admin.alter_broker_config(None, set_values=step.set_, delete=step.delete)
         case ResetOffsets():
             offsets = {TopicPartition(*key): offset for key, offset in step.offsets.items()}
-            (await admin.alter_group_offsets(step.group, offsets)).raise_first()
+            (await admin.alter_group_offsets(step.group, offsets, live=step.live)).raise_first()
         case AlterQuota():
             await _alter_quota(admin, step)
         case CreatePartitions():

@@ -29,7 +29,11 @@ class OffsetReset(Model):
     to: Literal["earliest", "latest", "timestamp", "offset", "shiftBy"]
     value: int | None = Field(default=None, description="Milliseconds since 1970, an offset, or a distance.")
     dry_run: bool = False
-    when_active: Literal["Wait", "Fail"] = "Wait"
+    when_active: Literal["Wait", "Fail", "Live"] = Field(
+        default="Wait",
+        description="With members: wait until they left, fail, or remove them in the same step (they join "
+        "again and read from the new offsets).",
+    )
 
 
 class ConsumerGroupSpec(Model):

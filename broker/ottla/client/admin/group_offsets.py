@@ -74,10 +74,16 @@ class GroupOffsets(Family):
         return found
 
     async def alter_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetToCommit]
+        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetToCommit], *, live: bool = False
     ) -> Results[TopicPartition, None]:
         """Commit for a group without members (UNKNOWN_MEMBER_ID when it has some). A group that is not there
-        is made by it."""
+        is made by it.
+
+        `live` rewinds a group with members: the coordinator stores all of the offsets (or none) and removes
+        the members in one step. They notice by their next heartbeat, lose their partitions, join again and
+        read on from these offsets; what they commit before that is refused. Only Ottla's brokers can do so:
+        UnsupportedVersionError from others, unless the group has no members.
+        """
         request = m.OffsetCommitRequest
         rows: defaultdict[str, list[Any]] = defaultdict(list)
         for tp, given in offsets.items():
@@ -91,10 +97,15 @@ class GroupOffsets(Family):
                 )
             )
         topics = [request.OffsetCommitRequestTopic(name=t, partitions=p) for t, p in rows.items()]
-        asked = request(group_id=group_id, topics=topics)
+        asked = request(group_id=group_id, topics=topics, remove_members=live)
 
         def read(response: m.OffsetCommitResponse) -> dict[TopicPartition, ClientError | None]:
-            return _each(response, _COMMIT_AGAIN)
+            found = _each(response, _COMMIT_AGAIN)
+            if live and any(isinstance(error, errors.UnknownMemberIdError) for error in found.values()):
+                raise errors.UnsupportedVersionError(
+                    f"group {group_id} has members, and its coordinator cannot rewind such a group"
+                )
+            return found
 
         return await self._of_group(group_id, offsets, asked, read, _COMMIT_AGAIN)
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from ottla.protocol.types import Bool, Int16, Int32, Int64, Message, String, Struct, field
 
+REMOVE_MEMBERS_TAG = 10_000
+"""Not Kafka's; its own tags count up from 0. A broker that does not know a tag skips it (KIP-482)."""
+
 
 class OffsetCommitRequest(Message, api_key=8, versions="0-9", flexible="8+"):
-    """Store positions for a group. Generation -1 is a consumer that assigns partitions itself."""
+    """Store positions for a group. Generation -1 is a consumer that assigns partitions itself.
+
+    `remove_members` is Ottla's own (docs/groups.md): the coordinator removes all members in the same step.
+    """
 
     class OffsetCommitRequestPartition(Struct):
         partition_index: Int32 = field("0+")
@@ -25,6 +31,7 @@ class OffsetCommitRequest(Message, api_key=8, versions="0-9", flexible="8+"):
     group_instance_id: String | None = field("7+", nullable="7+", default=None)
     retention_time_ms: Int64 = field("2-4", default=-1, ignorable=True)
     topics: list[OffsetCommitRequest.OffsetCommitRequestTopic] = field("0+")
+    remove_members: Bool = field("8+", tag=REMOVE_MEMBERS_TAG)
 
 
 class OffsetCommitResponse(Message, api_key=8, versions="0-9", flexible="8+"):

@@ -18,6 +18,8 @@ from ottla.protocol.messages import (
     JoinGroupResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
@@ -25,7 +27,7 @@ from ottla.protocol.messages import (
 )
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.access import REFUSALS, WORDS, Access
-from ottla.server.authorization.guarding import Amend, Verdict, each, in_order, itself, take_out
+from ottla.server.authorization.guarding import Amend, Verdict, each, in_order, itself, refusals, take_out
 
 GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 DESCRIBE, READ = Operation.DESCRIBE, Operation.READ
@@ -39,6 +41,19 @@ SHARE_FROM: Final = 6
 _NO_OFFSET: Final = -1
 
 _Group = OffsetFetchResponse.OffsetFetchResponseGroup
+
+
+def offset_commit(access: Access, message: OffsetCommitRequest) -> Verdict:
+    """READ on the group and on the topics; a rewind is done for all of its topics or for none."""
+    access.require(READ, GROUP, message.group_id)
+    allowed = access.among(READ, TOPIC, [topic.name for topic in message.topics])
+    denied = [topic for topic in message.topics if topic.name not in allowed]
+    if not denied or not message.remove_members:
+        return take_out(access, message, "topics", "topics", denied, TOPIC_DENIED)
+    others = [topic for topic in message.topics if topic.name in allowed]
+    rows = refusals(access, message, "topics", "topics", denied, TOPIC_DENIED)
+    rows += refusals(access, message, "topics", "topics", others, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    return OffsetCommitResponse(topics=rows)
 
 
 def offset_delete(access: Access, message: OffsetDeleteRequest) -> Amend | None:

@@ -150,13 +150,3 @@ def in_order(rows: list[Any], asked: Iterable[str], name: Callable[[Any], str] =
     for place, wanted in enumerate(asked):
         places.setdefault(wanted, place)
     rows.sort(key=lambda row: places[name(row)])
-
-
-def then(first: Callable[[Access, Any], None], second: Guard) -> Guard:
-    """Both, in this order; the first only refuses."""
-
-    def guard(access: Access, message: Message) -> Verdict:
-        first(access, message)
-        return second(access, message)
-
-    return guard

@@ -24,7 +24,6 @@ from ottla.server.authorization.guarding import (
     guarded,
     itself,
     resource,
-    then,
 )
 from ottla.server.dispatch import Route
 
@@ -65,7 +64,7 @@ def guards(
         ApiKey.STOP_REPLICA: of_brokers,
         ApiKey.UPDATE_METADATA: of_brokers,
         ApiKey.CONTROLLED_SHUTDOWN: of_brokers,
-        ApiKey.OFFSET_COMMIT: then(reads_group, each(READ, TOPIC, "topics", "topics")),
+        ApiKey.OFFSET_COMMIT: groups.offset_commit,
         ApiKey.OFFSET_FETCH: groups.offset_fetch,
         ApiKey.FIND_COORDINATOR: groups.find_coordinator,
         ApiKey.JOIN_GROUP: groups.join,

@@ -1,0 +1,327 @@
+"""A rewind: new offsets for a group with members, who are removed in the same step (OffsetCommit with
+`remove_members`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from coordinators_world import CONTEXT, Client, World, commit, finished, settle, story
+from test_coordinators_transactional_commits import PID, in_transaction, marked
+
+from ottla.coordinators import records
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import OffsetCommitRequest
+from ottla.protocol.records import decode_batch
+
+OLD, NEW = 500, 20
+REFUSED = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def rewind(
+    world: World,
+    offsets: dict[tuple[str, int], int] | None = None,
+    *,
+    metadata: str = "",
+    **request: Any,
+) -> dict[tuple[str, int], ErrorCode]:
+    asked = OffsetCommitRequest(
+        group_id="g",
+        remove_members=True,
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequest.OffsetCommitRequestPartition(
+                        partition_index=partition, committed_offset=offset, committed_metadata=metadata
+                    )
+                ],
+            )
+            for (topic, partition), offset in (offsets or {("t", 0): NEW}).items()
+        ],
+        **request,
+    )
+    response = await world.coordinator.offset_commit(asked, 9, CONTEXT)
+    return {
+        (topic.name, row.partition_index): ErrorCode(row.error_code)
+        for topic in response.topics
+        for row in topic.partitions
+    }
+
+
+DONE = {("t", 0): ErrorCode.NONE}
+
+
+async def anew(client: Client) -> Client:
+    """What a client does about UNKNOWN_MEMBER_ID: forget its member id, and join."""
+    client.member_id, client.generation = "", -1
+    return client
+
+
+async def at_old_offset(count: int = 2, **options: Any) -> tuple[World, list[Client]]:
+    world = await World().started()
+    clients = await world.members(count, **options)
+    assert await clients[0].commit(OLD) is ErrorCode.NONE
+    return world, clients
+
+
+@pytest.mark.parametrize("instance_id", [None, "seat"])
+def test_members_are_out_and_find_the_new_offset_when_they_join_again(instance_id: str | None) -> None:
+    async def run() -> None:
+        world, (client,) = await at_old_offset(1, instance_id=instance_id)
+        old_generation = client.generation
+        assert await rewind(world) == DONE
+        assert await world.state() == "Empty"
+        assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+        # Not FENCED_INSTANCE_ID, of which clients die.
+        assert await client.heartbeat() is REFUSED
+        assert await client.commit(OLD + 1) is REFUSED
+        await world.rebalance([await anew(client)])
+        assert client.generation > old_generation
+        assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+        assert await client.commit(NEW + 1) is ErrorCode.NONE
+
+    asyncio.run(run())
+
+
+@story
+async def test_a_commit_of_the_old_generation_is_refused_after_others_have_joined() -> None:
+    world, (first, second) = await at_old_offset()
+    stale = (second.member_id, second.generation)
+    await rewind(world)
+    await world.rebalance([await anew(first)])
+    second.member_id, second.generation = stale
+    assert await second.commit(OLD + 1) is REFUSED
+    assert await commit(world, OLD + 1, generation=stale[1], member_id=stale[0]) is REFUSED
+    assert await world.committed() == (NEW, ErrorCode.NONE)
+
+
+@story
+async def test_offsets_and_the_empty_group_are_one_batch() -> None:
+    world, _ = await at_old_offset()
+    before = len(world.log.batches[0])
+    await rewind(world, {("t", 0): NEW, ("t", 1): 7, ("u", 0): 8})
+    assert len(world.log.batches[0]) == before + 1
+    keys = [records.parse_key(record.key or b"") for record in decode_batch(world.log.batches[0][-1])]
+    assert [type(key) for key in keys] == [records.OffsetRecordKey] * 3 + [records.GroupRecordKey]
+
+
+@story
+async def test_another_coordinator_that_takes_over_has_the_offsets_and_no_members() -> None:
+    world, (client, _) = await at_old_offset()
+    await rewind(world)
+    other = await world.elsewhere()
+    assert await other.state() == "Empty"
+    assert await other.committed(stable=True) == (NEW, ErrorCode.NONE)
+    client.at(other)
+    assert await client.heartbeat() is REFUSED
+    assert await client.commit(OLD + 1) is REFUSED
+
+
+@story
+async def test_a_member_that_waits_for_the_rebalance_is_sent_back() -> None:
+    world, (first, _) = await at_old_offset()
+    joining = first.joining()
+    await settle()
+    assert await world.state() == "PreparingRebalance"
+    assert await rewind(world) == DONE
+    assert (await finished(joining)).error_code == REFUSED
+    assert await world.state() == "Empty"
+
+
+@story
+async def test_a_member_that_waits_for_its_assignment_is_sent_back() -> None:
+    world, (leader, follower) = await at_old_offset()
+    joins = [leader.joining(), follower.joining()]
+    for client, join in zip((leader, follower), joins, strict=True):
+        client.took(await finished(join))
+    assert await world.state() == "CompletingRebalance"
+    syncing = follower.syncing()
+    await settle()
+    assert not syncing.done()
+    assert await rewind(world) == DONE
+    assert (await finished(syncing)).error_code == REFUSED
+    # The timers of what was cut short are gone too.
+    await world.time.advance(200_000)
+    assert await world.state() == "Empty"
+
+
+@story
+async def test_an_assignment_that_was_under_way_does_not_come_back() -> None:
+    world, (client,) = await at_old_offset(1)
+    client.took(await finished(client.joining()))
+    world.log.hold = True
+    syncing = client.syncing({client.member_id: b"all"})
+    await settle()
+    rewinding = asyncio.get_running_loop().create_task(rewind(world))
+    await settle()
+    assert (await finished(syncing)).error_code == REFUSED
+    world.log.release()
+    assert await finished(rewinding) == DONE
+    assert await world.state() == "Empty"
+    assert (await (await world.elsewhere()).describe()).members == []
+
+
+@story
+async def test_nobody_joins_before_the_offsets_are_replicated() -> None:
+    world, (client, _) = await at_old_offset()
+    world.log.hold = True
+    rewinding = asyncio.get_running_loop().create_task(rewind(world))
+    await settle()
+    assert await client.heartbeat() is REFUSED
+    joining = (await anew(client)).joining()
+    await world.time.advance(100)
+    assert not joining.done()
+    assert await world.state() == "Empty"
+    assert await world.committed() == (OLD, ErrorCode.NONE)
+    world.log.release()
+    assert await finished(rewinding) == DONE
+    await world.time.advance(0)
+    client.took(await finished(joining))
+    assert await world.committed() == (NEW, ErrorCode.NONE)
+
+
+@story
+async def test_a_commit_under_way_at_the_rewind_is_before_it() -> None:
+    world, (client, _) = await at_old_offset()
+    world.log.hold = True
+    late = asyncio.get_running_loop().create_task(client.commit(OLD + 1))
+    await settle()
+    rewinding = asyncio.get_running_loop().create_task(rewind(world))
+    await settle()
+    # The acknowledgements come in the other order.
+    world.log.held[1].set_result(None)
+    assert await finished(rewinding) == DONE
+    world.log.held[0].set_result(None)
+    assert await finished(late) is ErrorCode.NONE
+    assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+    world.log.hold = False
+    assert await (await world.elsewhere()).committed(stable=True) == (NEW, ErrorCode.NONE)
+
+
+@story
+async def test_a_rewind_that_cannot_be_written_leaves_the_old_offset() -> None:
+    world, (client, _) = await at_old_offset()
+    world.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert await rewind(world) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert await world.committed(stable=True) == (OLD, ErrorCode.NONE)
+    await world.rebalance([await anew(client)])
+    assert await client.commit(OLD + 1) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("error_of", ["missing", "too large"])
+def test_it_is_all_of_the_offsets_or_none(error_of: str) -> None:
+    async def run() -> None:
+        world, (client, _) = await at_old_offset()
+        if error_of == "missing":
+            found = await rewind(world, {("t", 0): NEW, ("missing", 0): 1})
+            assert found["missing", 0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert found["t", 0] is ErrorCode.OPERATION_NOT_ATTEMPTED
+        else:
+            assert await rewind(world, metadata="x" * 5_000) == {
+                ("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE
+            }
+        assert await client.heartbeat() is ErrorCode.NONE
+        assert await world.committed() == (OLD, ErrorCode.NONE)
+
+    asyncio.run(run())
+
+
+@story
+async def test_a_member_cannot_ask_for_it() -> None:
+    world, (client, _) = await at_old_offset()
+    for who in (
+        {"member_id": client.member_id},
+        {"generation_id_or_member_epoch": client.generation},
+        {"group_instance_id": "seat"},
+    ):
+        assert await rewind(world, **who) == {("t", 0): ErrorCode.INVALID_REQUEST}
+    assert await client.heartbeat() is ErrorCode.NONE
+
+
+@story
+async def test_members_that_are_no_consumers_stay() -> None:
+    world = await World().started()
+    clients = await world.members(1, protocol_type="connect")
+    assert await rewind(world) == {("t", 0): ErrorCode.NON_EMPTY_GROUP}
+    assert await clients[0].heartbeat() is ErrorCode.NONE
+
+
+@story
+async def test_without_members_it_is_a_plain_commit() -> None:
+    world = await World().started()
+    assert await rewind(world) == DONE
+    assert [type(records.parse_key(r.key or b"")) for r in world.log.records()] == [records.OffsetRecordKey]
+    assert await world.committed() == (NEW, ErrorCode.NONE)
+
+
+@story
+async def test_a_group_whose_members_left_before_their_first_rebalance_ended() -> None:
+    world = await World(group_initial_rebalance_delay_ms=3_000).started()
+    client = world.client("c")
+    joining = client.joining()
+    await settle()
+    await client.leave()
+    assert await world.state() == "PreparingRebalance"
+    assert await rewind(world) == DONE
+    assert await world.state() == "Empty"
+    await world.time.advance(10_000)
+    assert await world.state() == "Empty"
+    joining.cancel()
+
+
+# -- transactions ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("fails_over", [True, False])
+def test_what_an_open_transaction_committed_before_is_void(committed: bool, fails_over: bool) -> None:
+    async def run() -> None:
+        world, (client, _) = await at_old_offset()
+        who: dict[str, Any] = {"generation": client.generation, "member_id": client.member_id}
+        assert await in_transaction(world, OLD + 9, **who) is ErrorCode.NONE
+        assert await in_transaction(world, 33, partition=1, **who) is ErrorCode.NONE
+        assert await rewind(world) == DONE
+        # Who joins need not wait for the transaction to end.
+        assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+        if fails_over:
+            world = await world.elsewhere()
+        marked(world, committed=committed)
+        assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+        # Partitions that were not rewound are decided by the transaction.
+        assert await world.committed(partition=1) == (33 if committed else -1, ErrorCode.NONE)
+        assert await (await world.elsewhere()).committed() == (NEW, ErrorCode.NONE)
+
+    asyncio.run(run())
+
+
+@story
+async def test_a_member_of_before_commits_nothing_in_a_transaction_afterwards() -> None:
+    world, (client, _) = await at_old_offset()
+    await rewind(world)
+    who: dict[str, Any] = {"generation": client.generation, "member_id": client.member_id}
+    assert await in_transaction(world, OLD + 9, **who) is REFUSED
+    marked(world, committed=True)
+    assert await world.committed(stable=True) == (NEW, ErrorCode.NONE)
+
+
+@story
+async def test_a_rewind_that_fails_leaves_the_transaction_its_offsets() -> None:
+    world, (client, _) = await at_old_offset()
+    await in_transaction(world, OLD + 9, generation=client.generation, member_id=client.member_id)
+    world.log.answers = [ErrorCode.NOT_ENOUGH_REPLICAS]
+    await rewind(world)
+    marked(world, committed=True)
+    assert await world.committed(stable=True) == (OLD + 9, ErrorCode.NONE)
+
+
+@story
+async def test_transactions_of_after_the_rewind_count() -> None:
+    world, (client, _) = await at_old_offset()
+    await rewind(world)
+    await world.rebalance([await anew(client)])
+    who: dict[str, Any] = {"generation": client.generation, "member_id": client.member_id}
+    assert await in_transaction(world, NEW + 5, producer_id=PID, **who) is ErrorCode.NONE
+    marked(world, committed=True)
+    assert await world.committed(stable=True) == (NEW + 5, ErrorCode.NONE)
