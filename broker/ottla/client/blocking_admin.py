@@ -124,6 +124,7 @@ class AdminClient:
 
     list_group_offsets = _blocking(Asynchronous.list_group_offsets)
     group_offsets = _blocking(Asynchronous.group_offsets)
+    zookeeper_group_offsets = _blocking(Asynchronous.zookeeper_group_offsets)
     alter_group_offsets = _blocking(Asynchronous.alter_group_offsets)
     delete_group_offsets = _blocking(Asynchronous.delete_group_offsets)
 
