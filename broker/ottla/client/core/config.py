@@ -134,6 +134,14 @@ class ProducerConfig(ClientConfig):
     batch_size: int = setting(16_384, integer())
     """Bytes, before compression."""
     buffer_memory: int = setting(32 * 1024 * 1024, integer(0, INT64_MAX))
+    buffer_memory_per_topic: int = setting(-1, integer(-1, INT64_MAX))
+    """Ours, not Kafka's: bytes of buffer.memory that the records of one topic may take. -1: no more than is
+    free, so that topics that stand still always leave room for another one: half of buffer.memory for one of
+    them, a third each for two. buffer.memory, or more, is no bound, as in Kafka. A topic that holds nothing
+    may always begin."""
+    block_on_topic_full: bool = setting(True, boolean)
+    """Ours: whether `send` to a topic that holds all it may waits for max.block.ms, or raises
+    BufferExhaustedError at once. Sending to other topics goes on either way."""
     max_request_size: int = setting(1024 * 1024, integer())
     compression_type: str = setting("none", one_of("none", "gzip", "snappy", "lz4", "zstd"))
     compression_gzip_level: int = setting(DEFAULT_LEVEL[Codec.GZIP], _gzip_level)
