@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ottla.client.core.assigned import Assigned
 from ottla.client.core.assignment import encode_assignment
+from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import GROUP, Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import Coordinator
@@ -157,17 +158,17 @@ class Group:
 
 
 class Client:
-    def __init__(self, strategy: str) -> None:
+    def __init__(self, strategy: str, **settings: object) -> None:
         def uniform(low: float, high: float) -> float:
             return (low + high) / 2
 
         config = ConsumerConfig.of(
-            bootstrap_servers="h:1", group_id="g", partition_assignment_strategy=strategy
+            bootstrap_servers="h:1", group_id="g", partition_assignment_strategy=strategy, **settings
         )
         self.cluster = Cluster(uniform=uniform)
         self.assigned = Assigned()
         self.coordinator = Coordinator(config, self.cluster, uniform)
-        self.rebalancing = Rebalancing(config, self.cluster, self.assigned)
+        self.rebalancing = Rebalancing(config, self.cluster, self.assigned, Baseline(self.cluster))
         self.member = GroupMember(config, self.coordinator, self.rebalancing.decide, uniform)
         self.rebalancing.member = self.member
         self.sent: list[tuple[Any, Outgoing]] = []

@@ -249,10 +249,11 @@ class Producer:
                     aside[given[1]].append(given)
                     continue
                 result = add(*given)
-                if result in (WAITS, TOPIC_FULL):
-                    self._set_aside(result, given)
-                elif result > BEGUN:
-                    await producer.follow_up(result, *given)
+                if result > BEGUN:
+                    if result in (WAITS, TOPIC_FULL):
+                        self._set_aside(result, given)
+                    else:
+                        await producer.follow_up(result, *given)
             except Exception as error:  # whatever it is, it is about this record
                 given[0].set_exception(error)
 

@@ -66,6 +66,11 @@ class ConsumerConfig(ClientConfig):
     """Without a group.id it is off unless it was set, which is an error then."""
     auto_commit_interval_ms: int = setting(5_000, integer())
     auto_offset_reset: str = setting("latest", one_of("latest", "earliest", "none"))
+    auto_offset_reset_new_partitions: str = setting("earliest", one_of("earliest", "latest", "none"))
+    """Where to begin in partitions and topics that have appeared since the consumer, or its group,
+    subscribed, and in which nothing is committed (KIP-842; the name is that of KIP-1327). Kafka 3.9 goes by
+    auto.offset.reset there: with latest, what is written before the consumer hears of a partition is not
+    read. If auto.offset.reset is none, the default is none."""
     isolation_level: str = setting("read_uncommitted", one_of(*ISOLATION_LEVELS))
     client_rack: str = setting("", text)
     fetch_min_bytes: int = setting(1, integer())
@@ -92,6 +97,8 @@ class ConsumerConfig(ClientConfig):
             object.__setattr__(self, "enable_auto_commit", False)
             if self.group_instance_id is not None:
                 raise ConfigError("group.instance.id", self.group_instance_id, "needs a group.id")
+        if self.auto_offset_reset == "none" and not self.has("auto.offset.reset.new.partitions"):
+            object.__setattr__(self, "auto_offset_reset_new_partitions", "none")
         if self.group_ephemeral:
             self._check_ephemeral()
         if self.heartbeat_interval_ms >= self.session_timeout_ms:

@@ -18,6 +18,7 @@ from ottla.client import errors
 from ottla.client.core.assigned import Assigned
 from ottla.client.core.assignment import Assignments, PartitionRacks, Subscription
 from ottla.client.core.assignors import BY_NAME
+from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.member_state import Joined
@@ -40,7 +41,10 @@ class Change(NamedTuple):
 
 
 class Rebalancing:
-    def __init__(self, config: ConsumerConfig, cluster: Cluster, assigned: Assigned) -> None:
+    def __init__(
+        self, config: ConsumerConfig, cluster: Cluster, assigned: Assigned, baseline: Baseline
+    ) -> None:
+        self._baseline = baseline
         self._config = config
         self._cluster = cluster
         self._assigned = assigned
@@ -67,8 +71,9 @@ class Rebalancing:
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
         self.manual = False
+        before, self.topics = self.topics, frozenset(topics)
         self.pattern = pattern
-        self.topics = frozenset(topics)
+        self._baseline.begin(self.topics if pattern is None else None, before)
         self._cluster_version = -1
         self._want()
         self.look_at_metadata()
@@ -86,6 +91,7 @@ class Rebalancing:
         self.topics = self._joined_topics = self._group_topics = frozenset()
         self.pattern = None
         self._seen = None
+        self._baseline.forget()
         self._assigned.assign(())
         self._cluster.want(())
 
