@@ -20,6 +20,7 @@ from ottla.client.core.baseline import unknown_to_group
 from ottla.client.core.positions import OffsetAndTimestamp
 from ottla.client.core.types import GroupMetadata, TopicPartition
 from ottla.client.futures import resolve
+from ottla.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -88,6 +89,16 @@ class ConsumerOffsets(ConsumerParts):
         """`finished`: the record that `async for` has given last counts."""
         return self._unread.before(self._assigned.consumed(), finished=finished)
 
+    def _consumed_of_topics(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """For automatic commits, which are tried again: without deleted topics, in whose place others may be
+        by then."""
+
+        def exists(topic: str) -> bool:
+            gone = self._cluster.error(topic) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return topic in self._cluster.topics and not gone
+
+        return {tp: offset for tp, offset in self._assigned.consumed().items() if exists(tp.topic)}
+
     async def _committing(self, wanted: dict[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
         deadline = self._now() + timeout_s
         await self._called(lambda done: self._offsets.commit(wanted, deadline, done))
@@ -115,7 +126,7 @@ class ConsumerOffsets(ConsumerParts):
         if not self.config.enable_auto_commit or now < self._next_auto_commit:
             return
         self._next_auto_commit = now + self.config.auto_commit_interval_ms / 1000
-        wanted = self._assigned.consumed()
+        wanted = self._consumed_of_topics()
         if wanted:
             self.commit_nowait(wanted, self._auto_committed)
 

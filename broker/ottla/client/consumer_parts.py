@@ -28,7 +28,7 @@ from ottla.client.core.positions import Positions
 from ottla.client.core.rebalancing import Rebalancing
 from ottla.client.core.types import ConsumerRecord, Outgoing, TopicPartition
 from ottla.client.driver import Driver
-from ottla.client.interceptors import ConsumerInterceptors
+from ottla.client.interceptors import ConsumerInterceptors, made_of
 from ottla.client.measurements import of_consumer
 from ottla.client.metrics import Metric, Reporting, of_client
 from ottla.client.network import Network
@@ -104,7 +104,7 @@ class ConsumerParts:
         )
         if config.group_id is not None:
             self._rebalancing.member = self._member
-        self._interceptors: ConsumerInterceptors[Records] = ConsumerInterceptors(config.interceptors)
+        self._interceptors: ConsumerInterceptors[Records] = ConsumerInterceptors(made_of(config))
         self._reporting = Reporting(
             config.client_id, config.metric_reporters, config.window.window_s, self.measurements
         )

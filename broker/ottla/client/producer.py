@@ -103,6 +103,7 @@ class Producer(ProducerSending):
             self._tell_of_room()
             await engine.network.close()
             self._interceptors.close()
+            engine.accumulator.close_partitioner()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -185,7 +186,7 @@ class Producer(ProducerSending):
         record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
         if self._interceptors:
             record = self._interceptors.on_send(record)
-            sink = Intercepted(self._interceptors, sink)
+            sink = Intercepted(self._interceptors, record, sink)
         with telling(sink):
             self._add_now(sink, *self._serialized(record))
 

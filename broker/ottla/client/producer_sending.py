@@ -21,7 +21,7 @@ from ottla.client.core.types import Header, ProducerRecord
 from ottla.client.deliveries import Intercepted, telling
 from ottla.client.errors import BufferExhaustedError, ClientError, IllegalStateError, SerializationError
 from ottla.client.futures import resolve
-from ottla.client.interceptors import ProducerInterceptors
+from ottla.client.interceptors import ProducerInterceptors, made_of
 from ottla.client.producer_parts import Engine
 from ottla.client.producer_transactions import ProducerTransactions
 from ottla.client.serialization import SchemaNeeded, serializing
@@ -55,13 +55,33 @@ class ProducerSending(ProducerTransactions):
         super().__init__(config)
         self._key_serializer = serializing(config.key_serializer)
         self._value_serializer = serializing(config.value_serializer)
-        self._interceptors: ProducerInterceptors[ProducerRecord] = ProducerInterceptors(config.interceptors)
+        self._interceptors: ProducerInterceptors[ProducerRecord] = ProducerInterceptors(made_of(config))
         self.plain = not (self._key_serializer or self._value_serializer or self._interceptors)
         """Whether records are bytes as they come, which nobody wants to see."""
         self._stopping = False
         self._queueing: dict[str | None, _Queue] = {}
         """Senders that wait for room, by topic; under None the first of each topic when all of buffer.memory
         is in use. Whoever comes later waits behind those of the topic, and behind these."""
+
+    async def hand_over(
+        self,
+        sink: Any,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header],
+    ) -> None:
+        """As `send`, with whatever in the future's place has `done`, `set_result` and `set_exception` (None:
+        nobody wants to know)."""
+        record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+        if not self.plain:
+            await self._send_prepared(sink, record)
+            return
+        result = self._turn(topic) or self.add(sink, *record)
+        if result > BEGUN:
+            await self.follow_up(result, sink, *record)
 
     async def _send_prepared(self, sink: Any, record: ProducerRecord) -> None:
         sink, record = await self.prepare(sink, record)
@@ -75,7 +95,7 @@ class ProducerSending(ProducerTransactions):
         what `add` takes; the sink tells interceptors, too. Raises SerializationError, ClientError."""
         if self._interceptors:
             record = self._interceptors.on_send(record)
-            sink = Intercepted(self._interceptors, sink)
+            sink = Intercepted(self._interceptors, record, sink)
         with telling(sink):
             for _ in range(_SCHEMAS_TRIED_MAX):
                 try:

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from ottla.client.core.batches import (
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.partitioners import BY_NAME, KeyHash, Partitioner, Sticky
+from ottla.client.core.plugins import made
 from ottla.client.core.queues import Outcome, PartitionQueue, Settle, Topic, Waiting
 from ottla.client.core.types import Header, TopicPartition
 from ottla.client.errors import (
@@ -41,6 +43,8 @@ from ottla.client.errors import (
     typed,
 )
 from ottla.protocol.errors import ErrorCode
+
+log = logging.getLogger("ottla.client")
 
 APPENDED: Final = 0
 BEGUN: Final = 1
@@ -68,7 +72,12 @@ class Accumulator(BatchQueues):
         self._request_max = config.max_request_size
         self._record_max = min(config.max_request_size - BATCH_OVERHEAD, config.buffer_memory)
         self._adaptive = config.partitioner_adaptive_partitioning_enable
-        self._partitioner = _partitioner(config.partitioner)
+        self._users_partitioner = made("partitioner.class", config.partitioner_class, config)
+        self._partitioner = _partitioner(
+            config.partitioner
+            if self._users_partitioner is None
+            else getattr(self._users_partitioner, "partition", self._users_partitioner)
+        )
         self._key_hash = None if config.partitioner_ignore_keys else KeyHash()
         self.memory = config.buffer_memory
         per_topic = config.buffer_memory_per_topic
@@ -292,6 +301,15 @@ class Accumulator(BatchQueues):
         batch.records.append((record.timestamp_ms, record.key, record.value, record.headers))
         batch.sinks.append(record.sink)
         self._settle(Outcome(batch, -1, -1, error))
+
+    def close_partitioner(self) -> None:
+        """No record comes any more. What it raises is logged."""
+        close = getattr(self._users_partitioner, "close", None)
+        if close is not None:
+            try:
+                close()
+            except Exception:
+                log.warning("partitioner.class: close() failed", exc_info=True)
 
     @property
     def last_number(self) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from ottla.client import errors
 from ottla.client.core import membership_requests as requests
 from ottla.client.core.assignment import (
-    Assignments,
+    Assignment,
     Subscription,
     decode_assignment,
     decode_subscription,
@@ -39,9 +39,9 @@ _JOIN_GRACE_S: Final = 5.0
 _JOIN_STATIC: Final = 5
 """The version of JoinGroup from which on it has a group.instance.id (KIP-345)."""
 
-Assign = Callable[[str, Mapping[str, Subscription]], Assignments | None]
+Assign = Callable[[str, Mapping[str, Subscription]], Mapping[str, Assignment] | None]
 """The leader's part: protocol and everybody's subscriptions to shares; None while it does not know enough
-of the topics. Raises ClientError."""
+of the topics. Raises ClientError, and whatever a user's assignor does."""
 
 _MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
@@ -223,7 +223,7 @@ class GroupMember(MemberState):
         if request is not None and self._to_assign is not None:
             try:
                 shares = self._assign(self._protocol, self._to_assign)
-            except errors.ClientError as problem:
+            except Exception as problem:  # of a user's assignor, perhaps
                 self.problems.append(problem)
                 self._reset("assigning failed")
                 return None
@@ -236,7 +236,7 @@ class GroupMember(MemberState):
     def _sync_answered(self, code: ErrorCode, answer: m.SyncGroupResponse, now: float) -> None:
         if code is ErrorCode.NONE:
             try:
-                partitions = decode_assignment(answer.assignment)
+                assignment = decode_assignment(answer.assignment)
             except ProtocolError as problem:
                 log.warning("group %s: the assignment cannot be read: %s", self._group, problem)
                 self._again("the assignment cannot be read", now)
@@ -244,7 +244,12 @@ class GroupMember(MemberState):
             self.state = State.STABLE
             self.reason = ""
             self._sync = None
-            self.joined = Joined(self.membership.generation, self._protocol, partitions)
+            self.joined = Joined(
+                self.membership.generation,
+                self._protocol,
+                tuple(assignment.partitions),
+                assignment.user_data,
+            )
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._again("the group is rebalancing again", now, at_once=True)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
