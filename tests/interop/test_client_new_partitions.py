@@ -13,7 +13,7 @@ import pytest
 from java_member import java_member
 from judges import needs_kafka_jars
 
-from ottla.client import blocking
+from ottla.client import blocking, errors
 from ottla.client.admin import TopicPartition
 from ottla.local.ports import wait_until
 from ottla.testing import DevBroker
@@ -49,6 +49,15 @@ def write(broker: DevBroker, topic: str, *partitions: int, count: int = 10) -> N
 def add_partitions(broker: DevBroker, topic: str, count: int = ALL) -> None:
     with blocking.AdminClient(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_partitions({topic: count}).raise_first()
+
+
+def created(broker: DevBroker, topic: str) -> bool:
+    """Not while the topic of the name is still being deleted."""
+    try:
+        broker.create_topic(topic, partitions=OLD)
+    except errors.TopicAlreadyExistsError:
+        return False
+    return True
 
 
 class Reader:
@@ -216,8 +225,7 @@ def test_a_topic_that_is_deleted_and_created_anew(shared: DevBroker, topic: str)
         until(lambda: reader.owns(*places(topic, range(OLD))))
         with blocking.AdminClient(bootstrap_servers=shared.bootstrap) as admin:
             admin.delete_topic(topic)
-            until(lambda: topic not in admin.list_topics())
-        shared.create_topic(topic, partitions=OLD)
+        until(lambda: created(shared, topic))
         write(shared, topic, *range(OLD))
         until(lambda: len(reader.found) >= 10 * OLD)
         assert sorted(reader.found) == [(topic, n, offset) for n in range(OLD) for offset in range(10)]
