@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ottla.client.core.assignment import Assignments, PartitionRacks, Subscription, encode_subscription
-from ottla.client.core.assignors import BY_NAME
+from ottla.client.core.assignors import BY_NAME, as_assignment
 from ottla.client.core.sticky import encode_share
 from ottla.client.core.types import TopicPartition
 
@@ -40,7 +40,8 @@ class Case:
         """What ours decides of the topics that somebody subscribes to."""
         subscribed = {topic for member in self.members.values() for topic in member.topics}
         topics = {topic: racks for topic, racks in self.topics.items() if topic in subscribed}
-        return BY_NAME[self.assignor]().assign(topics, self.members)
+        found = BY_NAME[self.assignor]().assign(topics, self.members)
+        return {name: list(as_assignment(share).partitions) for name, share in found.items()}
 
 
 def shown(assignments: Mapping[str, list[TopicPartition]]) -> str:
@@ -87,7 +88,7 @@ def _change(dice: random.Random, case: Case, alike: bool, with_racks: bool) -> N
     number = dice.randint(0, 99)
     case.members[f"consumer-{number}-{dice.getrandbits(32):08x}"] = Subscription(
         topics=tuple(subscribed),
-        user_data=BY_NAME[case.assignor]().user_data(),
+        user_data=BY_NAME[case.assignor]().subscription_user_data(()),
         rack=dice.choice(RACKS) if with_racks else None,
         instance_id=f"instance-{number}" if dice.random() < 0.1 else None,
     )

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client.core.assigned import Assigned
+from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.consumer_stats import FetchStats
@@ -113,7 +114,7 @@ class SimulatedCluster:
 
         self.cluster = Cluster(uniform=uniform)
         self.assigned = Assigned()
-        self.positions = Positions(self.config, self.cluster, self.assigned, uniform)
+        self.positions = Positions(self.config, self.cluster, self.assigned, uniform, Baseline(self.cluster))
         self.buffer = FetchBuffer(self.assigned, None)
         self.fetcher = Fetcher(
             self.config,

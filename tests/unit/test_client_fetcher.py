@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ottla.client.core.assigned import Assigned, Phase
+from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.consumer_stats import FetchStats
@@ -61,7 +62,7 @@ class FetcherMachine(RuleBasedStateMachine):
 
         self.cluster = Cluster(uniform=uniform)
         self.assigned = Assigned()
-        self.positions = Positions(config, self.cluster, self.assigned, uniform)
+        self.positions = Positions(config, self.cluster, self.assigned, uniform, Baseline(self.cluster))
         self.buffer = FetchBuffer(self.assigned, None)
         self.fetcher = Fetcher(
             config, self.cluster, self.assigned, self.positions, uniform, self.buffer, FetchStats(Window())

@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ottla.client.core.assigned import Assigned
 from ottla.client.core.assignment import encode_assignment
+from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import GROUP, Cluster
+from ottla.client.core.connection import UnsupportedApi
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import Coordinator
 from ottla.client.core.member_state import State
@@ -23,7 +25,7 @@ from ottla.client.core.membership import GroupMember
 from ottla.client.core.offsets import Membership
 from ottla.client.core.rebalancing import Rebalancing
 from ottla.client.core.types import Outgoing, TopicPartition
-from ottla.client.errors import CommitFailedError, RebalanceInProgressError
+from ottla.client.errors import CommitFailedError, RebalanceInProgressError, UnsupportedVersionError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     FindCoordinatorRequest,
@@ -157,17 +159,17 @@ class Group:
 
 
 class Client:
-    def __init__(self, strategy: str) -> None:
+    def __init__(self, strategy: str, **settings: object) -> None:
         def uniform(low: float, high: float) -> float:
             return (low + high) / 2
 
         config = ConsumerConfig.of(
-            bootstrap_servers="h:1", group_id="g", partition_assignment_strategy=strategy
+            bootstrap_servers="h:1", group_id="g", partition_assignment_strategy=strategy, **settings
         )
         self.cluster = Cluster(uniform=uniform)
         self.assigned = Assigned()
         self.coordinator = Coordinator(config, self.cluster, uniform)
-        self.rebalancing = Rebalancing(config, self.cluster, self.assigned)
+        self.rebalancing = Rebalancing(config, self.cluster, self.assigned, Baseline(self.cluster))
         self.member = GroupMember(config, self.coordinator, self.rebalancing.decide, uniform)
         self.rebalancing.member = self.member
         self.sent: list[tuple[Any, Outgoing]] = []
@@ -342,3 +344,25 @@ def test_offsets_are_not_committed_between_generations() -> None:
         exchange(client, group, 0.3 + step / 100)
     client.application(0.6)
     assert client.member.current() == Membership(2, before.member_id, None)
+
+
+@pytest.mark.parametrize("problem", [UnsupportedVersionError("JoinGroup up to 4"), UnsupportedApi("none")])
+def test_a_broker_that_is_too_old_is_an_error_of_each_poll(problem: Exception) -> None:
+    client, group = Client("range", group_instance_id="one"), Group()
+    for second in range(1, 6):
+        client.application(float(second))
+        client.driver(float(second))
+        for core, outgoing in client.sent:
+            if isinstance(outgoing.message, JoinGroupRequest):
+                assert outgoing.version_min == 5
+                core.answered(outgoing.tag, problem, float(second))
+            else:
+                tag = outgoing.tag
+                group.take(outgoing, lambda found, core=core, tag=tag: core.answered(tag, found, 1.0))
+        client.sent = []
+        if second > 2:  # until then it looks for the coordinator
+            (raised,) = client.member.problems
+            assert isinstance(raised, UnsupportedVersionError)
+            assert "group.instance.id=one needs brokers of Kafka 2.3" in str(raised)
+            assert client.coordinator.node() == 0, "it is still the coordinator"
+            client.member.problems.clear()

@@ -10,7 +10,7 @@ import pytest
 from producer_world import TOPIC, World, offsets_committed, partitions_added
 
 from ottla.client import errors
-from ottla.client.core.accumulator import BATCH_FULL, NO_ROOM
+from ottla.client.core.accumulator import BATCH_FULL, NO_ROOM, TOPIC_FULL
 from ottla.client.core.batches import Batch
 from ottla.client.core.partitioners import BY_NAME, fnv1a
 from ottla.client.core.transaction_state import State
@@ -88,7 +88,7 @@ def test_a_flush_does_not_let_them_linger() -> None:
 
 
 def test_memory_is_bounded_and_comes_back() -> None:
-    world = World(partitions=1, buffer_memory=1000, linger_ms=100_000)
+    world = World(partitions=1, buffer_memory=1000, buffer_memory_per_topic=1000, linger_ms=100_000)
     world.learn()
     count = 0
     while world.send(b"%d" % count + b"x" * 100, 0) != NO_ROOM:
@@ -100,6 +100,60 @@ def test_memory_is_bounded_and_comes_back() -> None:
     world.settle()
     assert world.accumulator.used_bytes == 0
     assert world.send(b"again", 0) != NO_ROOM
+
+
+def fill(world: World, topic: str, size: int = 87) -> tuple[int, int]:
+    """How many records of `size` bytes, and 13 around them, a topic takes; what the next one is told."""
+    append = world.accumulator.append
+    for count in range(100):
+        result = append(topic, None, b"x" * size, (), None, 0, topic, lambda: world.now)
+        if result >= NO_ROOM:
+            return count, result
+    raise AssertionError("there is always room")
+
+
+def test_topics_that_stand_still_leave_room_for_others() -> None:
+    world = World(buffer_memory=1200)
+    assert [fill(world, topic) for topic in "abcd"] == [
+        (6, TOPIC_FULL),  # half of all
+        (3, TOPIC_FULL),  # half of what is left
+        (2, TOPIC_FULL),
+        (1, TOPIC_FULL),  # a topic that holds nothing may begin
+    ]
+    assert fill(world, "e") == (0, NO_ROOM)
+
+
+def test_a_topic_may_begin_with_a_record_larger_than_its_share() -> None:
+    world = World(buffer_memory=1200)
+    assert fill(world, "a", 900) == (1, TOPIC_FULL)
+    assert fill(world, "b") == (1, TOPIC_FULL)
+
+
+@pytest.mark.parametrize(
+    ("per_topic", "expected"),
+    [(300, (3, TOPIC_FULL)), (0, (1, TOPIC_FULL)), (1199, (11, TOPIC_FULL)), (1200, (12, NO_ROOM))],
+)
+def test_the_share_of_a_topic_in_bytes(per_topic: int, expected: tuple[int, int]) -> None:
+    world = World(buffer_memory=1200, buffer_memory_per_topic=per_topic)
+    assert fill(world, "a") == expected
+
+
+def test_what_a_topic_holds_keeps_its_place_when_others_have_come() -> None:
+    world = World(partitions=1, buffer_memory=1200)
+    world.topic_exists = False
+    assert fill(world, TOPIC) == (6, TOPIC_FULL)
+    assert fill(world, "b") == (3, TOPIC_FULL)  # by now TOPIC has more than is free
+    world.topic_exists = True
+    world.cluster.invalidate(TOPIC)
+    world.tick(1)
+    world.learn()
+    for _ in range(4):
+        world.poll()
+        for node in (1, 2):
+            world.serve(node)
+    assert len(world.logs[0].values) == 6
+    assert [outcome.error for outcome in world.outcomes[TOPIC]] == [None] * 6
+    assert fill(world, TOPIC)[0] > 0
 
 
 def test_a_record_larger_than_a_request_is_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from producer_world import NODES, World
 
-from ottla.client.core.accumulator import NO_ROOM
+from ottla.client.core.accumulator import TOPIC_FULL
 from ottla.protocol.errors import ErrorCode
 
 nodes = st.sampled_from(NODES)
@@ -48,8 +48,9 @@ class IdempotentProducer(RuleBasedStateMachine):
         for _ in range(times):
             value = b"%d:" % self.count + b"x" * size
             self.count += 1
-            if self.world.send(value, partition) == NO_ROOM:
-                assert self.world.accumulator.used_bytes + len(value) + 21 > 4000
+            if self.world.send(value, partition) == TOPIC_FULL:
+                used = self.world.accumulator.used_bytes
+                assert used + len(value) + 21 > 4000 / 2, "the other half is for other topics"
                 return
             self.sent[partition].append(value)
 
@@ -94,6 +95,7 @@ class IdempotentProducer(RuleBasedStateMachine):
         accumulator = self.world.accumulator
         batches = sum(batch.size - 61 for batch in accumulator.incomplete)
         assert batches <= accumulator.used_bytes <= accumulator.memory
+        assert accumulator.used_bytes == sum(topic.used_bytes for topic in accumulator._topics.values())
 
     @invariant()
     def no_more_is_on_its_way_than_allowed(self) -> None:

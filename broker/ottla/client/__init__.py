@@ -12,26 +12,33 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from ottla.client.admin import AdminClient
     from ottla.client.consumer import Consumer
+    from ottla.client.core.assignment import Assignment, Assignor, Subscription
     from ottla.client.core.types import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
     from ottla.client.producer import Producer
 
 _MODULES: Final = {
     "AdminClient": "admin",
+    "Assignment": "core.assignment",
+    "Assignor": "core.assignment",
     "Consumer": "consumer",
     "ConsumerRecord": "core.types",
     "Producer": "producer",
     "ProducerRecord": "core.types",
     "RecordMetadata": "core.types",
+    "Subscription": "core.assignment",
     "TopicPartition": "core.types",
 }
 
 __all__ = [
     "AdminClient",
+    "Assignment",
+    "Assignor",
     "Consumer",
     "ConsumerRecord",
     "Producer",
     "ProducerRecord",
     "RecordMetadata",
+    "Subscription",
     "TopicPartition",
 ]
 

@@ -1,28 +1,32 @@
 """The producer for code without an event loop: the same names, from any thread. See `ottla.client.blocking`.
 
 Records wait in an inbox, which the loop's thread takes over whole: it is woken once for all that comes while
-it is at work, and adds one record after the other without a task or a coroutine for each. Invariants: records
-of one thread keep their order; no more than INBOX_BYTES_MAX lie in the inbox, and as much again in the hands
-of the loop's thread, beside buffer.memory.
+it is at work, and adds one record after the other without a task or a coroutine for each. A record whose
+topic has to wait (for memory of its own, for metadata) is set aside with those of the topic that follow, so
+that other topics go on; who sends to that topic waits meanwhile. Invariants: records of one thread and topic
+keep their order; no more than INBOX_BYTES_MAX lie in the inbox, and as much again aside and in the hands of
+the loop's thread, beside buffer.memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from ottla.client import producer as asynchronous
-from ottla.client.core.accumulator import BEGUN
+from ottla.client.core.accumulator import BEGUN, TOPIC_FULL, WAITS
 from ottla.client.core.types import (
     GroupMetadata,
     Header,
     OffsetToCommit,
+    ProducerRecord,
     RecordMetadata,
     TopicPartition,
 )
@@ -54,9 +58,13 @@ class Producer:
         self._inbox_bytes = 0
         self._pumping = False
         """Whether somebody will look into the inbox."""
+        self._aside: dict[str, deque[_Given]] = {}
+        """Records that wait, by topic; filled and emptied by the loop's thread."""
         self._lock = threading.Lock()
-        """Of these three."""
+        """Of these four."""
         self._room = threading.Condition(self._lock)
+        self._waiting: set[asyncio.Task[None]] = set()
+        """They send what is aside, one a topic."""
         self._outcomes = threading.Condition(threading.RLock())
         """The lock of all futures."""
 
@@ -85,8 +93,13 @@ class Producer:
             thread.stop()
 
     async def _stop(self, timeout_s: float | None) -> None:
-        await self._handed_over()
-        await self._producer.stop(timeout_s)
+        now = asyncio.get_running_loop().time
+        until = None if timeout_s is None else now() + timeout_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._handed_over()
+        await self._producer.stop(None if until is None else max(until - now(), 0))
+        await self._handed_over()  # what is left fails, since the producer has stopped
 
     def __enter__(self) -> Self:
         self.start()
@@ -157,6 +170,8 @@ class Producer:
         if key.__class__ is bytes:
             size += len(key)
         with self._lock:
+            if self._aside and given[1] in self._aside:
+                self._await_topic(given[1], thread)
             inbox = self._inbox
             if inbox and (len(inbox) >= _INBOX_MAX or self._inbox_bytes + size > INBOX_BYTES_MAX):
                 self._await_room(size, thread)
@@ -167,11 +182,19 @@ class Producer:
                 self._pumping = True
                 thread.call_soon(self._begin_pump)
 
+    def _await_topic(self, topic: str, thread: LoopThread) -> None:
+        """With the lock held."""
+        most_s = self._patience_s(thread)
+        if not self._room.wait_for(lambda: topic not in self._aside, most_s):
+            raise BufferExhaustedError(f"{topic}: full, or not known, for {most_s:g} s (max.block.ms)")
+
+    def _patience_s(self, thread: LoopThread) -> float:
+        # In a callback there is none: its thread is the one that makes room.
+        return 0 if thread.here else self.config.max_block_ms / 1000
+
     def _await_room(self, size: int, thread: LoopThread) -> None:
         """With the lock held."""
-        most_s = self.config.max_block_ms / 1000
-        if thread.here:
-            most_s = 0  # a callback: this thread is the one that makes room
+        most_s = self._patience_s(thread)
 
         def fits() -> bool:
             inbox = self._inbox
@@ -196,6 +219,8 @@ class Producer:
                 self._pumping = True
                 self._begin_pump()
         await reached
+        if self._waiting:
+            await asyncio.wait(self._waiting)
 
     async def _pump(self) -> None:
         """Hand over what lies in the inbox, until it is empty."""
@@ -210,21 +235,54 @@ class Producer:
             await self._hand_over(taken)
 
     async def _hand_over(self, taken: list[_Given | asyncio.Future[None]]) -> None:
-        producer = self._producer
+        producer, aside = self._producer, self._aside
         add, plain = producer.add, producer.plain
         for given in taken:
             if isinstance(given, asyncio.Future):
                 resolve(given)
                 continue
             try:
-                if plain:
-                    result = add(*given)
-                    if result > BEGUN:
+                if not plain:
+                    sink, record = await producer.prepare(given[0], ProducerRecord(*given[1:]))
+                    given = (sink, *record)
+                if aside and given[1] in aside:
+                    aside[given[1]].append(given)
+                    continue
+                result = add(*given)
+                if result > BEGUN:
+                    if result in (WAITS, TOPIC_FULL):
+                        self._set_aside(result, given)
+                    else:
                         await producer.follow_up(result, *given)
-                else:
-                    await producer.hand_over(*given)
             except Exception as error:  # whatever it is, it is about this record
                 given[0].set_exception(error)
+
+    def _set_aside(self, result: int, given: _Given) -> None:
+        """The topic has to wait: its records do so in a task of their own."""
+        with self._lock:
+            self._aside[given[1]] = deque([given])
+        task = asyncio.get_running_loop().create_task(self._send_aside(given[1], result))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    async def _send_aside(self, topic: str, result: int) -> None:
+        """`result`: what the accumulator has said to the first record."""
+        producer, records = self._producer, self._aside[topic]
+        until = asyncio.get_running_loop().time() + self.config.max_block_ms / 1000
+        try:
+            while records:
+                given = records.popleft()
+                try:
+                    result = result or producer.add(*given)
+                    if result > BEGUN:
+                        await producer.follow_up(result, *given, until=until)
+                except Exception as error:
+                    given[0].set_exception(error)
+                result = 0
+        finally:
+            with self._lock:
+                del self._aside[topic]
+                self._room.notify_all()
 
     # --- the rest, as the asynchronous one has it ---
 
@@ -233,8 +291,9 @@ class Producer:
         self._run(self._flush, timeout_s)
 
     async def _flush(self, timeout_s: float | None) -> None:
-        await self._handed_over()
-        await self._producer.flush(timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._handed_over()
+            await self._producer.flush()
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:

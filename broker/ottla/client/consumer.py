@@ -236,7 +236,7 @@ class Consumer(ConsumerOffsets):
     async def _prepare_to_join(self) -> None:
         self._poll_stats.rebalance_begins(self._now())
         if self.config.enable_auto_commit and not self._member.lost:
-            await self._commit_quietly(self._assigned.consumed())
+            await self._commit_quietly(self._consumed_of_topics())
         change = self._rebalancing.before()
         await self._listener.taken(change.lost, change.revoked)
         self._rebalancing.given_up(change)
@@ -253,7 +253,7 @@ class Consumer(ConsumerOffsets):
             return
         if change.revoked:
             if self.config.enable_auto_commit:
-                await self._commit_quietly(self._assigned.consumed())
+                await self._commit_quietly(self._consumed_of_topics())
             await self._listener.taken((), change.revoked)
         if self._member.joined is not joined:
             return  # the next rebalance, or the end of the membership, has overtaken it

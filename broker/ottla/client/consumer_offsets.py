@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from ottla.client import errors
 from ottla.client.consumer_parts import ConsumerParts
-from ottla.client.core.assigned import EARLIEST, LATEST, OffsetAndMetadata, Phase
+from ottla.client.core.assigned import EARLIEST, LATEST, AssignedPartition, OffsetAndMetadata, Phase
+from ottla.client.core.baseline import unknown_to_group
 from ottla.client.core.positions import OffsetAndTimestamp
 from ottla.client.core.types import GroupMetadata, TopicPartition
 from ottla.client.futures import resolve
+from ottla.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -86,6 +89,16 @@ class ConsumerOffsets(ConsumerParts):
         """`finished`: the record that `async for` has given last counts."""
         return self._unread.before(self._assigned.consumed(), finished=finished)
 
+    def _consumed_of_topics(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """For automatic commits, which are tried again: without deleted topics, in whose place others may be
+        by then."""
+
+        def exists(topic: str) -> bool:
+            gone = self._cluster.error(topic) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return topic in self._cluster.topics and not gone
+
+        return {tp: offset for tp, offset in self._assigned.consumed().items() if exists(tp.topic)}
+
     async def _committing(self, wanted: dict[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
         deadline = self._now() + timeout_s
         await self._called(lambda done: self._offsets.commit(wanted, deadline, done))
@@ -113,7 +126,7 @@ class ConsumerOffsets(ConsumerParts):
         if not self.config.enable_auto_commit or now < self._next_auto_commit:
             return
         self._next_auto_commit = now + self.config.auto_commit_interval_ms / 1000
-        wanted = self._assigned.consumed()
+        wanted = self._consumed_of_topics()
         if wanted:
             self.commit_nowait(wanted, self._auto_committed)
 
@@ -307,30 +320,75 @@ class ConsumerOffsets(ConsumerParts):
         asked = [state.tp for state in waiting if state.tp not in self._looking_for_committed]
         if asked:
             self._looking_for_committed.update(asked)
-            deadline = self._now() + self.config.default_api_timeout_ms / 1000
-            self._offsets.fetch(asked, deadline, lambda found: self._committed_found(asked, found))
-            self._wake()
+            self._fetch_committed(asked, asked, self._committed_found)
+
+    def _fetch_committed(
+        self,
+        wanted: Iterable[TopicPartition],
+        asked: list[TopicPartition],
+        found: Callable[[list[TopicPartition], Mapping[TopicPartition, OffsetAndMetadata | None]], None],
+    ) -> None:
+        """The offsets of `wanted`, for the sake of the partitions `asked`, which wait for a position."""
+
+        def answered(offsets: dict[TopicPartition, OffsetAndMetadata | None] | Exception) -> None:
+            if not isinstance(offsets, Exception):
+                found(asked, offsets)
+                return
+            self._looking_for_committed.difference_update(asked)
+            if not getattr(offsets, "retriable", False):
+                self._problems.append(offsets)
+
+        self._offsets.fetch(wanted, self._now() + self.config.default_api_timeout_ms / 1000, answered)
+        self._wake()
 
     def _committed_found(
-        self, asked: list[TopicPartition], found: dict[TopicPartition, OffsetAndMetadata | None] | Exception
+        self, asked: list[TopicPartition], found: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> None:
-        self._looking_for_committed.difference_update(asked)
-        if isinstance(found, Exception):
-            if not getattr(found, "retriable", False):
-                self._problems.append(found)
-            return
         without = []
         for tp in asked:
-            state = self._assigned.get(tp)
-            if state is None or state.phase is not Phase.COMMITTED:
-                continue
             offset = found.get(tp)
             if offset is None:
-                without.append(state)
-            else:
+                without.append(tp)
+            elif (state := self._waiting(tp)) is not None:
                 self._positions.begin(state, offset)
+        self._looking_for_committed.difference_update(asked)
+        appeared = [tp for tp in without if self._baseline.appeared(tp)]
+        others = [tp for tp in without if tp not in appeared]
+        self._begin_anew(appeared, appeared=True)
+        if self.config.auto_offset_reset == self.config.auto_offset_reset_new_partitions:
+            self._begin_anew(others)
+        elif others:
+            # Perhaps the group has read their topics before they were there.
+            numbers = {tp.topic: self._cluster.partitions(tp.topic) or 0 for tp in others}
+            wanted = [TopicPartition(topic, n) for topic, count in numbers.items() for n in range(count)]
+            self._looking_for_committed.update(others)
+            self._fetch_committed(dict.fromkeys([*wanted, *others]), others, self._group_offsets_found)
+
+    def _group_offsets_found(
+        self, asked: list[TopicPartition], found: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> None:
+        """`found`: of all partitions of the topics."""
+        self._looking_for_committed.difference_update(asked)
+        committed: defaultdict[str, list[int]] = defaultdict(list)
+        for tp, offset in found.items():
+            if offset is not None:
+                committed[tp.topic].append(tp.partition)
+        for tp in asked:
+            appeared = unknown_to_group(tp.partition, committed[tp.topic])
+            self._begin_anew((tp,), appeared=appeared)
+
+    def _waiting(self, tp: TopicPartition) -> AssignedPartition | None:
+        """A partition that still waits for its committed offset."""
+        state = self._assigned.get(tp)
+        return None if state is None or state.phase is not Phase.COMMITTED else state
+
+    def _begin_anew(self, partitions: Iterable[TopicPartition], *, appeared: bool = False) -> None:
+        """The group has no offset there."""
+        states = [state for tp in partitions if (state := self._waiting(tp)) is not None]
+        if appeared and states:
+            log.info("group %s: %s appeared since it subscribed", self.config.group_id, _named(partitions))
         try:
-            self._positions.reset(without)
+            self._positions.reset(states, appeared=appeared)
         except errors.ClientError as problem:
             self._problems.append(problem)
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from ottla.client import errors
 from ottla.client.consumer_records import Unread, deserializing
 from ottla.client.core.assigned import Assigned, AssignedPartition
+from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.consumer_stats import FetchStats, PollStats
@@ -27,7 +28,7 @@ from ottla.client.core.positions import Positions
 from ottla.client.core.rebalancing import Rebalancing
 from ottla.client.core.types import ConsumerRecord, Outgoing, TopicPartition
 from ottla.client.driver import Driver
-from ottla.client.interceptors import ConsumerInterceptors
+from ottla.client.interceptors import ConsumerInterceptors, made_of
 from ottla.client.measurements import of_consumer
 from ottla.client.metrics import Metric, Reporting, of_client
 from ottla.client.network import Network
@@ -80,7 +81,8 @@ class ConsumerParts:
         )
         self._cluster.want(())
         self._assigned = Assigned()
-        self._positions = Positions(config, self._cluster, self._assigned, self._uniform)
+        self._baseline = Baseline(self._cluster)
+        self._positions = Positions(config, self._cluster, self._assigned, self._uniform, self._baseline)
         self._fetch_stats = FetchStats(config.window)
         self._poll_stats = PollStats(config.window)
         self._buffer = FetchBuffer(self._assigned, deserializing(config))
@@ -94,7 +96,7 @@ class ConsumerParts:
             self._fetch_stats,
         )
         self._coordinator = Coordinator(config, self._cluster, self._uniform)
-        self._rebalancing = Rebalancing(config, self._cluster, self._assigned)
+        self._rebalancing = Rebalancing(config, self._cluster, self._assigned, self._baseline)
         self._member = GroupMember(config, self._coordinator, self._rebalancing.decide, self._uniform)
         self._offsets = OffsetManager(config, self._coordinator, self._member, self._uniform)
         self._ephemeral = EphemeralGroup(
@@ -102,7 +104,7 @@ class ConsumerParts:
         )
         if config.group_id is not None:
             self._rebalancing.member = self._member
-        self._interceptors: ConsumerInterceptors[Records] = ConsumerInterceptors(config.interceptors)
+        self._interceptors: ConsumerInterceptors[Records] = ConsumerInterceptors(made_of(config))
         self._reporting = Reporting(
             config.client_id, config.metric_reporters, config.window.window_s, self.measurements
         )

@@ -50,10 +50,13 @@ class Callback:
 class Intercepted:
     """What tells interceptors of an outcome, and then whoever waits for it."""
 
-    __slots__ = ("_interceptors", "_sink", "_told")
+    __slots__ = ("_interceptors", "_record", "_sink", "_told")
 
-    def __init__(self, interceptors: ProducerInterceptors[ProducerRecord], sink: Any) -> None:
+    def __init__(
+        self, interceptors: ProducerInterceptors[ProducerRecord], record: ProducerRecord, sink: Any
+    ) -> None:
         self._interceptors = interceptors
+        self._record = record
         self._sink = sink
         self._told = False
 
@@ -75,7 +78,9 @@ class Intercepted:
         """Interceptors hear of it; whoever sent it is told otherwise."""
         if not self._told:
             self._told = True
-            self._interceptors.on_acknowledgement(None, error)
+            topic, partition = self._record.topic, self._record.partition
+            metadata = RecordMetadata(topic, -1 if partition is None else partition, -1, -1)
+            self._interceptors.on_acknowledgement(metadata, error)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """What looks at, or changes, records on their way: Kafka's ProducerInterceptor and ConsumerInterceptor.
 
-Made by users, given to a producer or a consumer as a list; called by `ottla.client.producer` and `consumer`
-through the two `…Interceptors` here. As in Kafka, an exception of an interceptor is logged and never raised:
-the record goes on to the next one as it was before.
+Made by users, given to a producer or a consumer as `interceptor.classes`; called by `ottla.client.producer`
+and `consumer` through the two `…Interceptors` here. As in Kafka, an exception of an interceptor is logged and
+never raised: the record goes on to the next one as it was before.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
+
+from ottla.client.core.config import ProducerConfig
+from ottla.client.core.consumer_config import ConsumerConfig
+from ottla.client.core.plugins import made
+from ottla.client.core.settings import ConfigError
 
 log = logging.getLogger("ottla.client")
 
@@ -24,7 +29,8 @@ class ProducerInterceptor(Protocol[R]):
         ...
 
     def on_acknowledgement(self, metadata: Any, error: BaseException | None) -> None:
-        """A record was acknowledged (`metadata`, a RecordMetadata), or has failed."""
+        """A record was acknowledged (`metadata`, a RecordMetadata), or has failed: `metadata` then has its
+        topic, and its partition if the record names one, else -1."""
         ...
 
     def close(self) -> None: ...
@@ -100,14 +106,24 @@ class ConsumerInterceptors(Generic[R]):
         _close(self._all)
 
 
-class _Closable(Protocol):
-    def close(self) -> None: ...
+def made_of(config: ProducerConfig | ConsumerConfig) -> list[Any]:
+    """The interceptors of a configuration. Raises ConfigError, after those that were made are closed."""
+    interceptors: list[Any] = []
+    try:
+        interceptors.extend(
+            made("interceptor.classes", given, config) for given in config.interceptor_classes
+        )
+    except ConfigError:
+        _close(interceptors)
+        raise
+    return [*interceptors, *config.interceptors]
 
 
-def _close(interceptors: Iterable[_Closable]) -> None:
+def _close(interceptors: Iterable[Any]) -> None:
     for interceptor in interceptors:
         try:
-            interceptor.close()
+            if hasattr(interceptor, "close"):
+                interceptor.close()
         except Exception:
             _log(interceptor, "close")
 

@@ -22,6 +22,7 @@ from ottla.client.core.config import ClientConfig
 from ottla.client.core.request_stats import RequestStats
 from ottla.client.core.types import ANY_NODE, Node, Outgoing
 from ottla.client.dialing import Buffers, dial
+from ottla.client.errors import UnsupportedVersionError
 from ottla.client.peers import BOOTSTRAP_ID, Answered, Bootstrap, Peer, name_of
 from ottla.protocol.errors import KafkaError
 
@@ -119,9 +120,11 @@ class Network:
         message = outgoing.message
         peer.used_at = self._loop.time()
         try:
-            version = connection.version_of(message.api_key)
-            if outgoing.version_max is not None:
-                version = min(version, outgoing.version_max)
+            version = _version(connection, outgoing)
+        except (UnsupportedApi, UnsupportedVersionError) as problem:
+            self._later(answered, problem)
+            return
+        try:
             self.stats.sent(peer.node.id, peer.used_at)
             if not outgoing.answers:
                 connection.send_unanswered(message, version)
@@ -136,7 +139,7 @@ class Network:
                 keeps=outgoing.keeps,
             )
         except Exception as problem:
-            if outgoing.answers and not isinstance(problem, UnsupportedApi):
+            if outgoing.answers:
                 peer.in_flight -= 1
             self._later(answered, problem)
 
@@ -346,3 +349,18 @@ class Network:
         for peer in self._peers.values():
             self._drop(peer, ConnectionLost("closed by us"))
         await asyncio.gather(*opening, return_exceptions=True)
+
+
+def _version(connection: BrokerConnection, outgoing: Outgoing) -> int:
+    """In which a request goes out. Raises UnsupportedApi, UnsupportedVersionError."""
+    message = outgoing.message
+    version = connection.version_of(message.api_key)
+    if outgoing.version_max is not None:
+        version = min(version, outgoing.version_max)
+    if version < outgoing.version_min:
+        name = type(message).__name__.removesuffix("Request")
+        raise UnsupportedVersionError(
+            f"{connection.host}:{connection.port} serves {name} up to version {version}; "
+            f"version {outgoing.version_min} is needed"
+        )
+    return version

@@ -25,12 +25,7 @@ from ottla.client.core.queues import Outcome
 from ottla.client.core.transaction_state import State
 from ottla.client.core.types import Header, ProducerRecord, RecordMetadata
 from ottla.client.deliveries import Callback, Intercepted, OnDelivery, complain, settle, telling
-from ottla.client.errors import (
-    BufferExhaustedError,
-    ClientError,
-    IllegalStateError,
-    RequestTimedOutError,
-)
+from ottla.client.errors import ClientError, IllegalStateError, RequestTimedOutError
 from ottla.client.futures import resolve
 from ottla.client.measurements import of_producer
 from ottla.client.metrics import Metric, Reporting, of_client
@@ -62,7 +57,6 @@ class Producer(ProducerSending):
         if self._engine is not None:
             raise IllegalStateError("the producer is started already")
         self._engine = engine = Engine(self.config, self._settle)
-        self._room_lock = asyncio.Lock()
         self._stopping = False
         engine.driver.start([engine.sender])
         self._metrics_reporting.start()
@@ -109,6 +103,7 @@ class Producer(ProducerSending):
             self._tell_of_room()
             await engine.network.close()
             self._interceptors.close()
+            engine.accumulator.close_partitioner()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -132,10 +127,11 @@ class Producer(ProducerSending):
         headers: Sequence[Header] = (),
     ) -> asyncio.Future[RecordMetadata]:
         """Hand a record over; the future that is returned resolves to where it was written, or raises what
-        went wrong. This call waits only while buffer.memory is in use.
+        went wrong. This call waits only while buffer.memory, or the topic's share of it, is in use.
 
         `value` None is a tombstone. Without `partition` it is chosen by the key, or as it suits. Raises
-        BufferExhaustedError after max.block.ms, MessageTooLargeError, SerializationError, IllegalStateError.
+        BufferExhaustedError after max.block.ms (at once for a topic's share with block.on.topic.full=false),
+        MessageTooLargeError, SerializationError, IllegalStateError.
         """
         engine = self._engine
         if engine is None:
@@ -146,8 +142,7 @@ class Producer(ProducerSending):
                 future, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
             )
             return future
-        result = NO_ROOM
-        if not self._queueing:
+        if not self._queueing or not (result := self._turn(topic)):
             result = self.add(future, topic, value, key, partition, timestamp_ms, headers)
         if result > BEGUN:
             await self.follow_up(result, future, topic, value, key, partition, timestamp_ms, headers)
@@ -181,9 +176,9 @@ class Producer(ProducerSending):
         on_delivery: OnDelivery | None = None,
     ) -> None:
         """Hand a record over without waiting for anything; `on_delivery` is called when its outcome is known,
-        and a failure that nobody hears of is logged. Raises BufferExhaustedError at once when buffer.memory
-        is in use: go on after `await flush()`, or use `send`; and SchemaNeeded for a schema that nobody has
-        looked up yet, which `send` does."""
+        and a failure that nobody hears of is logged. Raises BufferExhaustedError at once when buffer.memory,
+        or the topic's share of it, is in use: go on after `await flush()`, or use `send`; and SchemaNeeded
+        for a schema that nobody has looked up yet, which `send` does."""
         sink: Any = Callback(partial(complain, topic) if on_delivery is None else on_delivery)
         if self.plain:
             self._add_now(sink, topic, value, key, partition, timestamp_ms, headers)
@@ -191,13 +186,14 @@ class Producer(ProducerSending):
         record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
         if self._interceptors:
             record = self._interceptors.on_send(record)
-            sink = Intercepted(self._interceptors, sink)
+            sink = Intercepted(self._interceptors, record, sink)
         with telling(sink):
             self._add_now(sink, *self._serialized(record))
 
-    def _add_now(self, *record: Any) -> None:
-        if self.add(*record) == NO_ROOM:
-            raise BufferExhaustedError(f"buffer.memory={self.config.buffer_memory}: all of it is in use")
+    def _add_now(self, sink: Any, topic: str, *record: Any) -> None:
+        result = self.add(sink, topic, *record)
+        if result >= NO_ROOM:
+            raise self._exhausted(topic, result)
 
     # --- what came of it ---
 

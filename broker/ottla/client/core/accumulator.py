@@ -5,12 +5,14 @@ may be open; each topic has one of records that may go anywhere as long as its p
 Invariants:
 
 * records of a partition are in the order in which they were appended, keyed or not;
-* `used_bytes` is the sum over the records that have no outcome yet, and never above buffer.memory;
+* `used_bytes` is the sum over the records that have no outcome yet, and never above buffer.memory; no record
+  is taken for a topic that holds buffer.memory.per.topic, but the first one;
 * every record gets one outcome, through `settle`.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +31,7 @@ from ottla.client.core.batches import (
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.partitioners import BY_NAME, KeyHash, Partitioner, Sticky
+from ottla.client.core.plugins import made
 from ottla.client.core.queues import Outcome, PartitionQueue, Settle, Topic, Waiting
 from ottla.client.core.types import Header, TopicPartition
 from ottla.client.errors import (
@@ -41,6 +44,8 @@ from ottla.client.errors import (
 )
 from ottla.protocol.errors import ErrorCode
 
+log = logging.getLogger("ottla.client")
+
 APPENDED: Final = 0
 BEGUN: Final = 1
 """Appended, and there is something new for the sender to look at."""
@@ -50,6 +55,8 @@ WAITS: Final = 3
 """Appended, and nothing is known of the topic: the caller does well to wait for metadata."""
 NO_ROOM: Final = 4
 """Not appended: buffer.memory is in use."""
+TOPIC_FULL: Final = 5
+"""Not appended: the topic holds as much as buffer.memory.per.topic allows. There is room for other topics."""
 
 
 class Accumulator(BatchQueues):
@@ -65,14 +72,23 @@ class Accumulator(BatchQueues):
         self._request_max = config.max_request_size
         self._record_max = min(config.max_request_size - BATCH_OVERHEAD, config.buffer_memory)
         self._adaptive = config.partitioner_adaptive_partitioning_enable
-        self._partitioner = _partitioner(config.partitioner)
+        self._users_partitioner = made("partitioner.class", config.partitioner_class, config)
+        self._partitioner = _partitioner(
+            config.partitioner
+            if self._users_partitioner is None
+            else getattr(self._users_partitioner, "partition", self._users_partitioner)
+        )
         self._key_hash = None if config.partitioner_ignore_keys else KeyHash()
         self.memory = config.buffer_memory
+        per_topic = config.buffer_memory_per_topic
+        self._topic_max = math.inf if per_topic >= self.memory else per_topic
+        """Bytes of one topic; negative for as many as are free."""
+        self._ample = self.memory if per_topic < 0 else min(self.memory, per_topic)
+        """There is room as long as all that is used, and what the topic uses, do not exceed this together."""
         self.available: Callable[[int], bool] = lambda node_id: True
         """Whether new records without a key may go to this node; set by the sender."""
         self.added: Callable[[TopicPartition], None] | None = None
         """Told of each new batch's partition: transactions have to know."""
-        self._topics: dict[str, Topic] = {}
         self._waiting = 0
         self._seen_version = -1
         self._numbers = 0
@@ -92,9 +108,9 @@ class Accumulator(BatchQueues):
         sink: Any,
         clock: Callable[[], float],
     ) -> int:
-        """APPENDED, BEGUN, BATCH_FULL, WAITS or NO_ROOM. `clock` is asked for the time by those records alone
-        that begin a batch, or wait. Raises MessageTooLargeError, and ValueError for a partition that cannot
-        be."""
+        """APPENDED, BEGUN, BATCH_FULL, WAITS, NO_ROOM or TOPIC_FULL. `clock` is asked for the time by those
+        records alone that begin a batch, or wait. Raises MessageTooLargeError, and ValueError for a partition
+        that cannot be."""
         size = 0 if value is None else len(value)
         if key is not None:
             size += len(key)
@@ -103,12 +119,12 @@ class Accumulator(BatchQueues):
         size += SMALL_OVERHEAD if size < SMALL_RECORD else LARGE_OVERHEAD
         if size > self._record_max:
             raise self._too_large(size)
-        if self.used_bytes + size > self.memory:
-            self.short_of_room = True
-            return NO_ROOM
         known = self._topics.get(topic)
         if known is None:
             known = self._new_topic(topic)
+        used = known.used_bytes + size
+        if used + self.used_bytes > self._ample and (lack := self._lacks_room(known, size)):
+            return lack
         partitions = known.partitions
         if partition is not None and partition < 0:
             raise ValueError(f"partition {partition} of {topic}: partitions are numbered from 0")
@@ -147,6 +163,7 @@ class Accumulator(BatchQueues):
         batch.sinks.append(sink)
         batch.size = grown = batch.size + size
         self.used_bytes += size
+        known.used_bytes = used
         if grown + size > most:
             # Another record like this one has no place in it: it need not wait for that one to come.
             queue.open = None
@@ -156,6 +173,20 @@ class Accumulator(BatchQueues):
             if result == BATCH_FULL or sticky.left <= 0:
                 sticky.partition = None
         return result
+
+    def _lacks_room(self, topic: Topic, size: int) -> int:
+        """TOPIC_FULL, NO_ROOM, or APPENDED if there is room after all."""
+        if self._designating:
+            return APPENDED  # it had its room while it waited
+        most = self.memory - self.used_bytes if self._topic_max < 0 else self._topic_max
+        if topic.used_bytes and topic.used_bytes + size > most:
+            lack = TOPIC_FULL
+        elif self.used_bytes + size > self.memory:
+            lack = NO_ROOM
+        else:
+            return APPENDED
+        self.short_of_room = True
+        return lack
 
     def _checked(self, topic: str, chosen: int | None, partitions: int) -> int | None:
         if chosen is not None and not 0 <= chosen < partitions:
@@ -209,7 +240,7 @@ class Accumulator(BatchQueues):
             self._cluster.invalidate(topic.name)
         topic.waiting.append(record)
         self._waiting += 1
-        self.used_bytes += record.size
+        self._free(topic.name, -record.size)
 
     def _learn(self, topic: Topic) -> None:
         partitions = self._cluster.partitions(topic.name) or 0
@@ -242,7 +273,7 @@ class Accumulator(BatchQueues):
         waiting, topic.waiting = topic.waiting, deque()
         self._waiting -= len(waiting)
         for record in waiting:
-            self.used_bytes -= record.size
+            self._free(topic.name, record.size)
             beyond = record.partition is not None and record.partition >= topic.partitions
             if topic.partitions and not beyond:
                 self._append_waiting(topic, record, now)
@@ -270,6 +301,15 @@ class Accumulator(BatchQueues):
         batch.records.append((record.timestamp_ms, record.key, record.value, record.headers))
         batch.sinks.append(record.sink)
         self._settle(Outcome(batch, -1, -1, error))
+
+    def close_partitioner(self) -> None:
+        """No record comes any more. What it raises is logged."""
+        close = getattr(self._users_partitioner, "close", None)
+        if close is not None:
+            try:
+                close()
+            except Exception:
+                log.warning("partitioner.class: close() failed", exc_info=True)
 
     @property
     def last_number(self) -> int:
@@ -312,7 +352,7 @@ class Accumulator(BatchQueues):
             waiting, topic.waiting = topic.waiting, deque()
             for record in waiting:
                 self._waiting -= 1
-                self.used_bytes -= record.size
+                self._free(topic.name, record.size)
                 self._refuse(topic, record, error)
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from ottla.client.core.types import Leader, OffsetToCommit, TopicPartition
 
@@ -33,6 +34,7 @@ class Phase(Enum):
 
 class AssignedPartition:
     __slots__ = (
+        "begun_at",
         "buffered_bytes",
         "epoch",
         "era",
@@ -48,6 +50,7 @@ class AssignedPartition:
         "preferred_until",
         "reset_to",
         "retry_at",
+        "topic_id",
         "tp",
         "turn",
     )
@@ -68,6 +71,10 @@ class AssignedPartition:
         """Grows when the position is set anew: what was fetched before is of no use then."""
         self.leader_epoch = -1
         """The leader's epoch for which the position was found to be valid."""
+        self.begun_at = -1
+        """The position, if it comes from auto.offset.reset."""
+        self.topic_id: UUID | None = None
+        """Of the topic that the position is in; None where brokers do not say."""
         self.reset_to = LATEST
         self.retry_at = -math.inf
         """What it waits for is not asked for before this time."""
@@ -85,6 +92,7 @@ class AssignedPartition:
         self.phase = Phase.FETCHING
         self.position = self.fetch_offset = offset
         self.epoch = epoch
+        self.begun_at = -1
         self.era += 1
         self.buffered_bytes = 0
         self.preferred = -1
@@ -94,7 +102,7 @@ class AssignedPartition:
         """Continue where the log has this timestamp first, or at an end of it."""
         self.phase = Phase.RESET
         self.reset_to = timestamp
-        self.position = self.fetch_offset = self.epoch = -1
+        self.position = self.fetch_offset = self.epoch = self.begun_at = -1
         self.era += 1
         self.buffered_bytes = 0
         self.preferred = -1
@@ -159,9 +167,13 @@ class Assigned:
         return [state for state in self._partitions.values() if state.phase is phase]
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit of everything that was given out would say."""
+        """What a commit of everything that was given out would say. Where a group begins, nothing of a topic
+        is said before all of it is known: see `baseline.unknown_to_group`."""
+        beginning = {state.tp.topic for state in self if state.phase in (Phase.COMMITTED, Phase.RESET)}
         return {
             state.tp: OffsetAndMetadata(state.position, "", state.epoch)
-            for state in self._partitions.values()
-            if state.phase in (Phase.FETCHING, Phase.VALIDATION) and state.position >= 0
+            for state in self
+            if state.phase in (Phase.FETCHING, Phase.VALIDATION)
+            and state.position >= 0
+            and not (state.position == state.begun_at and state.tp.topic in beginning)
         }

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from ottla.client.core.types import TopicPartition
+from ottla.client.core.types import GroupMetadata, TopicPartition
 from ottla.protocol import codec
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ProtocolError
@@ -40,23 +40,39 @@ class Subscription(NamedTuple):
     """Not part of the bytes: the coordinator tells it (KIP-345)."""
 
 
+class Assignment(NamedTuple):
+    """What a member is given."""
+
+    partitions: Sequence[TopicPartition] = ()
+    user_data: bytes | None = None
+    """What the leader's assignor has to say to the member's."""
+
+
 class Assignor(Protocol):
-    """Decides who gets what (`partition.assignment.strategy`); one of its own for each consumer."""
+    """Decides who gets what (`partition.assignment.strategy`); one of its own for each consumer. As Java's
+    ConsumerPartitionAssignor; a user's own needs `name` and `assign`."""
 
-    name: ClassVar[str]
-    cooperative: ClassVar[bool]
-    """Whether its assignments may be reached without everybody giving up everything first (KIP-429)."""
+    @property
+    def name(self) -> str:
+        """All members of a group have to know an assignor of this name."""
 
-    def user_data(self) -> bytes | None:
-        """What the leader's assignor is to know of this member besides its subscription."""
+    @property
+    def cooperative(self) -> bool:
+        """Whether its assignments may be reached without everybody giving up everything first (KIP-429). It
+        must not give a partition to a member then as long as another one owns it. May be left out: False."""
 
-    def assigned(self, partitions: Sequence[TopicPartition], generation: int) -> None:
-        """This member's share of a finished rebalance."""
+    def subscription_user_data(self, topics: Collection[str]) -> bytes | None:
+        """What the leader's assignor is to know of this member, which subscribes to `topics`. Called before
+        each join. May be left out: None."""
 
     def assign(
         self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]
-    ) -> Assignments:
-        """Everybody's share of `topics`, the existing ones that somebody subscribes to; an entry a member."""
+    ) -> Mapping[str, Assignment | Sequence[TopicPartition]]:
+        """Everybody's share of `topics`, the existing ones that somebody subscribes to, by the members' ids.
+        Called by the group's leader. What it raises is raised by `poll`, and the group is joined again."""
+
+    def on_assignment(self, assignment: Assignment, metadata: GroupMetadata) -> None:
+        """This member's share of a finished rebalance. May be left out."""
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
@@ -89,18 +105,19 @@ def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscrip
     )
 
 
-def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
     message = m.ConsumerProtocolAssignment
     assigned = [
         message.TopicPartition(topic=topic, partitions=numbers)
         for topic, numbers in by_topic(partitions).items()
     ]
-    return _encoded(message(assigned_partitions=assigned))
+    return _encoded(message(assigned_partitions=assigned, user_data=user_data))
 
 
-def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+def decode_assignment(data: bytes) -> Assignment:
     """Raises ProtocolError for bytes that are none."""
-    return _partitions(_decoded(m.ConsumerProtocolAssignment, data).assigned_partitions)
+    message = _decoded(m.ConsumerProtocolAssignment, data)
+    return Assignment(_partitions(message.assigned_partitions), message.user_data)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

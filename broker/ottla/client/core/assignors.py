@@ -1,19 +1,22 @@
-"""The assignors that spread partitions anew in each rebalance (range, roundrobin), and all of them by name.
+"""The assignors that spread partitions anew in each rebalance (range, roundrobin), all of them by name, and
+those of users.
 
-Called by `membership`. The same results as those of Kafka 3.9's Java client, racks included (KIP-881).
+Called by `rebalancing`. The same results as those of Kafka 3.9's Java client, racks included (KIP-881).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import cycle
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from ottla.client.core.assignment import Assignments, Assignor, PartitionRacks, Subscription
+from ottla.client.core.assignment import Assignment, Assignments, Assignor, PartitionRacks, Subscription
+from ottla.client.core.plugins import made
 from ottla.client.core.racks import worth_aligning
+from ottla.client.core.settings import ConfigError, Settings
 from ottla.client.core.sticky import CooperativeStickyAssignor, StickyAssignor
-from ottla.client.core.types import TopicPartition
+from ottla.client.core.types import GroupMetadata, TopicPartition
 
 
 class _ForgetfulAssignor:
@@ -21,10 +24,10 @@ class _ForgetfulAssignor:
 
     cooperative: ClassVar[bool] = False
 
-    def user_data(self) -> bytes | None:
+    def subscription_user_data(self, topics: Collection[str]) -> bytes | None:
         return None
 
-    def assigned(self, partitions: Sequence[TopicPartition], generation: int) -> None:
+    def on_assignment(self, assignment: Assignment, metadata: GroupMetadata) -> None:
         pass
 
 
@@ -150,3 +153,49 @@ BY_NAME: Final[Mapping[str, Callable[[], Assignor]]] = {
     assignor.name: assignor
     for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
 }
+
+
+class UsersAssignor:
+    """One that a user brings along: what it leaves out is added, what it answers is checked."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self.name = str(given.name)
+        self.cooperative = bool(getattr(given, "cooperative", False))
+
+    def subscription_user_data(self, topics: Collection[str]) -> bytes | None:
+        call = getattr(self._given, "subscription_user_data", None)
+        found: bytes | None = None if call is None else call(topics)
+        return found
+
+    def on_assignment(self, assignment: Assignment, metadata: GroupMetadata) -> None:
+        call = getattr(self._given, "on_assignment", None)
+        if call is not None:
+            call(assignment, metadata)
+
+    def assign(
+        self, topics: Mapping[str, PartitionRacks], members: Mapping[str, Subscription]
+    ) -> dict[str, Assignment]:
+        """An entry for each member. Raises whatever it raises, and ValueError for one that is no member."""
+        shares = self._given.assign(topics, members)
+        strangers = sorted(shares.keys() - members.keys())
+        if strangers:
+            raise ValueError(f"the assignor {self.name} assigns to {strangers[0]!r}, which is no member")
+        return {name: as_assignment(shares.get(name, ())) for name in members}
+
+
+def as_assignment(share: Assignment | Sequence[TopicPartition]) -> Assignment:
+    partitions, user_data = share if isinstance(share, Assignment) else (share, None)
+    return Assignment(tuple(TopicPartition(*each) for each in partitions), user_data)
+
+
+def assignors_of(strategies: Iterable[Any], settings: Settings) -> dict[str, Assignor]:
+    """Those of partition.assignment.strategy, by name, the preferred one first. Raises ConfigError."""
+    key = "partition.assignment.strategy"
+    found: dict[str, Assignor] = {}
+    for given in strategies:
+        assignor = BY_NAME[given]() if isinstance(given, str) else UsersAssignor(made(key, given, settings))
+        if assignor.name in found:
+            raise ConfigError(key, assignor.name, "is the name of two assignors")
+        found[assignor.name] = assignor
+    return found

@@ -1,7 +1,8 @@
 """The batches that have no outcome yet: taken by the sender, put back, divided, finished.
 
 The base of `Accumulator`, which fills them. Invariants: a batch is in its partition's queue, or on the wire,
-or has its one outcome; a queue's batches are in the order in which they have to be written.
+or has its one outcome; a queue's batches are in the order in which they have to be written; `used_bytes` is
+the sum of the topics' `used_bytes`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 
 from ottla.client.core.batches import BATCH_OVERHEAD, Batch
 from ottla.client.core.config import ProducerConfig
-from ottla.client.core.queues import Outcome, PartitionQueue, Settle
+from ottla.client.core.queues import Outcome, PartitionQueue, Settle, Topic
 from ottla.client.errors import DeliveryTimeoutError
 
 
@@ -22,6 +23,7 @@ class BatchQueues:
         self._linger_s = config.linger_ms / 1000
         self._delivery_timeout_s = config.delivery_timeout_ms / 1000
         self.used_bytes = 0
+        self._topics: dict[str, Topic] = {}
         self.short_of_room = False
         """Somebody waits for memory: batches go out without lingering."""
         self.flushing = 0
@@ -70,12 +72,12 @@ class BatchQueues:
         parts = batch.split()
         if batch.stamped:
             queue.sequence.replace(batch, parts)
-        self.used_bytes -= batch.size - BATCH_OVERHEAD
+        self._free(batch.tp.topic, batch.size - BATCH_OVERHEAD)
         before, self.incomplete = self.incomplete, {}
         for other in before:
             self.incomplete.update(dict.fromkeys(parts if other is batch else [other]))
         for part in parts:
-            self.used_bytes += part.size - BATCH_OVERHEAD
+            self._free(part.tp.topic, BATCH_OVERHEAD - part.size)
         self.put_back(queue, *parts)
 
     def finish(self, outcome: Outcome) -> None:
@@ -84,9 +86,14 @@ class BatchQueues:
         assert not batch.done, f"{batch!r} has its outcome already"
         batch.done = True
         del self.incomplete[batch]
-        self.used_bytes -= batch.size - BATCH_OVERHEAD
+        self._free(batch.tp.topic, batch.size - BATCH_OVERHEAD)
         self.short_of_room = False
         self._settle(outcome)
+
+    def _free(self, topic: str, size: int) -> None:
+        """So many bytes of a topic's records have an outcome."""
+        self.used_bytes -= size
+        self._topics[topic].used_bytes -= size
 
     def withdraw(self, queue: PartitionQueue, batch: Batch) -> None:
         """Take a batch out of its queue."""

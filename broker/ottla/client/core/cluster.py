@@ -86,6 +86,10 @@ class Cluster:
         self._wanted: dict[str, float] = {}
         """With the time of last use; infinite for those of `want`."""
         self._all = False
+        self.all_listed = False
+        """Whether all of the cluster's topics were told since `want` asked for them."""
+        self._wanted_anew = False
+        """Since the request on its way was made."""
         self._coordinators: dict[tuple[int, str], int] = {}
         self._stale = True
         """Everything has to be asked for anew."""
@@ -104,10 +108,12 @@ class Cluster:
     def want(self, topics: Iterable[str] | None) -> None:
         """These topics are of interest from now on, no others; None: all of the cluster's."""
         self._all = topics is None
+        self.all_listed = False
         self._wanted = dict.fromkeys(topics or (), math.inf)
         self._new &= self._wanted.keys()
         if topics is None:
             self._stale = True
+            self._wanted_anew = self._asked is not None
         else:
             self._ask_for_new(self._wanted.keys() - self._topics.keys())
 
@@ -243,13 +249,14 @@ class Cluster:
         self.refusal = None
         self._failures = 0
         if not partial:
-            self._stale = False
+            self._stale, self._wanted_anew = self._wanted_anew, False
             self.refreshed_at = now
         changed = self._take_brokers(response)
         for topic in response.topics:
             changed |= self._take_topic(topic)
         if not partial:
             changed |= self._forget_all_but({topic.name for topic in response.topics})
+            self.all_listed = self._all and not self._stale
         self._unchanged = 0 if changed else self._unchanged + 1
         if changed:
             self.version += 1

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.core.backoff import Uniform, backoff_s
+from ottla.client.core.partitioners import BY_JAVA_CLASS
+from ottla.client.core.plugins import plugin, plugins
 from ottla.client.core.settings import (
     INT64_MAX,
     Settings,
@@ -134,6 +136,14 @@ class ProducerConfig(ClientConfig):
     batch_size: int = setting(16_384, integer())
     """Bytes, before compression."""
     buffer_memory: int = setting(32 * 1024 * 1024, integer(0, INT64_MAX))
+    buffer_memory_per_topic: int = setting(-1, integer(-1, INT64_MAX))
+    """Ours, not Kafka's: bytes of buffer.memory that the records of one topic may take. -1: no more than is
+    free, so that topics that stand still always leave room for another one: half of buffer.memory for one of
+    them, a third each for two. buffer.memory, or more, is no bound, as in Kafka. A topic that holds nothing
+    may always begin."""
+    block_on_topic_full: bool = setting(True, boolean)
+    """Ours: whether `send` to a topic that holds all it may waits for max.block.ms, or raises
+    BufferExhaustedError at once. Sending to other topics goes on either way."""
     max_request_size: int = setting(1024 * 1024, integer())
     compression_type: str = setting("none", one_of("none", "gzip", "snappy", "lz4", "zstd"))
     compression_gzip_level: int = setting(DEFAULT_LEVEL[Codec.GZIP], _gzip_level)
@@ -141,6 +151,9 @@ class ProducerConfig(ClientConfig):
     compression_zstd_level: int = setting(DEFAULT_LEVEL[Codec.ZSTD], integer(-131_072, 22))
     partitioner: Any = setting(None, anything)
     """A name of `partitioners.BY_NAME`, or a function of (topic, key, value, number of partitions)."""
+    partitioner_class: Any = setting(None, plugin("partition", known=BY_JAVA_CLASS, functions=True))
+    """In its place: an object whose `partition` is such a function, its class, or the class's dotted name; or
+    the name of one of Java's own partitioners. `close`, if it has one, is called when the producer stops."""
     partitioner_ignore_keys: bool = setting(False, boolean)
     partitioner_adaptive_partitioning_enable: bool = setting(True, boolean)
     partitioner_availability_timeout_ms: int = setting(0, _milliseconds)
@@ -149,13 +162,18 @@ class ProducerConfig(ClientConfig):
     transaction_timeout_ms: int = setting(60_000, integer())
     key_serializer: Any = setting(None, anything)
     value_serializer: Any = setting(None, anything)
+    interceptor_classes: tuple[Any, ...] = setting((), plugins("on_send", "on_acknowledgement"))
+    """Each is a `ProducerInterceptor`, the class of one, or its dotted name."""
     interceptors: tuple[Any, ...] = setting((), items)
+    """Objects that come after those of interceptor.classes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.client_id:
             self._refine("client_id", f"producer-{self.transactional_id or 'ottla'}")
         self._check_idempotence()
+        if self.partitioner is not None and self.partitioner_class is not None:
+            raise ConfigError("partitioner.class", self.partitioner_class, "cannot be set with partitioner")
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigError("transactional.id", self.transactional_id, "needs enable.idempotence=true")
         least_ms = min(self.linger_ms + self.request_timeout_ms, 2**31 - 1)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ottla.client.core.assignors import BY_NAME
 from ottla.client.core.config import ClientConfig
+from ottla.client.core.plugins import plugin, plugins
 from ottla.client.core.settings import (
     ConfigError,
     anything,
@@ -36,15 +37,29 @@ _BY_JAVA_CLASS: Final = {
 }
 
 
-def _strategies(value: object) -> tuple[str, ...]:
-    """Names of assignors, or of the Java client's classes for them."""
-    names = []
-    for item in items(value):
-        name = str(item).removeprefix(_JAVA_PACKAGE)
-        names.append(_BY_JAVA_CLASS.get(name, name))
-    if not names or any(name not in BY_NAME for name in names):
-        raise ValueError(f"must be a list of {', '.join(sorted(BY_NAME))}")
-    return tuple(dict.fromkeys(names))
+_users_assignor = plugin("assign")
+
+
+def _strategies(value: object) -> tuple[Any, ...]:
+    """Names of assignors, or of the Java client's classes for them; and users' own."""
+    strategies: list[Any] = []
+    for item in items(value) if isinstance(value, str | list | tuple) else (value,):
+        name = item.removeprefix(_JAVA_PACKAGE) if isinstance(item, str) else ""
+        name = _BY_JAVA_CLASS.get(name, name)
+        if name in BY_NAME:
+            strategies.append(name)
+            continue
+        try:
+            found = _users_assignor(item)
+        except ValueError as problem:
+            known = ", ".join(sorted(BY_NAME))
+            raise ValueError(f"{item!r} {problem}; or one of {known}") from problem
+        if not isinstance(getattr(found, "name", None), str):
+            raise ValueError(f"{item!r} has no name, which the members of a group agree on")
+        strategies.append(found)
+    if not strategies:
+        raise ValueError(f"must be a list of {', '.join(sorted(BY_NAME))}, or of assignors of your own")
+    return tuple(dict.fromkeys(strategies))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +76,17 @@ class ConsumerConfig(ClientConfig):
     heartbeat_interval_ms: int = setting(3_000, _positive)
     max_poll_interval_ms: int = setting(300_000, _positive)
     max_poll_records: int = setting(500, _positive)
-    partition_assignment_strategy: tuple[str, ...] = setting(("range", "cooperative-sticky"), _strategies)
+    partition_assignment_strategy: tuple[Any, ...] = setting(("range", "cooperative-sticky"), _strategies)
+    """Names of `assignors.BY_NAME`, and assignors of one's own: objects, classes, or their dotted names."""
     enable_auto_commit: bool = setting(True, boolean)
     """Without a group.id it is off unless it was set, which is an error then."""
     auto_commit_interval_ms: int = setting(5_000, integer())
     auto_offset_reset: str = setting("latest", one_of("latest", "earliest", "none"))
+    auto_offset_reset_new_partitions: str = setting("earliest", one_of("earliest", "latest", "none"))
+    """Where to begin in partitions and topics that have appeared since the consumer, or its group,
+    subscribed, and in which nothing is committed (KIP-842; the name is that of KIP-1327). Kafka 3.9 goes by
+    auto.offset.reset there: with latest, what is written before the consumer hears of a partition is not
+    read. If auto.offset.reset is none, the default is none."""
     isolation_level: str = setting("read_uncommitted", one_of(*ISOLATION_LEVELS))
     client_rack: str = setting("", text)
     fetch_min_bytes: int = setting(1, integer())
@@ -79,7 +100,10 @@ class ConsumerConfig(ClientConfig):
     allow_auto_create_topics: bool = setting(True, boolean)
     key_deserializer: Any = setting(None, anything)
     value_deserializer: Any = setting(None, anything)
+    interceptor_classes: tuple[Any, ...] = setting((), plugins("on_consume", "on_commit"))
+    """Each is a `ConsumerInterceptor`, the class of one, or its dotted name."""
     interceptors: tuple[Any, ...] = setting((), items)
+    """Objects that come after those of interceptor.classes."""
     leave_group_on_close: bool = setting(True, boolean)
 
     def __post_init__(self) -> None:
@@ -92,6 +116,8 @@ class ConsumerConfig(ClientConfig):
             object.__setattr__(self, "enable_auto_commit", False)
             if self.group_instance_id is not None:
                 raise ConfigError("group.instance.id", self.group_instance_id, "needs a group.id")
+        if self.auto_offset_reset == "none" and not self.has("auto.offset.reset.new.partitions"):
+            object.__setattr__(self, "auto_offset_reset_new_partitions", "none")
         if self.group_ephemeral:
             self._check_ephemeral()
         if self.heartbeat_interval_ms >= self.session_timeout_ms:

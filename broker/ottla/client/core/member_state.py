@@ -43,6 +43,8 @@ class Joined(NamedTuple):
     generation: int
     protocol: str
     partitions: tuple[TopicPartition, ...]
+    user_data: bytes | None = None
+    """What the leader's assignor has to say."""
 
 
 class MemberState:

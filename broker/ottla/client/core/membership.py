@@ -18,12 +18,13 @@ from typing import Any, Final
 from ottla.client import errors
 from ottla.client.core import membership_requests as requests
 from ottla.client.core.assignment import (
-    Assignments,
+    Assignment,
     Subscription,
     decode_assignment,
     decode_subscription,
 )
 from ottla.client.core.backoff import Uniform
+from ottla.client.core.connection import UnsupportedApi
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import CHANNEL, Coordinator
 from ottla.client.core.member_state import Joined, MemberState, State
@@ -35,10 +36,12 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 log = logging.getLogger(__name__)
 
 _JOIN_GRACE_S: Final = 5.0
+_JOIN_STATIC: Final = 5
+"""The version of JoinGroup from which on it has a group.instance.id (KIP-345)."""
 
-Assign = Callable[[str, Mapping[str, Subscription]], Assignments | None]
+Assign = Callable[[str, Mapping[str, Subscription]], Mapping[str, Assignment] | None]
 """The leader's part: protocol and everybody's subscriptions to shares; None while it does not know enough
-of the topics. Raises ClientError."""
+of the topics. Raises ClientError, and whatever a user's assignor does."""
 
 _MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
@@ -84,7 +87,8 @@ class GroupMember(MemberState):
             if "join" not in self._awaited:
                 most_s = config.max_poll_interval_ms / 1000 + _JOIN_GRACE_S
                 join = requests.join(config, member, self._subscriptions, self.reason)
-                out.append(self._outgoing("join", node_id, join, max(timeout_s, most_s)))
+                asked = self._outgoing("join", node_id, join, max(timeout_s, most_s))
+                out.append(asked._replace(version_min=0 if self._instance is None else _JOIN_STATIC))
             return out
         if self.state is State.SYNCING and "sync" not in self._awaited:
             sync = self._sync_request()
@@ -146,6 +150,10 @@ class GroupMember(MemberState):
         counts = self._awaited.get(what) == tag
         if counts:
             del self._awaited[what]
+        if isinstance(response, UnsupportedApi | errors.UnsupportedVersionError):
+            if counts and what in ("join", "sync"):
+                self._too_old(response)
+            return
         if isinstance(response, BaseException):
             self._coordinator.lost(node_id, now)
             if counts and what in ("join", "sync"):
@@ -160,6 +168,15 @@ class GroupMember(MemberState):
             self._join_answered(code, response, now)
         elif counts and what == "sync":
             self._sync_answered(code, response, now)
+
+    def _too_old(self, problem: Exception) -> None:
+        """The coordinator does not serve what this member needs. The next poll raises it, and so does each
+        after that: a later one may find an upgraded broker."""
+        text = f"group {self._group}: {problem}"
+        if self._instance is not None:
+            text += f"; group.instance.id={self._instance} needs brokers of Kafka 2.3 or later"
+        self.problems.append(errors.UnsupportedVersionError(text))
+        self._reset("the coordinator is too old")
 
     # --- join ---
 
@@ -206,7 +223,7 @@ class GroupMember(MemberState):
         if request is not None and self._to_assign is not None:
             try:
                 shares = self._assign(self._protocol, self._to_assign)
-            except errors.ClientError as problem:
+            except Exception as problem:  # of a user's assignor, perhaps
                 self.problems.append(problem)
                 self._reset("assigning failed")
                 return None
@@ -219,7 +236,7 @@ class GroupMember(MemberState):
     def _sync_answered(self, code: ErrorCode, answer: m.SyncGroupResponse, now: float) -> None:
         if code is ErrorCode.NONE:
             try:
-                partitions = decode_assignment(answer.assignment)
+                assignment = decode_assignment(answer.assignment)
             except ProtocolError as problem:
                 log.warning("group %s: the assignment cannot be read: %s", self._group, problem)
                 self._again("the assignment cannot be read", now)
@@ -227,7 +244,12 @@ class GroupMember(MemberState):
             self.state = State.STABLE
             self.reason = ""
             self._sync = None
-            self.joined = Joined(self.membership.generation, self._protocol, partitions)
+            self.joined = Joined(
+                self.membership.generation,
+                self._protocol,
+                tuple(assignment.partitions),
+                assignment.user_data,
+            )
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._again("the group is rebalancing again", now, at_once=True)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):

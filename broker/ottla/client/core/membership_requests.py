@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ottla.client.core.assignment import Subscription, encode_assignment, encode_subscription
+from ottla.client.core.assignment import Assignment, Subscription, encode_assignment, encode_subscription
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.offsets import Membership
-from ottla.client.core.types import TopicPartition
 from ottla.protocol import messages as m
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -53,10 +52,10 @@ def sync(config: ConsumerConfig, member: Membership, protocol: str) -> m.SyncGro
 
 
 def assignments(
-    shares: Mapping[str, Sequence[TopicPartition]],
+    shares: Mapping[str, Assignment],
 ) -> list[m.SyncGroupRequest.SyncGroupRequestAssignment]:
     row = m.SyncGroupRequest.SyncGroupRequestAssignment
-    return [row(member_id=name, assignment=encode_assignment(share)) for name, share in shares.items()]
+    return [row(member_id=name, assignment=encode_assignment(*share)) for name, share in shares.items()]
 
 
 def heartbeat(config: ConsumerConfig, member: Membership) -> m.HeartbeatRequest:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Final, TypeAlias
 
 from ottla.client.core.backoff import Uniform
@@ -90,6 +91,24 @@ BY_NAME: Final[dict[str, Partitioner | None]] = {
     "random": _random,
 }
 """librdkafka's names; `default` is the Java client's: murmur2 of a key, sticky without."""
+
+
+class RoundRobin:
+    """One partition of a topic after the other, whatever the key (KIP-369)."""
+
+    def __init__(self) -> None:
+        self._turns: defaultdict[str, count[int]] = defaultdict(count)
+
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+        return next(self._turns[topic]) % partitions
+
+
+_JAVA_PACKAGE: Final = "org.apache.kafka.clients.producer."
+BY_JAVA_CLASS: Final[dict[str, type[RoundRobin] | Partitioner]] = {
+    f"{_JAVA_PACKAGE}RoundRobinPartitioner": RoundRobin,
+    f"{_JAVA_PACKAGE}UniformStickyPartitioner": _random,
+    f"{_JAVA_PACKAGE}internals.DefaultPartitioner": _murmur2_random,
+}
 
 
 class Sticky:

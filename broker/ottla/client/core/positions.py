@@ -8,6 +8,7 @@ for a partition that still waits for it; what failed is asked again after a paus
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from ottla.client import errors
 from ottla.client.core.assigned import EARLIEST, LATEST, Assigned, AssignedPartition, OffsetAndMetadata, Phase
 from ottla.client.core.backoff import Uniform
+from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import CHANNEL
@@ -23,8 +25,12 @@ from ottla.client.core.types import Leader, Outgoing, TopicPartition
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 
+log = logging.getLogger(__name__)
+
 _CONSUMER: Final = -1
 _UNKNOWN: Final = -1
+_BY_POLICY: Final = -2
+"""In the place of `begun_at`, until the offset is known."""
 RESETS: Final = {"latest": LATEST, "earliest": EARLIEST}
 """The timestamps that stand for auto.offset.reset."""
 
@@ -54,8 +60,14 @@ class _LookUp:
 
 class Positions:
     def __init__(
-        self, config: ConsumerConfig, cluster: Cluster, assigned: Assigned, uniform: Uniform
+        self,
+        config: ConsumerConfig,
+        cluster: Cluster,
+        assigned: Assigned,
+        uniform: Uniform,
+        baseline: Baseline,
     ) -> None:
+        self._baseline = baseline
         self._config = config
         self._cluster = cluster
         self._assigned = assigned
@@ -84,6 +96,7 @@ class Positions:
     # --- the driver's side ---
 
     def poll(self, now: float) -> list[Outgoing]:
+        self._baseline.look()
         self._hear_of_leaders()
         by_leader: defaultdict[tuple[int, int], list[_LookUp]] = defaultdict(list)
         waiting = []
@@ -111,9 +124,19 @@ class Positions:
             return
         self._cluster_version, self._assigned_version = versions
         for state in self._assigned:
+            self._check_topic(state)
             leader = self._cluster.leader(state.tp)
             if leader is not None:
                 state.check_epoch(leader)
+
+    def _check_topic(self, state: AssignedPartition) -> None:
+        """A position in a topic that was deleted means nothing in the one that was created in its place."""
+        before, state.topic_id = state.topic_id, self._cluster.topic_id(state.tp.topic) or state.topic_id
+        if before in (None, state.topic_id) or state.phase is Phase.COMMITTED:
+            return
+        if self._config.auto_offset_reset_new_partitions == "earliest" and self._baseline.appeared(state.tp):
+            log.info("%s was created anew: reading it from its first record", state.tp)
+            self.reset((state,), appeared=True)
 
     def _resets(self, now: float) -> list[_LookUp]:
         due = []
@@ -234,7 +257,9 @@ class Positions:
         elif found.offset < 0:
             state.reset(LATEST)  # nothing is that young: continue with what will be
         else:
+            by_policy = state.begun_at == _BY_POLICY
             state.seek(found.offset)
+            state.begun_at = found.offset if by_policy else -1
             # The leader that said so knows the offset; its epoch becomes that of the next record.
             leader = self._cluster.leader(tp)
             state.leader_epoch = max(state.leader_epoch, found.leader_epoch, leader.epoch if leader else -1)
@@ -290,20 +315,24 @@ class Positions:
         if leader is not None:
             state.check_epoch(leader)
 
-    def reset(self, partitions: Iterable[AssignedPartition]) -> None:
-        """They have no position, or one that is out of range: go by auto.offset.reset.
+    def reset(self, partitions: Iterable[AssignedPartition], *, appeared: bool = False) -> None:
+        """They have no position, or one that is out of range: go by auto.offset.reset. If they have
+        `appeared` since the subscription, and have no position, by auto.offset.reset.new.partitions.
 
         Raises NoOffsetForPartitionError when that is none.
         """
-        policy = self._config.auto_offset_reset
+        key, policy = "auto.offset.reset", self._config.auto_offset_reset
+        if appeared:
+            key, policy = f"{key}.new.partitions", self._config.auto_offset_reset_new_partitions
         states = list(partitions)
         if states and policy == "none":
             names = ", ".join(str(state.tp) for state in states)
             raise errors.NoOffsetForPartitionError(
-                f"{names}: group {self._config.group_id} has no offset there, and auto.offset.reset is none"
+                f"{names}: group {self._config.group_id} has no offset there, and {key} is none"
             )
         for state in states:
             state.reset(RESETS[policy])
+            state.begun_at = _BY_POLICY
 
     def _pause_s(self) -> float:
         return self._config.retry_pause_s(0, self._uniform)

@@ -60,7 +60,7 @@ class Waiting(NamedTuple):
 
 
 class Topic:
-    __slots__ = ("name", "partitions", "queues", "sticky", "waiting")
+    __slots__ = ("name", "partitions", "queues", "sticky", "used_bytes", "waiting")
 
     def __init__(self, name: str, sticky: Sticky) -> None:
         self.name = name
@@ -68,4 +68,6 @@ class Topic:
         """0 while that is not known."""
         self.queues: list[PartitionQueue] = []
         self.sticky = sticky
+        self.used_bytes = 0
+        """Of its records without an outcome."""
         self.waiting: deque[Waiting] = deque()

@@ -16,13 +16,15 @@ from typing import Final, NamedTuple
 
 from ottla.client import errors
 from ottla.client.core.assigned import Assigned
-from ottla.client.core.assignment import Assignments, PartitionRacks, Subscription
-from ottla.client.core.assignors import BY_NAME
+from ottla.client.core.assignment import Assignment, PartitionRacks, Subscription
+from ottla.client.core.assignors import as_assignment, assignors_of
+from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.member_state import Joined
 from ottla.client.core.membership import GroupMember
-from ottla.client.core.types import TopicPartition
+from ottla.client.core.sticky import CooperativeStickyAssignor
+from ottla.client.core.types import GroupMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +42,14 @@ class Change(NamedTuple):
 
 
 class Rebalancing:
-    def __init__(self, config: ConsumerConfig, cluster: Cluster, assigned: Assigned) -> None:
+    def __init__(
+        self, config: ConsumerConfig, cluster: Cluster, assigned: Assigned, baseline: Baseline
+    ) -> None:
+        self._baseline = baseline
         self._config = config
         self._cluster = cluster
         self._assigned = assigned
-        self._assignors = {name: BY_NAME[name]() for name in config.partition_assignment_strategy}
+        self._assignors = assignors_of(config.partition_assignment_strategy, config)
         self._cooperative = all(assignor.cooperative for assignor in self._assignors.values())
         self.member: GroupMember | None = None
         """None without a group.id."""
@@ -67,8 +72,9 @@ class Rebalancing:
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
         self.manual = False
+        before, self.topics = self.topics, frozenset(topics)
         self.pattern = pattern
-        self.topics = frozenset(topics)
+        self._baseline.begin(self.topics if pattern is None else None, before)
         self._cluster_version = -1
         self._want()
         self.look_at_metadata()
@@ -86,6 +92,7 @@ class Rebalancing:
         self.topics = self._joined_topics = self._group_topics = frozenset()
         self.pattern = None
         self._seen = None
+        self._baseline.forget()
         self._assigned.assign(())
         self._cluster.want(())
 
@@ -161,15 +168,17 @@ class Rebalancing:
         self._want()
         owned = tuple(sorted(self._assigned.partitions))
         rack = self._config.client_rack or None
+        topics = tuple(sorted(self.topics))
         self.member.join(
             [
-                (name, Subscription(tuple(sorted(self.topics)), assignor.user_data(), owned, rack=rack))
+                (name, Subscription(topics, assignor.subscription_user_data(topics), owned, rack=rack))
                 for name, assignor in self._assignors.items()
             ]
         )
 
-    def decide(self, protocol: str, members: Mapping[str, Subscription]) -> Assignments | None:
-        """The leader's part; None until everybody's topics are known."""
+    def decide(self, protocol: str, members: Mapping[str, Subscription]) -> dict[str, Assignment] | None:
+        """The leader's part; None until everybody's topics are known. Raises ClientError, and what a user's
+        assignor raises."""
         assignor = self._assignors.get(protocol)
         if assignor is None:
             raise errors.InconsistentGroupProtocolError(f"the group chose {protocol}, which is not ours")
@@ -181,7 +190,10 @@ class Rebalancing:
                 return None
         view = self._view(self._group_topics)
         self._seen = view
-        shares = assignor.assign({topic: racks for topic, (_, racks) in view.items()}, members)
+        decided = assignor.assign({topic: racks for topic, (_, racks) in view.items()}, members)
+        shares = {name: as_assignment(share) for name, share in decided.items()}
+        if self._cooperative and protocol != CooperativeStickyAssignor.name:
+            _check_cooperative(protocol, members, shares)
         log.info("group %s: assigned by %s: %s", self._config.group_id, protocol, shares)
         return shares
 
@@ -206,10 +218,40 @@ class Rebalancing:
         assert self.member is not None
         if change.revoked:
             self.member.request_rejoin("need to revoke partitions and re-join")
-        self._assignors[joined.protocol].assigned(joined.partitions, joined.generation)
         self._assigned.assign((*change.kept, *change.added))
+        self._tell_assignor(self.member, joined)
         if self.pattern is not None:
             # The leader may know topics that we have not heard of.
             unheard = {tp.topic for tp in joined.partitions} - self._joined_topics
             self._joined_topics |= unheard
             self.topics |= unheard
+
+    def _tell_assignor(self, member: GroupMember, joined: Joined) -> None:
+        """What it raises is raised by the next poll: the assignment holds."""
+        me = GroupMetadata(
+            self._config.group_id or "",
+            joined.generation,
+            member.membership.member_id,
+            self._config.group_instance_id,
+        )
+        try:
+            self._assignors[joined.protocol].on_assignment(
+                Assignment(joined.partitions, joined.user_data), me
+            )
+        except Exception as problem:
+            member.problems.append(problem)
+
+
+def _check_cooperative(
+    protocol: str, members: Mapping[str, Subscription], shares: Mapping[str, Assignment]
+) -> None:
+    """Raises IllegalStateError where a partition goes to one member before another one has given it up."""
+    given = {(tp, name) for name, share in shares.items() for tp in share.partitions}
+    owned = {(tp, name) for name, member in members.items() for tp in member.owned}
+    moved = {tp for tp, _ in given - owned} & {tp for tp, _ in owned - given}
+    if moved:
+        names = ", ".join(map(str, sorted(moved)))
+        raise errors.IllegalStateError(
+            f"the assignor {protocol} is cooperative, and assigns {names} to one member before another one "
+            "has given it up"
+        )

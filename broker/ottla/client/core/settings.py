@@ -77,6 +77,11 @@ class Settings:
                 raise ConfigError(key, value, _did_you_mean(key, known))
         return cls(**values, security_settings=security, given=frozenset(written))
 
+    def given_values(self) -> dict[str, Any]:
+        """What the user set, as it was read, by dotted keys; without what is secret."""
+        named = {f.name.replace("_", "."): f.name for f in fields(self)}
+        return {key: getattr(self, name) for key, name in named.items() if key in self.given}
+
     def has(self, *keys: str) -> bool:
         """Whether the user has set all of these."""
         return self.given.issuperset(keys)

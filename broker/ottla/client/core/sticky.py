@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from ottla.client.core.assignment import (
     NO_GENERATION,
+    Assignment,
     Assignments,
     PartitionRacks,
     Subscription,
@@ -24,7 +25,7 @@ from ottla.client.core.java_order import in_java_order
 from ottla.client.core.racks import Racks
 from ottla.client.core.sticky_constrained import ConstrainedAssignment
 from ottla.client.core.sticky_general import GeneralAssignment
-from ottla.client.core.types import TopicPartition
+from ottla.client.core.types import GroupMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +84,11 @@ class StickyAssignor(_StickyAssignor):
     def __init__(self) -> None:
         self._share: bytes | None = None
 
-    def user_data(self) -> bytes | None:
+    def subscription_user_data(self, topics: Collection[str]) -> bytes | None:
         return self._share
 
-    def assigned(self, partitions: Sequence[TopicPartition], generation: int) -> None:
-        self._share = encode_share(partitions, generation)
+    def on_assignment(self, assignment: Assignment, metadata: GroupMetadata) -> None:
+        self._share = encode_share(assignment.partitions, metadata.generation_id)
 
     def previously(self, member: Subscription) -> Previously:
         # Not what the subscription says is owned: an eager member owns nothing any more when it joins.
@@ -108,11 +109,11 @@ class CooperativeStickyAssignor(_StickyAssignor):
     def __init__(self) -> None:
         self._generation = NO_GENERATION
 
-    def user_data(self) -> bytes | None:
+    def subscription_user_data(self, topics: Collection[str]) -> bytes | None:
         return _INT32.pack(self._generation)
 
-    def assigned(self, partitions: Sequence[TopicPartition], generation: int) -> None:
-        self._generation = generation
+    def on_assignment(self, assignment: Assignment, metadata: GroupMetadata) -> None:
+        self._generation = metadata.generation_id
 
     def previously(self, member: Subscription) -> Previously:
         if member.generation != NO_GENERATION:

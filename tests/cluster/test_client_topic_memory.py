@@ -1,0 +1,151 @@
+"""A topic without a leader takes its share of a producer's memory, and holds no other topic up.
+
+`stuck` has its only replica on a broker that was killed, `well` on one that runs. What was sent to `stuck` is
+there, in order, once that broker is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from faults import SETTINGS
+
+from ottla.client import Producer, blocking, errors
+from ottla.client.core.types import RecordMetadata
+from ottla.local.brokers import BrokerProcess
+from ottla.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.timeout(300)
+
+STUCK, WELL = "stuck", "well"
+STUCK_BROKER = 1
+WAIT_S = 120
+COUNT = 300
+VALUE = b"x" * 1000
+MEMORY = 200_000
+"""Less than COUNT of these take. Four times COUNT is more than a blocking producer's inbox holds besides."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), brokers=2, settings=SETTINGS) as running:
+        running.create_topic(WELL, assignment={0: [0]})
+        running.create_topic(STUCK, assignment={0: [STUCK_BROKER]})
+        yield running
+
+
+@pytest.fixture
+def stuck_broker(cluster: LocalCluster) -> Iterator[BrokerProcess]:
+    """Dead, and its partition known to be without a leader."""
+    broker = cluster.brokers[STUCK_BROKER]
+    broker.kill()
+
+    def leaderless() -> bool:
+        topic = cluster.topic(STUCK)
+        return topic is not None and topic.partitions[0].leader < 0
+
+    cluster.wait_until(leaderless, f"{STUCK} to be without a leader")
+    yield broker
+    if not broker.running:
+        broker.start_and_wait()
+
+
+def settings(cluster: LocalCluster, **more: object) -> dict[str, object]:
+    return {"bootstrap.servers": cluster.bootstrap, "buffer.memory": MEMORY, **more}
+
+
+def test_senders_of_other_topics_go_on(cluster: LocalCluster, stuck_broker: BrokerProcess) -> None:
+    async def send() -> list[RecordMetadata]:
+        async with Producer(settings(cluster)) as producer:
+            waiting = [asyncio.create_task(producer.send(STUCK, VALUE)) for _ in range(COUNT)]
+            for _ in range(COUNT):
+                await producer.send_and_wait(WELL, VALUE)
+            begun = [task for task in waiting if task.done()]
+            assert 0 < len(begun) < COUNT / 2, "the others wait for memory"
+            await asyncio.to_thread(stuck_broker.start_and_wait)
+            return [await (await task) for task in waiting]
+
+    assert_in_order(asyncio.run(send()))
+
+
+def test_nor_is_a_thread_held_up_that_sends_to_another_topic(
+    cluster: LocalCluster, stuck_broker: BrokerProcess
+) -> None:
+    to_stuck: list[Future[RecordMetadata]] = []
+    with blocking.Producer(settings(cluster)) as producer:
+
+        def send_to_stuck() -> None:
+            to_stuck.extend(producer.send(STUCK, VALUE) for _ in range(COUNT * 4))
+
+        thread = threading.Thread(target=send_to_stuck)
+        thread.start()
+        for _ in range(COUNT):
+            producer.send_and_wait(WELL, VALUE)
+        assert thread.is_alive(), "it waits for memory"
+        assert len(to_stuck) < COUNT * 4
+        stuck_broker.start_and_wait()
+        thread.join(WAIT_S)
+        assert_in_order([future.result(WAIT_S) for future in to_stuck])
+    assert len(to_stuck) == COUNT * 4
+
+
+def assert_in_order(written: list[RecordMetadata]) -> None:
+    first = written[0].offset
+    assert [metadata.offset for metadata in written] == [first + n for n in range(len(written))]
+
+
+def fill(producer: Producer) -> None:
+    def send_all() -> None:
+        for _ in range(COUNT):
+            producer.send_nowait(STUCK, VALUE, on_delivery=lambda metadata, error: None)
+
+    with pytest.raises(errors.BufferExhaustedError):
+        send_all()
+
+
+def test_without_a_bound_it_takes_all_memory_as_in_kafka(
+    cluster: LocalCluster, stuck_broker: BrokerProcess
+) -> None:
+    async def send() -> None:
+        more: dict[str, Any] = {"buffer.memory.per.topic": MEMORY, "max.block.ms": 300}
+        producer = Producer(settings(cluster, **more))
+        await producer.start()
+        await producer.send_and_wait(WELL, VALUE)
+        fill(producer)
+        with pytest.raises(errors.BufferExhaustedError, match=r"buffer\.memory=200000: all of it is in use"):
+            await producer.send(WELL, VALUE)
+        await producer.stop(0)
+
+    asyncio.run(send())
+
+
+def test_a_full_topic_may_be_an_error_at_once(cluster: LocalCluster, stuck_broker: BrokerProcess) -> None:
+    more: dict[str, Any] = {"buffer.memory.per.topic": 10_000, "block.on.topic.full": False}
+
+    async def send() -> None:
+        producer = Producer(settings(cluster, **more))
+        await producer.start()
+        await producer.partitions_for(STUCK)
+        fill(producer)
+        with pytest.raises(errors.BufferExhaustedError, match="stuck holds its share"):
+            async with asyncio.timeout(WAIT_S / 4):  # not after max.block.ms, which is a minute
+                await producer.send(STUCK, VALUE)
+        await producer.send_and_wait(WELL, VALUE)
+        await producer.stop(0)
+
+    asyncio.run(send())
+    producer = blocking.Producer(settings(cluster, **more))
+    producer.start()
+    try:
+        assert producer.partitions_for(STUCK) == 1
+        refused = [producer.send(STUCK, VALUE) for _ in range(20)][-1]
+        with pytest.raises(errors.BufferExhaustedError, match="stuck holds its share"):
+            refused.result(WAIT_S / 4)
+        producer.send_and_wait(WELL, VALUE)
+    finally:
+        producer.stop(0)
