@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -27,6 +27,7 @@ from ottla_pipeline.config.loading import validate
 from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.jobs.python import PythonConfig
 from ottla_pipeline.running import follow
+from ottla_pipeline.sinks.transactional import TransactionalTopics
 from ottla_pipeline.streams import writing
 from tests.interop.postgres import PASSWORD, PostgreSql, postgresql
 from tests.interop.python_jobs import PythonJob, create_topics, produce, read_committed
@@ -218,8 +219,44 @@ def test_a_topic_is_a_table_of_the_last_record_of_each_key(
     table = {row["k"]: row["n"] for row in job.topic_table(topic, "n INT", key="k").collect()}
     assert table == {key: value for key, (_, value) in model.items() if value is not None}
     assert 0 < len(table) < len(model), "some must be deleted, or nothing is tried"
-    with pytest.raises(CannotBegin, match="key 'n' is the name of a field, too"):
+    with pytest.raises(CannotBegin, match="key: 'n' is the name of a field, too"):
         job.topic_table(topic, "n INT", key="n")
+
+
+def test_a_copy_of_a_topic_follows_it(job: streams.Job, bootstrap: str, tmp_path: Path) -> None:
+    topic, path = f"{tmp_path.name}.table", str(tmp_path / "copy")
+    create_topics(bootstrap, [topic], partitions=2, **{"cleanup.policy": "compact"})
+    chance = random.Random(5)
+    model: dict[str, int | None] = {}
+
+    def change() -> None:
+        """Keys change several times in one batch; some are deleted, and some of those come again."""
+        changes = [(f"k{chance.randrange(15)}", chance.choice([None, n])) for n in range(100)]
+        model.update(changes)
+        records = [(key, None if value is None else {"n": value}) for key, value in changes]
+        produce(bootstrap, topic, records)
+
+    def copied() -> dict[str, int]:
+        rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+        assert len({row["k"] for row in rows}) == len(rows), "a key is there twice"
+        return {row["k"]: row["n"] for row in rows}
+
+    def expected() -> dict[str, int]:
+        return {key: value for key, value in model.items() if value is not None}
+
+    every = job.config.model_copy(update={"trigger": streams.Trigger(interval="100 milliseconds")})
+    follower = streams.Job(job.spark, every)
+    for _ in range(2):  # the second goes on from the first's checkpoint
+        change()
+        table = follower.copy_topic(topic, "n INT", key="k", path=path)
+        try:
+            assert copied() == expected(), "it returns when the table holds what the topic held"
+            change()
+            assert wait_until(lambda: copied() == expected(), timeout_s=WAIT_S)
+            assert {row["k"]: row["n"] for row in table.select("*").collect()} == expected()
+        finally:
+            follower.queries.pop().stop()
+    assert 0 < len(expected()) < len(model), "some must be deleted, or nothing is tried"
 
 
 def test_aborted_records_are_in_no_stream_and_no_table(
@@ -310,6 +347,42 @@ def test_a_null_key_finds_no_partner(job: streams.Job, bootstrap: str, tmp_path:
     found = [(row["key"], row["l"], row["r"]) for _, row in read_committed(bootstrap, out)]
     expected = [("k", "l", "r"), ("end", "l", "r"), (None, "l", None), (None, None, "r")]
     assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+# ---- sinks
+
+
+class Died(Exception):
+    """Planted."""
+
+
+@pytest.mark.parametrize("died", ["between two sinks", "after both, before Spark knew"])
+def test_a_batch_that_died_half_way_is_in_each_sink_once(
+    job: streams.Job, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: str
+) -> None:
+    topic, out, table = f"{tmp_path.name}.in", f"{tmp_path.name}.out", str(tmp_path / "delta")
+    create_topics(bootstrap, [topic, out])
+    write = TransactionalTopics.write
+
+    def die(topics: TransactionalTopics, *given: Any) -> int:
+        if died.startswith("after"):
+            write(topics, *given)
+        raise Died(died)
+
+    def run() -> None:
+        rows = job.read_topic(topic, "n INT")
+        job.write(rows, streams.DeltaSink(job.spark, table), job.topic_sink(out))
+
+    for number in range(3):
+        produce(bootstrap, topic, [(None, {"n": number})])
+        with monkeypatch.context() as patch:
+            patch.setattr(TransactionalTopics, "write", die)
+            run()
+            fail(job, died)
+        run()
+        finish(job)
+    assert [value["n"] for _, value in read_committed(bootstrap, out)] == [0, 1, 2]
+    assert sorted(DeltaTable(table).to_pyarrow_table()["n"].to_pylist()) == [0, 1, 2]
 
 
 # ---- what is refused

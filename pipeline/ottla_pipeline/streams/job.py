@@ -12,8 +12,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline.config.common import JobConfig, TopicsConfig
 from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.streams.copying import copy_topic
 from ottla_pipeline.streams.reading import AHEAD, Invalid, read_topic
-from ottla_pipeline.streams.tables import topic_table
+from ottla_pipeline.streams.tables import delta_table, topic_table
 from ottla_pipeline.streams.writing import OutputMode, Sink, TopicSink, write
 
 MAIN = "main"
@@ -43,10 +44,6 @@ class Job:
         """`read_topic` of one or several topics of the job's brokers, from `startingOffsets`, at most
         `maxOffsetsPerTrigger` records a batch."""
         topics = TopicsConfig(topics=[topic] if isinstance(topic, str) else list(topic))
-        limit = self.config.max_offsets_per_trigger
-        options: dict[str, str] = {"startingOffsets": self.config.starting_offsets}
-        if limit is not None:
-            options["maxOffsetsPerTrigger"] = str(limit)
         return read_topic(
             self.spark,
             self.config.kafka,
@@ -56,7 +53,7 @@ class Job:
             ahead=ahead,
             invalid=invalid,
             registry=self.registry,
-            options=options,
+            options={"startingOffsets": self.config.starting_offsets, **self._limit()},
         )
 
     def topic_table(
@@ -66,6 +63,30 @@ class Job:
         return topic_table(
             self.spark, self.config.kafka, topic, form, key=key, invalid=invalid, registry=self.registry
         )
+
+    def copy_topic(
+        self, topic: str, form: str | Mapping[str, Any], *, key: str, path: str, invalid: Invalid = "fail"
+    ) -> DataFrame:
+        """The Delta table at `path`, kept by a query of the job: see `copy_topic`. It returns when the table
+        holds what the topic held at the start."""
+        query = f"copy-{topic}"
+        self._check_name(query)
+        copying = copy_topic(
+            self.spark,
+            self.config.kafka,
+            topic,
+            form,
+            key=key,
+            path=path,
+            name=self._name(query),
+            checkpoint=f"{self.config.checkpoint}/{query}",
+            trigger=self.config.trigger,
+            invalid=invalid,
+            registry=self.registry,
+            options=self._limit(),
+        )
+        self.queries.append(copying)
+        return delta_table(self.spark, path)
 
     def topic_sink(self, topic: str, *, key: Sequence[str] = ()) -> TopicSink:
         """A `TopicSink` to a topic of the job's brokers, named by the job and the topic."""
@@ -82,12 +103,11 @@ class Job:
     ) -> StreamingQuery:
         """Starts a query: `write` with the job's trigger, and a checkpoint in the job's folder of that name.
         ValueError for a second one of the same name."""
-        if any(one.name == f"{self.config.name}-{query}" for one in self.queries):
-            raise ValueError(f"the job has a query {query!r} already: give this one another name (query=…)")
+        self._check_name(query)
         started = write(
             rows,
             to,
-            name=f"{self.config.name}-{query}",
+            name=self._name(query),
             checkpoint=f"{self.config.checkpoint}/{query}",
             trigger=self.config.trigger,
             output_mode=output_mode,
@@ -95,3 +115,14 @@ class Job:
         self.queries.append(started)
         self.sinks.extend(to)
         return started
+
+    def _name(self, query: str) -> str:
+        return f"{self.config.name}-{query}"
+
+    def _check_name(self, query: str) -> None:
+        if any(one.name == self._name(query) for one in self.queries):
+            raise ValueError(f"the job has a query {query!r} already: give this one another name (query=…)")
+
+    def _limit(self) -> dict[str, str]:
+        limit = self.config.max_offsets_per_trigger
+        return {} if limit is None else {"maxOffsetsPerTrigger": str(limit)}

@@ -6,7 +6,8 @@ see a newer state of the table than it did before: its results are in each sink 
 one of the two states; only two sinks of one query may then differ in that.
 
 A table is read whole for each batch. That is for tables of a size that a batch can afford; of a database or a
-Delta table, give a query or a filter that leaves out what the join does not need.
+Delta table, give a query or a filter that leaves out what the join does not need. `copying` keeps a Delta
+table of a topic that is too large for that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
+from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.streams.reading import RECORD, Invalid, decoded, judged, plan_of, source_options
@@ -50,12 +52,33 @@ def topic_table(
     loaded = spark.read.format("kafka").options(
         **source_options(kafka, topics), startingOffsets="earliest", endingOffsets="latest"
     )
-    columns = ("key", "value", "topic", "partition", "offset", "timestamp")
-    records = loaded.load().where(sf.col("key").isNotNull()).select(*columns)
-    last = _last(_last(records, ("key", "partition"), "offset"), ("key",), "timestamp")
+    how = table_plan(spark, topics, form, key, registry)
+    return table_rows(last_records(loaded.load()), how, key, invalid)
+
+
+def table_plan(
+    spark: SparkSession,
+    topics: TopicsConfig,
+    form: str | Mapping[str, Any],
+    key: str,
+    registry: Schemas | None,
+) -> Plan:
+    """How to decode a table's values. CannotBegin if a field has the name of the key's column."""
     how = plan_of(spark, form, topics, registry)
     if key.lower() in (name.lower() for name in how.fields.names):
-        raise CannotBegin(f"topic {topic}: key {key!r} is the name of a field, too; give another")
+        raise CannotBegin(f"key: {key!r} is the name of a field, too; give another")
+    return how
+
+
+def last_records(records: DataFrame) -> DataFrame:
+    """Of each key, the last record of its partition, and of those the one of the latest timestamp."""
+    columns = ("key", "value", "topic", "partition", "offset", "timestamp")
+    found = records.where(sf.col("key").isNotNull()).select(*columns)
+    return _last(_last(found, ("key", "partition"), "offset"), ("key",), "timestamp")
+
+
+def table_rows(last: DataFrame, how: Plan, key: str, invalid: Invalid) -> DataFrame:
+    """The last records as rows of the table; those without a value are left out."""
     found = judged(decoded(last.where(sf.col("value").isNotNull()), how), invalid)
     return found.select(sf.col(RECORD)["key"].cast("string").alias(key), *found.columns).drop(RECORD)
 
