@@ -104,7 +104,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/security": ("secur", "acls"),
     "broker/ottla/server": (
         *("fuzzed", "hostile", "fetch_sessions", "records_like", "admin_like", "security_like", "network"),
-        *("single_broker", "large_requests", "kcat", "broker_life", "streams"),
+        *("single_broker", "large_requests", "kcat", "broker_life", "streams_and"),
     ),
     "broker/ottla/server/handlers/transactions": ("transactions",),
     "broker/ottla/server/handlers/groups": ("group",),
@@ -129,6 +129,9 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "pipeline/ottla_pipeline/lake": ("lake",),
     "pipeline/ottla_pipeline/mirroring": ("mirror",),
     "pipeline/ottla_pipeline/registry": ("registry", "lake_schemas", "pipeline_secured"),
+    "pipeline/ottla_pipeline/jobs/python": ("pipeline_streams", "up_python"),
+    "pipeline/ottla_pipeline/sinks": ("pipeline_streams", "windows"),
+    "pipeline/ottla_pipeline/streams": ("pipeline_streams", "windows", "up_python"),
     "pipeline/ottla_pipeline/windowing": ("windows",),
 }
 """Source folder (or the beginning of a file's path) → parts of the names of test files that exercise it."""

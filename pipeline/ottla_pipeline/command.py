@@ -167,7 +167,11 @@ class Execution:
         reach.check(config.kafka.bootstrap)
         settings = {**config.spark.settings, **getattr(module, "SESSION", {})}
         spark = build_session(
-            f"ottla-{config.JOB}-{config.name}", master=master, memory=memory, extra=settings
+            f"ottla-{config.JOB}-{config.name}",
+            master=master,
+            memory=memory,
+            extra=settings,
+            packages=config.spark.packages,
         )
         self._status.application_id = spark.sparkContext.applicationId
         context = Context(spark, self._say, self._metrics, self._params, self._status.details)

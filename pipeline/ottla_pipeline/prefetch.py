@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from ottla_pipeline.spark import (
+    EXTRAS,
     JavaMissing,
     build_session,
     check_java,
@@ -37,7 +38,7 @@ def prefetch() -> list[str]:
     """Paths of the packages' jars, downloaded if need be; JavaMissing when Spark cannot start at all."""
     jars = prefetched_jars()
     if jars is None:
-        session = build_session("ottla-prefetch", master="local[1]", memory="512m")
+        session = build_session("ottla-prefetch", master="local[1]", memory="512m", packages=EXTRAS)
         urls = session.conf.get("spark.jars") or ""
         session.stop()
         paths = [unquote(urlsplit(url).path) for url in urls.split(",") if url]
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if "--into-spark" in arguments:
         into_spark(jars)
-    click.echo(f"prefetch: {len(jars)} jars for Spark's Kafka connector are here")
+    click.echo(f"prefetch: {len(jars)} jars for Spark are here")
     if "--into-spark" not in arguments and archive() is None:
         click.echo("prefetch: this Java makes no archive of Spark's classes; jobs start a few seconds later")
     return 0

@@ -49,6 +49,8 @@ class Report:
     batch: Batch
     reached: Offsets
     latest: Offsets
+    late_rows: int = 0
+    """Rows that came after the watermark, and that Spark's stateful operators left out."""
 
     @property
     def lag(self) -> int:
@@ -84,7 +86,8 @@ def report_of(progress: Mapping[str, Any], ended_at: str) -> Report:
     # Spark counts a record each time that it is read, which a batch may do more than once.
     records = min(int(progress["numInputRows"]), read)
     batch = Batch(int(progress["batchId"]), records, duration_ms, ended_at)
-    return Report(str(progress["id"]), batch, reached, latest)
+    late = sum(int(one["numRowsDroppedByWatermark"]) for one in progress.get("stateOperators", ()))
+    return Report(str(progress["id"]), batch, reached, latest, late)
 
 
 def _text(value: object) -> str | None:
@@ -102,6 +105,7 @@ class Status:
     error: str | None = None
     batches: int = 0
     records: int = 0
+    late_rows: int = 0
     last_batch: Batch | None = None
     reports: dict[str, Report] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
@@ -110,6 +114,7 @@ class Status:
 
     def add(self, report: Report) -> None:
         self.reports[report.query] = report
+        self.late_rows += report.late_rows
         self.idle.discard(report.query)
         if report.batch.records or self.last_batch is None:
             self.last_batch = report.batch
@@ -152,6 +157,7 @@ class Status:
             "lastBatch": self.last_batch.to_json() if self.last_batch else None,
             "batches": self.batches,
             "records": self.records,
+            "lateRows": self.late_rows,
             "lag": self.lag,
             "caughtUp": self.caught_up,
             "error": self.error,

@@ -71,6 +71,8 @@ class JobMetrics(Collector):
 
         add(CounterMetricFamily, "ottla_pipeline_batches", "Batches that held records.", status.batches)
         add(CounterMetricFamily, "ottla_pipeline_records", "Records read.", status.records)
+        late = "Rows that came after the watermark and were left out by Spark's operators."
+        add(CounterMetricFamily, "ottla_pipeline_late_rows", late, status.late_rows)
         if (lag := status.lag) is not None:
             add(GaugeMetricFamily, "ottla_pipeline_lag_records", "Records there, and not yet read.", lag)
         if status.last_batch is not None:

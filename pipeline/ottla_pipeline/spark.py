@@ -16,8 +16,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Final
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -34,12 +35,20 @@ PACKAGES = (
     f"io.delta:delta-spark_{SCALA_VERSION}:{DELTA_VERSION}",
     LOCAL_FILES,
 )
-# What PySpark's own jars hold already: fetched a second time, it would be 50 MB copied at every start.
+EXTRAS: Final[Mapping[str, str]] = {
+    "iceberg": f"org.apache.iceberg:iceberg-spark-runtime-4.0_{SCALA_VERSION}:1.10.0",
+    "postgresql": "org.postgresql:postgresql:42.7.4",
+    "sqlite": "org.xerial:sqlite-jdbc:3.47.1.0",
+}
+"""Tables that jobs may join: a session has those of them that its job names (`spark.packages`)."""
+# What PySpark's own jars hold already, and what is for compilers alone: it would be 50 MB more to copy at
+# every start.
 SHIPPED = (
     "com.google.code.findbugs:jsr305",
     "org.antlr:antlr4-runtime",
     "org.apache.hadoop:hadoop-client-api",
     "org.apache.hadoop:hadoop-client-runtime",
+    "org.checkerframework:checker-qual",
     "org.lz4:lz4-java",
     f"org.scala-lang.modules:scala-parallel-collections_{SCALA_VERSION}",
     "org.slf4j:slf4j-api",
@@ -100,7 +109,8 @@ def ivy_home() -> Path:
 
 def jar_list() -> Path:
     """The file in which `prefetch` writes the jars of just these packages, one path a line."""
-    pinned = hashlib.sha256("\n".join((*PACKAGES, *SHIPPED)).encode()).hexdigest()[:12]
+    names = "\n".join((*PACKAGES, *EXTRAS.values(), *SHIPPED))
+    pinned = hashlib.sha256(names.encode()).hexdigest()[:12]
     return ivy_home() / f"ottla-{pinned}.txt"
 
 
@@ -118,17 +128,25 @@ def spark_jars() -> Path:
     return Path(pyspark.__file__).parent / "jars"
 
 
-def package_settings() -> dict[str, str]:
-    """How Spark comes by the connector: among its own jars (in an image), jars already here, or names for Ivy
-    to resolve."""
+def jar_name(package: str) -> str:
+    """How Ivy calls the jar of `GROUP:ARTIFACT:VERSION`."""
+    group, artifact, version = package.split(":")
+    return f"{group}_{artifact}-{version}.jar"
+
+
+def package_settings(extras: Collection[str] = ()) -> dict[str, str]:
+    """How Spark comes by the connector and the `extras`: among its own jars (in an image), jars already here,
+    or names for Ivy to resolve."""
     bundled = sorted(spark_jars().glob(f"*{LOCAL_FILES.split(':')[1]}*.jar"))
     if bundled:
         return local_file_settings(bundled)
     jars = prefetched_jars()
     if jars is not None:
-        return {"spark.jars": ",".join(str(jar) for jar in jars)} | local_file_settings(jars)
+        others = {jar_name(package) for name, package in EXTRAS.items() if name not in extras}
+        wanted = [jar for jar in jars if jar.name not in others]
+        return {"spark.jars": ",".join(str(jar) for jar in wanted)} | local_file_settings(wanted)
     return {
-        "spark.jars.packages": ",".join(PACKAGES),
+        "spark.jars.packages": ",".join((*PACKAGES, *(EXTRAS[name] for name in sorted(extras)))),
         "spark.jars.excludes": ",".join(SHIPPED),
         "spark.jars.ivy": str(ivy_home()),
     }
@@ -187,8 +205,10 @@ def build_session(
     master: str = "local[2]",
     memory: str = "1g",
     extra: Mapping[str, str] | None = None,
+    packages: Collection[str] = (),
 ) -> SparkSession:
-    """A session with Spark's Kafka connector; raises JavaMissing when Java is absent or too old.
+    """A session with Spark's Kafka connector and `packages`, names of EXTRAS; raises JavaMissing when Java is
+    absent or too old.
 
     `master` and `memory` are left alone under spark-submit, whose command line has the say.
     """
@@ -197,7 +217,7 @@ def build_session(
         java = check_java()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        settings |= local_settings(java, master, memory) | package_settings()
+        settings |= local_settings(java, master, memory) | package_settings(packages)
     settings |= extra or {}
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():

@@ -44,7 +44,7 @@ from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.manifest import committed_files
 from ottla_pipeline.running import Context, follow
 from ottla_pipeline.sinks.transactional import TransactionalTopics
-from ottla_pipeline.windowing import late
+from ottla_pipeline.streams import writing
 from ottla_pipeline.windowing.config import WindowsConfig
 from tests.interop.registries import Registry
 from tests.windows_model import Late, Moment, Results, Sessions, Total, Windows, total, windows_of
@@ -261,7 +261,7 @@ RUNS = [(0, 60_000), (30_000, 90_000), (0, 150_000)]
 def test_windows_hold_what_was_there_and_what_was_late_is_told(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late, "COLLECTED_MAX", 10)  # so that some batches have many to tell of, some few
+    monkeypatch.setattr(writing, "COLLECTED_MAX", 10)  # so that some batches have many to tell of, some few
     chance = random.Random(8)
     tumbling = lines()
     tried: list[tuple[Line, dict[str, Any], Windows | Sessions]] = [

@@ -116,6 +116,28 @@ def test_templates_add_to_the_pods() -> None:
     assert template["spec"]["nodeSelector"] == driver["spec"]["nodeSelector"] == {"disk": "fast"}
 
 
+def test_a_users_file_is_mounted_where_the_configuration_names_it() -> None:
+    mount = {"name": "jobs", "mountPath": "/opt/jobs", "readOnly": True}
+    volume = {"name": "jobs", "configMap": {"name": "jobs"}}
+    pod = {"spec": {"containers": [{"name": "driver", "volumeMounts": [mount]}], "volumes": [volume]}}
+    pipeline = a_pipeline(
+        job="python", config={"function": "/opt/jobs/totals.py:totals"}, driver={"template": {"pod": pod}}
+    )
+    assert list(pipeline.problems()) == []
+    template = by_kind(pipeline)["StatefulSet"]["spec"]["template"]["spec"]
+    container = template["containers"][0]
+    assert container["command"][2:4] == ["ottla-pipeline", "python"]
+    assert mount in container["volumeMounts"]
+    assert volume in template["volumes"]
+    assert config_of(pipeline)["function"] == "/opt/jobs/totals.py:totals"
+
+
+def test_a_function_in_the_resource_is_in_the_configuration_as_it_stands() -> None:
+    source = "def totals(job):\n    pass\n"
+    pipeline = a_pipeline(job="python", config={"function": "totals", "source": source})
+    assert config_of(pipeline)["source"] == source
+
+
 # ---- what a pod tells
 
 

@@ -37,6 +37,14 @@ def test_a_record_that_a_batch_reads_twice_is_counted_once() -> None:
     assert report_of(progress("q", 3, 10, twice), ENDED).batch.records == 5
 
 
+def test_rows_that_came_too_late_are_added_up_over_operators_and_batches() -> None:
+    status, where = Status("python", "j", queries=1), source('{"a":{"0":9}}', '{"a":{"0":9}}')
+    for batch, dropped in enumerate(([0], [2, 3], [1])):
+        operators = [{"numRowsDroppedByWatermark": number} for number in dropped]
+        status.add(report_of({**progress("q", batch, 9, where), "stateOperators": operators}, ENDED))
+    assert (status.late_rows, status.to_json()["lateRows"]) == (6, 6)
+
+
 def test_a_partition_not_yet_read_lags_by_all_it_holds() -> None:
     assert report_of(progress("q", 0, 0, source('{"a":{"0":1}}', '{"a":{"0":1,"1":7}}')), ENDED).lag == 7
 

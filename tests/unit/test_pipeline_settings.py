@@ -58,9 +58,15 @@ def test_no_java_is_told_apart_from_a_wrong_java_home(
 def test_prefetched_jars_spare_the_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTTLA_IVY_HOME", str(tmp_path))
     assert "spark.jars.packages" in spark.package_settings()
+    assert spark.EXTRAS["sqlite"] in spark.package_settings(["sqlite"])["spark.jars.packages"]
     jar = tmp_path / "connector.jar"
     jar.touch()
     spark.jar_list().write_text(f"{jar}\n")
     assert spark.package_settings() == {"spark.jars": str(jar)}
+    extra = tmp_path / spark.jar_name(spark.EXTRAS["sqlite"])
+    extra.touch()
+    spark.jar_list().write_text(f"{jar}\n{extra}\n")
+    assert spark.package_settings() == {"spark.jars": str(jar)}, "a job has those that it names"
+    assert spark.package_settings(["sqlite"]) == {"spark.jars": f"{jar},{extra}"}
     jar.unlink()
     assert "spark.jars.packages" in spark.package_settings()

@@ -10,9 +10,9 @@ import pytest
 
 from ottla_pipeline.config.loading import ConfigError, load, validate
 from ottla_pipeline.windowing.config import WindowConfig, WindowsConfig, interval_us
-from ottla_pipeline.windowing.join import names
 from ottla_pipeline.windowing.late import can_be_late, earliest_end_us
 from ottla_pipeline.windowing.ledger import Entry, Range, parse_entry, parse_initial, ranges
+from ottla_pipeline.windowing.plan import names
 from ottla_pipeline.windowing.results import instant
 from tests.windows_model import windows_of
 

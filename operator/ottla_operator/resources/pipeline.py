@@ -76,7 +76,7 @@ class PipelineSpec(Model):
         default=None, description="The User by whom the job logs in, where the cluster asks for one."
     )
     job: Annotated[str, Field(pattern=JOB, max_length=63)] = Field(
-        description="As `ottla-pipeline` names it: lake, audit, mirror, windows …"
+        description="As `ottla-pipeline` names it: lake, audit, mirror, windows, python …"
     )
     config: FreeForm = Field(default_factory=dict, description="The job's own, as in its configuration file.")
     suspend: bool = Field(

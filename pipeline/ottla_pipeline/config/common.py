@@ -234,9 +234,11 @@ class Trigger(Model):
 
 
 class SparkConfig(Model):
-    """Settings of the Spark session, where the job's own do not say otherwise."""
+    """Settings of the Spark session, where the job's own do not say otherwise; and the packages of
+    `ottla_pipeline.spark.EXTRAS` that it needs."""
 
     settings: Settings = {}
+    packages: list[Literal["iceberg", "postgresql", "sqlite"]] = []
 
 
 class JobConfig(Model):

@@ -14,26 +14,22 @@ from prometheus_client.registry import Collector
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.client.registry import RegistryClient
-from ottla_pipeline.decoding.avro_values import EXECUTOR_OPTIONS
 from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.registry.declared import client_of
 from ottla_pipeline.running import Context
+from ottla_pipeline.sinks.delta import DeltaSink
+from ottla_pipeline.sinks.parquet import ParquetSink
 from ottla_pipeline.sinks.transactional import TransactionalTopics
+from ottla_pipeline.streams import writing
+from ottla_pipeline.streams.windows import WINDOW_END, WINDOW_START
+from ottla_pipeline.streams.writing import Sink
 from ottla_pipeline.windowing.batch import Batches, Counts
-from ottla_pipeline.windowing.config import WindowsConfig
-from ottla_pipeline.windowing.lake import DeltaLakeTable, Lake
-from ottla_pipeline.windowing.parquet import ParquetTable
+from ottla_pipeline.windowing.config import EVENT_DATE, WindowsConfig
 from ottla_pipeline.windowing.plan import plans, streaming
 from ottla_pipeline.windowing.resuming import ResumingQuery
 
 CONFIG = WindowsConfig
-SESSION = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # How many tasks read a table's log, at every batch; Delta's 50 are for logs of millions of files.
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
-}
+SESSION = writing.SESSION
 
 
 def start(context: Context, config: WindowsConfig) -> list[ResumingQuery]:
@@ -89,13 +85,19 @@ def _topics(config: WindowsConfig) -> TransactionalTopics | None:
     )
 
 
-def _lake(context: Context, config: WindowsConfig) -> Lake | None:
+def _lake(context: Context, config: WindowsConfig) -> Sink | None:
     to = config.results.lake
     if to is None:
         return None
     if to.type == "parquet":
-        return ParquetTable(context.spark, to)
-    return DeltaLakeTable(context.spark, to, config.keys if config.output_mode == "updates" else None)
+        return ParquetSink(context.spark, to.path, partition_by=[EVENT_DATE])
+    keys = [EVENT_DATE, WINDOW_START, WINDOW_END, *config.keys]
+    return DeltaSink(
+        context.spark,
+        to.path,
+        partition_by=[EVENT_DATE],
+        keys=keys if config.output_mode == "updates" else None,
+    )
 
 
 class WindowsMetrics(Collector):

@@ -1,1 +1,1 @@
-"""Where jobs write besides the lake: topics, each batch once."""
+"""Where jobs write besides the lake job's own: topics and tables, each batch once."""

@@ -15,17 +15,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.client.registry import NotRegistered, RegistryClient
 from ottla_pipeline.decoding import Plan, writer_ids
 from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.lake.files import Files
+from ottla_pipeline.lake.sink import query_id
 from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
+from ottla_pipeline.streams.writing import Sink, outgoing
 from ottla_pipeline.windowing import late, results
 from ottla_pipeline.windowing.config import WindowsConfig
-from ottla_pipeline.windowing.lake import Lake
 from ottla_pipeline.windowing.late import Strays
 from ottla_pipeline.windowing.ledger import Ledger, Made
 
@@ -68,7 +69,7 @@ class Batches:
         plans: Mapping[str, Plan],
         *,
         topics: TransactionalTopics | None,
-        lake: Lake | None,
+        lake: Sink | None,
         registry: RegistryClient | None,
         counts: Counts,
         details: dict[str, object],
@@ -84,7 +85,8 @@ class Batches:
         self._counts = counts
         self._details = details
         self._say = say
-        self._ledger = Ledger(Files(spark), config.checkpoint)
+        self._files = Files(spark)
+        self._ledger = Ledger(self._files, config.checkpoint)
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._opened = False
@@ -119,7 +121,7 @@ class Batches:
     def _open(self) -> None:
         if self._opened:
             return
-        query = self._ledger.query_id()
+        query = query_id(self._files, self._config.checkpoint)
         assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
         if self._topics is not None:
             self._topics.open(query)
@@ -172,7 +174,7 @@ class Batches:
         if self._config.results.topic is not None and count:
             out = results.messages(found, self._config.keys, self._avro(found))
             topic = self._config.results.topic.topic
-            streams.append(lambda: results.outgoing(rows_of(out, count), topic))
+            streams.append(lambda: outgoing(out, count, topic))
         if (dead := self._config.dead_letters) is not None:
             late_by_us = made.late_by_us
             streams += [partial(self._dead_letters, stray, dead, late_by_us) for stray in strays.values()]
@@ -210,12 +212,6 @@ class Batches:
         self._details.update(results=told.results, late=dict(told.late), invalid=dict(told.invalid))
         if count or notes:
             self._say(f"batch {batch_id}: {', '.join([f'{count:,} results', *notes])}")
-
-
-def rows_of(found: DataFrame, count: int) -> Iterator[Row]:
-    """The rows, of which there are so many: few of them in one job, more by a job for each partition, since
-    the driver then holds no more than one of these at a time."""
-    return iter(found.collect()) if count <= late.COLLECTED_MAX else found.toLocalIterator()
 
 
 def registered(schemas: Schemas, number: int) -> bool:

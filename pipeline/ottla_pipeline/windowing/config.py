@@ -16,9 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ottla_pipeline.config.common import Interval, JobConfig, Model, RegistryConfig, TopicName, TopicsConfig
 from ottla_pipeline.decoding.formats import Format, JsonFormat
+from ottla_pipeline.streams.windows import WINDOW_END, WINDOW_START
 
-WINDOW_START: Final = "window_start"
-WINDOW_END: Final = "window_end"
 EVENT_DATE: Final = "event_date"
 LEFT: Final = "left"
 RIGHT: Final = "right"

@@ -22,13 +22,13 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from ottla_pipeline.decoding import Plan
+from ottla_pipeline.streams import writing
+from ottla_pipeline.streams.reading import REASON, RECORD
 from ottla_pipeline.windowing import source as src
 from ottla_pipeline.windowing.config import InputConfig, WindowConfig
 from ottla_pipeline.windowing.ledger import Range
 
 MISSED = "_missed"
-COLLECTED_MAX = 1_000
-"""So many rows the driver takes in one piece; more, a partition at a time."""
 
 
 def earliest_end_us(time_us: int, window: WindowConfig | None) -> int:
@@ -80,8 +80,8 @@ class Strays:
     def told(self, *, late: bool, invalid: bool) -> Iterator[Row]:
         """Those of the two kinds that are to be told of."""
         if self.records is None:
-            return (row for row in self.rows if (late if row[src.REASON] is None else invalid))
-        reason = sf.col(src.REASON)
+            return (row for row in self.rows if (late if row[REASON] is None else invalid))
+        reason = sf.col(REASON)
         wanted = (reason.isNull() & sf.lit(late)) | (reason.isNotNull() & sf.lit(invalid))
         return self.records.where(wanted).toLocalIterator()
 
@@ -92,11 +92,11 @@ class Strays:
 
 def gathered(found: DataFrame) -> Strays:
     """The result of `strays`, counted. Mostly it is a handful: then one job is all that it takes."""
-    rows = found.take(COLLECTED_MAX + 1)
-    if len(rows) <= COLLECTED_MAX:
-        late = sum(row[src.REASON] is None for row in rows)
+    rows = found.take(writing.COLLECTED_MAX + 1)
+    if len(rows) <= writing.COLLECTED_MAX:
+        late = sum(row[REASON] is None for row in rows)
         return Strays(late, len(rows) - late, rows)
-    records, reason = found.persist(), sf.col(src.REASON)
+    records, reason = found.persist(), sf.col(REASON)
     row = records.agg(
         sf.count_if(reason.isNull()).alias("late"), sf.count_if(reason.isNotNull()).alias("invalid")
     ).first()
@@ -130,5 +130,5 @@ def strays(
     """Of a batch's records those that were not counted: `_reason` (null: late), `_missed`, and `_record`."""
     found = src.rows(records, how, source)
     windows = sf.when(sf.col(src.KEPT), missed(src.micros(source), late_by_us, window))
-    told = found.select(src.REASON, src.RECORD, windows.alias(MISSED))
-    return told.where(sf.col(src.REASON).isNotNull() | (sf.size(MISSED) > 0))
+    told = found.select(REASON, RECORD, windows.alias(MISSED))
+    return told.where(sf.col(REASON).isNotNull() | (sf.size(MISSED) > 0))

@@ -85,11 +85,6 @@ class Ledger:
         self._files = files
         self._checkpoint = checkpoint.rstrip("/")
 
-    def query_id(self) -> str | None:
-        """The id that Spark gave the query of this checkpoint, None before its first start."""
-        path = f"{self._checkpoint}/metadata"
-        return str(json.loads(self._files.read(path))["id"]) if self._files.exists(path) else None
-
     def made(self, batch_id: int) -> Made:
         """What batch `batch_id` was made of; it, and the one before, must be in the ledger (Spark keeps
         100)."""

@@ -1,25 +1,44 @@
 """The streaming plan of a configuration: its inputs, decoded, and the windows or the join over them.
 
-Called by `jobs.windows`. Nothing runs here but look-ups of schemas; Spark's analysis says what does not fit,
-before the first record is read.
+Called by `jobs.windows`; the operators are those of `ottla_pipeline.streams`. Nothing runs here but look-ups
+of schemas; Spark's analysis says what does not fit, before the first record is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
-from ottla.client.registry import RegistryError
-from ottla_pipeline.decoding import Plan, plan
-from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
-from ottla_pipeline.decoding.plans import Schemas, registered_ids
+from ottla_pipeline.decoding import Plan
+from ottla_pipeline.decoding.plans import Schemas
 from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.streams.joins import join_streams
+from ottla_pipeline.streams.reading import ORIGIN, plan_format
+from ottla_pipeline.streams.windows import WINDOW_START, by_window
 from ottla_pipeline.windowing import source as src
-from ottla_pipeline.windowing.aggregate import aggregated
-from ottla_pipeline.windowing.config import LEFT, RIGHT, WindowsConfig
-from ottla_pipeline.windowing.join import joined
+from ottla_pipeline.windowing.config import (
+    EVENT_DATE,
+    LEFT,
+    RIGHT,
+    Aggregate,
+    InputConfig,
+    JoinConfig,
+    WindowConfig,
+    WindowsConfig,
+)
+
+KEY = "_key"
+_FUNCTIONS: dict[str, Callable[[Column], Column]] = {
+    "count": sf.count,
+    "sum": sf.sum,
+    "min": sf.min,
+    "max": sf.max,
+    "avg": sf.avg,
+    "approxDistinct": sf.approx_count_distinct,
+}
 
 
 def plans(
@@ -29,15 +48,10 @@ def plans(
     the ids in `also`. CannotBegin says which input's cannot be used."""
     found = {}
     for name, source in config.inputs.items():
-        subject, ids = source.subject, set(also.get(name, ()))
         try:
-            if subject is not None:
-                assert schemas is not None, "the configuration has a registry where a subject is named"
-                ids |= set(registered_ids(schemas, subject))
-            topic = source.topics[0] if source.topics else ""
-            found[name] = plan(spark, source.format, topic=topic, registry=schemas, ids=ids)
-        except (SchemaUnusable, RegistryError) as error:
-            raise CannotBegin(f"{name}.format: {error}") from error
+            found[name] = plan_format(spark, source.format, source, schemas, frozenset(also.get(name, ())))
+        except CannotBegin as error:
+            raise CannotBegin(f"{name}.{error}") from error
     return found
 
 
@@ -47,7 +61,7 @@ def streaming(spark: SparkSession, config: WindowsConfig, how: Mapping[str, Plan
     rows = {}
     for name, source in config.inputs.items():
         records = spark.readStream.format("kafka").options(**config.source_options(source)).load()
-        records = records.select("value", *src.ORIGIN)
+        records = records.select("value", *ORIGIN)
         where = name if config.join is None else f"join.{name}"
         src.check(records, how[name], source, where)
         found = src.observed(src.rows(records, how[name], source), source, name)
@@ -57,14 +71,74 @@ def streaming(spark: SparkSession, config: WindowsConfig, how: Mapping[str, Plan
             return joined(rows[LEFT], rows[RIGHT], config.join)
         assert config.input is not None
         assert config.window is not None
-        return aggregated(
-            rows["input"],
-            time=config.input.time,
-            watermark=config.input.watermark,
-            window=config.window,
-            keys=config.keys,
-            aggregates=config.aggregates,
-        )
+        return aggregated(rows["input"], config.input, config.window, config.keys, config.aggregates)
     except PySparkException as error:
         part = "join" if config.join is not None else "keys and aggregates"
         raise CannotBegin(f"{part}: {short(error)}") from error
+
+
+def window_of(time: str, window: WindowConfig) -> Column:
+    """Spark's window column for an event's time."""
+    if window.session is not None:
+        return sf.session_window(time, window.session.gap)
+    if window.sliding is not None:
+        return sf.window(time, window.sliding.size, window.sliding.slide)
+    assert window.tumbling is not None
+    return sf.window(time, window.tumbling)
+
+
+def aggregated(
+    rows: DataFrame,
+    source: InputConfig,
+    window: WindowConfig,
+    keys: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+) -> DataFrame:
+    """A row for each window and key: window_start, window_end, the keys, the aggregates, event_date."""
+    numbers = {
+        name: _FUNCTIONS[one.function](sf.expr(one.of) if one.of is not None else sf.lit(1))
+        for name, one in aggregates.items()
+    }
+    found = by_window(
+        rows, window_of(source.time, window), numbers, time=source.time, by=keys, lateness=source.watermark
+    )
+    return found.withColumn(EVENT_DATE, sf.to_date(WINDOW_START))
+
+
+def joined(left: DataFrame, right: DataFrame, join: JoinConfig) -> DataFrame:
+    """A row for each pair (and each that stayed alone, in outer joins): the selected columns, `_key` (a
+    struct of what the pair is joined on), event_date."""
+    on = [f"on_{number}" for number in range(len(join.keys))]
+    pairs = join_streams(
+        _side(left, join.left, join, LEFT),
+        _side(right, join.right, join, RIGHT),
+        on=on,
+        time=("left_time", "right_time"),
+        within=(join.within.from_, join.within.to),
+        lateness=(join.left.watermark, join.right.watermark),
+        how=join.kind,
+    )
+    keys = [sf.col(one).alias(name) for one, name in zip(on, names(join), strict=True)]
+    selected = [sf.expr(text).alias(name) for name, text in join.select.items()] or [
+        sf.col(LEFT),
+        sf.col(RIGHT),
+    ]
+    date = sf.to_date(sf.coalesce("left_time", "right_time"))
+    return pairs.select(*selected, sf.struct(*keys).alias(KEY), date.alias(EVENT_DATE))
+
+
+def names(join: JoinConfig) -> list[str]:
+    """What the parts of a pair's key are called: a field's name, where the left expression is one."""
+    found: list[str] = []
+    for number, key in enumerate(join.keys):
+        plain = key.left.isidentifier() and key.left not in found
+        found.append(key.left if plain else f"key_{number}")
+    return found
+
+
+def _side(rows: DataFrame, source: InputConfig, join: JoinConfig, side: str) -> DataFrame:
+    """One side's rows: all its columns as a struct, what it is joined on, its time."""
+    equal = [sf.expr(getattr(key, side)).alias(f"on_{number}") for number, key in enumerate(join.keys)]
+    return rows.select(
+        sf.struct(*rows.columns).alias(side), *equal, sf.col(source.time).alias(f"{side}_time")
+    )

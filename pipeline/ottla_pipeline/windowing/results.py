@@ -1,7 +1,7 @@
 """What goes out of a batch: results as records and as rows of a table, and what was not counted as dead
 letters.
 
-Called by `batch`. Shapes are columns of Spark; only `outgoing` and `dead_letter` touch single records.
+Called by `batch`. Shapes are columns of Spark; only `dead_letter` touches single records.
 
 A result's record: its key is a JSON object of the window and the keys (of a join: of what the pair is joined
 on), so the last record of a key is the last word about it, in a compacted topic too; its value an object of
@@ -11,7 +11,7 @@ all columns. Times are ISO 8601 in UTC; fields without a value are there, as nul
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,12 +23,13 @@ from pyspark.sql.avro.functions import to_avro
 from ottla.client.registry import RegistryClient, RegistryError, Schema
 from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.sinks.transactional import Outgoing
-from ottla_pipeline.windowing.config import EVENT_DATE, WINDOW_END, WINDOW_START
-from ottla_pipeline.windowing.join import KEY
+from ottla_pipeline.streams.reading import REASON, RECORD
+from ottla_pipeline.streams.windows import WINDOW_END, WINDOW_START
+from ottla_pipeline.streams.writing import json_bytes
+from ottla_pipeline.windowing.config import EVENT_DATE
 from ottla_pipeline.windowing.late import MISSED
-from ottla_pipeline.windowing.source import REASON, RECORD
+from ottla_pipeline.windowing.plan import KEY
 
-_JSON = {"ignoreNullFields": "false"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -67,17 +68,11 @@ def messages(results: DataFrame, keys: Sequence[str], avro: Registered | None = 
     key = sf.col(KEY) if KEY in results.columns else sf.struct(WINDOW_START, WINDOW_END, *keys)
     told = sf.struct(*_told(results).columns)
     if avro is None:
-        value = sf.to_json(told, _JSON).cast("binary")
+        value = json_bytes(told)
     else:
         framing = bytes([0]) + avro.id.to_bytes(4, "big")
         value = sf.concat(sf.lit(framing), to_avro(told, avro.text))
-    return results.select(sf.to_json(key, _JSON).cast("binary").alias("key"), value.alias("value"))
-
-
-def outgoing(rows: Iterator[Row], topic: str) -> Iterator[Outgoing]:
-    """Rows of `messages`, to be written."""
-    for row in rows:
-        yield Outgoing(topic, bytes(row["key"]), bytes(row["value"]))
+    return results.select(json_bytes(key).alias("key"), value.alias("value"))
 
 
 def instant(micros: int) -> str:

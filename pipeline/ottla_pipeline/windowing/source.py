@@ -1,6 +1,6 @@
 """Rows of Kafka's records: decoded, with derived columns, each either kept, left out by `where`, or no event.
 
-Called by `aggregate` and `join` on streams, and by `late` on the very records that one batch of the stream
+Called by `plan` on streams, and by `late` on the very records that one batch of the stream
 was made of; both must say the same of a record, so this is a function of the record (and its plan) alone.
 Pure: column expressions; `check` alone looks at a schema.
 
@@ -15,37 +15,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
-from ottla_pipeline.decoding import Plan, decode
+from ottla_pipeline.decoding import Plan
 from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.streams.reading import REASON, RECORD, decoded, untimely
 from ottla_pipeline.windowing.config import RESERVED, InputConfig
 
-REASON = "_reason"
 KEPT = "_kept"
-RECORD = "_record"
-ORIGIN = ("topic", "partition", "offset", "timestamp")
 
 
 def rows(records: DataFrame, how: Plan, source: InputConfig) -> DataFrame:
     """All records of the input as rows, none left out."""
-    decoded = decode(records.withColumn(RECORD, sf.struct(*records.columns)), how)
-    found = decoded.select(
-        *(sf.col("event")[name].alias(name) for name in how.fields.names),
-        sf.col("reason").alias(REASON),
-        RECORD,
-    )
+    found = decoded(records, how)
     for name, expression in source.derive.items():
         found = found.withColumn(name, sf.expr(expression))
-    time, stamp = sf.col(source.time), sf.col(RECORD)["timestamp"]
-    reason = (
-        sf.when(sf.col(REASON).isNotNull(), sf.col(REASON))
-        .when(time.isNull(), f"missing {source.time}")
-        # Beyond these years a timestamp cannot be read back by Python and most others.
-        .when(~sf.year(time).between(1, 9999), f"{source.time} out of range")
-        .when(
-            (sf.unix_millis(stamp) >= 0) & (time > stamp + sf.expr(f"INTERVAL '{source.ahead}'")),
-            f"{source.time} is more than {source.ahead} after the record's timestamp",
-        )
-    )
+    reason = sf.coalesce(sf.col(REASON), untimely(source.time, source.ahead))
     wanted = sf.lit(True) if source.where is None else sf.coalesce(sf.expr(source.where), sf.lit(False))
     return found.withColumn(REASON, reason).withColumn(KEPT, sf.col(REASON).isNull() & wanted)
 

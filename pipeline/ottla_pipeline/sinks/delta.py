@@ -1,35 +1,36 @@
-"""Results in the lake, as a Delta table, each batch once (`parquet` has those in plain files).
+"""Batches to a Delta table, each batch once (`parquet` writes them to plain files).
 
-Called by `batch`, on the driver. Delta keeps the number of the last batch of each writer in its own log (a
-transaction's `txn` action), and leaves out a batch that it has. `updates` replace the row of their window and
-keys; to write those twice changes nothing.
+Called by `streams.writing` and `windowing.batch`, on the driver. Delta keeps the number of the last batch of
+each writer in its own log (a transaction's `txn` action), and leaves out a batch that it has. With `keys` a
+row replaces the one of the same keys; to write those twice changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.windowing.config import EVENT_DATE, WINDOW_END, WINDOW_START, LakeResults
 
 
-class Lake(Protocol):
-    """Where results go, besides a topic. CannotBegin from `open` if another checkpoint's are there."""
+class DeltaSink:
+    """A Delta table; `keys` is given where a later row replaces an earlier one of the same keys. A batch must
+    have one row of each."""
 
-    def open(self, query_id: str) -> None: ...
-    def write(self, rows: DataFrame, count: int, batch_id: int) -> None: ...
-
-
-class DeltaLakeTable:
-    """A Delta table; `keys` is given where a later row replaces an earlier one."""
-
-    def __init__(self, spark: SparkSession, to: LakeResults, keys: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        *,
+        partition_by: Sequence[str] = (),
+        keys: Sequence[str] | None = None,
+    ) -> None:
         self._spark = spark
-        self._path = to.path
+        self._path = path
+        self._partition_by = partition_by
         self._keys = keys
         self._query_id = ""
 
@@ -60,13 +61,14 @@ class DeltaLakeTable:
         if self._keys is not None and DeltaTable.isDeltaTable(self._spark, self._path):
             self._merge(rows, self._keys)
             return
-        writer = rows.write.format("delta").mode("append").partitionBy(EVENT_DATE)
+        writer = rows.write.format("delta").mode("append").partitionBy(*self._partition_by)
         writer.option("txnAppId", self._query_id).option("txnVersion", batch_id).save(self._path)
 
     def _merge(self, rows: DataFrame, keys: Sequence[str]) -> None:
-        same = " AND ".join(
-            f"t.`{name}` <=> s.`{name}`" for name in (EVENT_DATE, WINDOW_START, WINDOW_END, *keys)
-        )
+        same = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in keys)
         table = DeltaTable.forPath(self._spark, self._path).alias("t")
         merge = table.merge(rows.alias("s"), same)
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+    def close(self) -> None:
+        pass

@@ -1,28 +1,30 @@
-"""Results in the lake, as plain Parquet files with a commit log, each batch once.
+"""Batches to plain Parquet files with a commit log, each batch once.
 
-Called by `batch`, on the driver. The log is that of the lake job's Parquet sink: a batch's files are staged,
-one rename commits them, then they are moved into sight; a batch that is committed is only moved to the end.
-Readers go by `lake.manifest`, or by the folders.
+Called by `streams.writing` and `windowing.batch`, on the driver. The log is that of the lake job's Parquet
+sink: a batch's files are staged, one rename commits them, then they are moved into sight; a batch that is
+committed is only moved to the end. Readers go by `lake.manifest`, or by the folders.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla_pipeline.errors import CannotBegin
 from ottla_pipeline.lake.commits import Commit, CommitLog
 from ottla_pipeline.lake.files import Files
-from ottla_pipeline.windowing.config import EVENT_DATE, LakeResults
 
 # Nothing else folds this log, and who reads it reads all of it.
 FOLDED_EVERY = 100
 
 
-class ParquetTable:
-    """Files by the date on which their windows began."""
+class ParquetSink:
+    """Files in folders by `partition_by`."""
 
-    def __init__(self, spark: SparkSession, to: LakeResults) -> None:
-        self._log = CommitLog(Files(spark), to.path, f"{to.path}-dead-letters")
+    def __init__(self, spark: SparkSession, path: str, *, partition_by: Sequence[str] = ()) -> None:
+        self._log = CommitLog(Files(spark), path, f"{path}-dead-letters")
+        self._partition_by = partition_by
         self._query_id = ""
 
     def open(self, query_id: str) -> None:
@@ -46,7 +48,8 @@ class ParquetTable:
         sequence = log.next_sequence()
         name = Commit(self._query_id, batch_id, 0, 0, ()).name
         staged, _ = log.stage(name)
-        rows.repartition(EVENT_DATE).write.partitionBy(EVENT_DATE).parquet(staged)
+        spread = rows.repartition(*self._partition_by) if self._partition_by else rows
+        spread.write.partitionBy(*self._partition_by).parquet(staged)
         commit = Commit(
             self._query_id,
             batch_id,
@@ -62,3 +65,6 @@ class ParquetTable:
         log.publish(commit)
         if sequence % FOLDED_EVERY == 0:
             log.fold()
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,100 @@
+"""A job of one's own: a Python function that reads, joins and writes streams.
+
+    ottla-pipeline python --config FILE
+
+The configuration names the function, or holds it; what it may call is in `ottla_pipeline.streams`. See
+docs/pipeline-streams.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field, model_validator
+from pyspark import cloudpickle
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ottla_pipeline.config.common import JobConfig, RegistryConfig
+from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.registry.declared import client_of
+from ottla_pipeline.running import Context
+from ottla_pipeline.streams import writing
+from ottla_pipeline.streams.job import Job
+
+_MODULE: Final = "ottla_user_job"
+
+
+class PythonConfig(JobConfig):
+    """`function` is MODULE:NAME, of a module that Python can import, or FILE.py:NAME, or NAME where `source`
+    is the text of a module; `options` are the function's own."""
+
+    JOB: ClassVar[str] = "python"
+
+    function: Annotated[str, Field(pattern=r"^((.+\.py|[A-Za-z_][\w.]*):)?[A-Za-z_]\w*$")]
+    source: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    registry: RegistryConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> PythonConfig:
+        if (":" in self.function) == (self.source is not None):
+            raise ValueError("function: must be MODULE:NAME or FILE.py:NAME, or the NAME of one in source")
+        return self
+
+
+CONFIG = PythonConfig
+SESSION = writing.SESSION
+
+
+def start(context: Context, config: PythonConfig) -> Sequence[StreamingQuery]:
+    """Calls the function, which starts queries. CannotBegin if it cannot be found, or starts none."""
+    function = function_of(config.function, config.source)
+    try:
+        registry = None if config.registry is None else client_of(config.registry)
+    except ValueError as error:
+        raise CannotBegin(f"registry: {error}") from error
+    job = Job(context.spark, config, options=config.options, registry=registry)
+    context.at_end.enter_context(closing(job))
+    try:
+        function(job)
+    except BaseException:
+        for query in job.queries:
+            query.stop()
+        raise
+    if not job.queries:
+        raise CannotBegin(f"function: {config.function} has started no query: call job.write")
+    return job.queries
+
+
+def function_of(name: str, source: str | None) -> Callable[[Job], None]:
+    """The function of a configuration. CannotBegin if there is none, or if its module cannot be loaded."""
+    where, _, wanted = name.rpartition(":")
+    try:
+        if source is not None:
+            module = _executed(source, "source")
+        elif where.endswith(".py"):
+            module = _executed(Path(where).read_text(), where)
+        else:
+            module = importlib.import_module(where)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise CannotBegin(f"function: {where or 'source'} cannot be loaded: {said}") from error
+    found = getattr(module, wanted, None)
+    if not callable(found):
+        raise CannotBegin(f"function: {where or 'source'} has no function {wanted}")
+    return found  # type: ignore[no-any-return]
+
+
+def _executed(text: str, where: str) -> ModuleType:
+    """A module of this text. What it gives to Spark goes to executors by value: they could not import it."""
+    module = ModuleType(_MODULE)
+    sys.modules[_MODULE] = module  # dataclasses and pickle look for it there
+    exec(compile(text, where, "exec"), module.__dict__)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return module

@@ -1,0 +1,148 @@
+"""Topics as streams of typed rows.
+
+Called by users' jobs (by way of `streams.Job`, mostly), by `tables`, and by `windowing.source`. A row has the
+event's fields, and `_record`: what Kafka has of it (key, value, headers, topic, partition, offset,
+timestamp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import TimestampType
+
+from ottla.client.registry import RegistryError
+from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
+from ottla_pipeline.decoding import Format, JsonFormat, Plan, decode, plan
+from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
+from ottla_pipeline.decoding.plans import Schemas, registered_ids
+from ottla_pipeline.errors import CannotBegin
+
+REASON: Final = "_reason"
+RECORD: Final = "_record"
+ORIGIN: Final = ("topic", "partition", "offset", "timestamp")
+AHEAD: Final = "1 hour"
+
+Invalid = Literal["fail", "drop", "keep"]
+_FORMAT: Final[TypeAdapter[Any]] = TypeAdapter(Format)
+
+
+def read_topic(
+    spark: SparkSession,
+    kafka: KafkaConfig,
+    topics: TopicsConfig,
+    form: str | Mapping[str, Any],
+    *,
+    time: str | None = None,
+    ahead: str = AHEAD,
+    invalid: Invalid = "fail",
+    registry: Schemas | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The topics' records as a stream.
+
+    `form` is the fields of JSON objects, as Spark DDL ("id STRING, amount DOUBLE"), or a format as the jobs'
+    configurations have it ({"type": "avro"}), for which a registry may be needed. `time` names the field that
+    is the event's time, a timestamp: a record without it, or more than `ahead` after its own record's
+    timestamp, is no event, since it would move the watermark and make all others late. `invalid` says what
+    becomes of records that are none: "fail" ends the query, naming the first (and a restart knows of schemas
+    that were registered since); "drop" leaves them out; "keep" keeps them, with the reason as `_reason` (null
+    for events). Aborted transactions are not read. `options` are Spark's, of its Kafka source. CannotBegin
+    for a format that cannot be used.
+    """
+    loaded = spark.readStream.format("kafka").options(
+        **source_options(kafka, topics),
+        **{"startingOffsets": "earliest", "includeHeaders": "true", **(options or {})},
+    )
+    found = decoded(loaded.load(), plan_of(spark, form, topics, registry))
+    if time is not None:
+        check_time(found, time)
+        found = found.withColumn(REASON, sf.coalesce(REASON, untimely(time, ahead)))
+    return judged(found, invalid)
+
+
+def source_options(kafka: KafkaConfig, topics: TopicsConfig) -> dict[str, str]:
+    """Options of Spark's Kafka source, as a stream's and as a table's. Records that have gone before they
+    were read end the query."""
+    return {
+        "kafka.isolation.level": "read_committed",
+        **kafka.spark_options(),
+        **topics.subscription(),
+        "failOnDataLoss": "true",
+    }
+
+
+def plan_of(
+    spark: SparkSession, form: str | Mapping[str, Any], topics: TopicsConfig, registry: Schemas | None
+) -> Plan:
+    """How to decode, with all schemas that a registry has now. CannotBegin."""
+    try:
+        given = (
+            JsonFormat(type="json", fields=form) if isinstance(form, str) else _FORMAT.validate_python(form)
+        )
+    except ValueError as error:
+        raise CannotBegin(f"format {form!r}: {error}") from error
+    return plan_format(spark, given, topics, registry, frozenset())
+
+
+def plan_format(
+    spark: SparkSession, form: Format, topics: TopicsConfig, registry: Schemas | None, also: frozenset[int]
+) -> Plan:
+    """The same for a format that has been read; schemas of the ids in `also` are known, too."""
+    topic, ids = (topics.topics or [""])[0], set(also)
+    try:
+        if not isinstance(form, JsonFormat) and form.framing == "registry" and registry is not None:
+            ids |= set(registered_ids(registry, form.subject_of(topic)))
+        return plan(spark, form, topic=topic, registry=registry, ids=ids)
+    except (SchemaUnusable, RegistryError) as error:
+        raise CannotBegin(f"format: {error}") from error
+
+
+def decoded(records: DataFrame, how: Plan) -> DataFrame:
+    """A row for each record: the event's fields, `_reason` (why it is no event, else null), `_record`."""
+    found = decode(records.withColumn(RECORD, sf.struct(*records.columns)), how)
+    fields = (sf.col("event")[name].alias(name) for name in how.fields.names)
+    return found.select(*fields, sf.col("reason").alias(REASON), RECORD)
+
+
+def untimely(time: str, ahead: str) -> Column:
+    """Why a row's time cannot be an event's; null if it can."""
+    stamp = sf.col(RECORD)["timestamp"]
+    return (
+        sf.when(sf.col(time).isNull(), f"missing {time}")
+        # Beyond these years a timestamp cannot be read back by Python and most others.
+        .when(~sf.year(time).between(1, 9999), f"{time} out of range")
+        .when(
+            (sf.unix_millis(stamp) >= 0) & (sf.col(time) > stamp + sf.expr(f"INTERVAL '{ahead}'")),
+            f"{time} is more than {ahead} after the record's timestamp",
+        )
+    )
+
+
+def check_time(found: DataFrame, time: str) -> None:
+    """CannotBegin unless `time` is a column of timestamps."""
+    kinds = {field.name: field.dataType for field in found.schema.fields}
+    if time not in kinds:
+        raise CannotBegin(f"time: {time} is none of the fields {', '.join(kinds)}")
+    if kinds[time] != TimestampType():
+        raise CannotBegin(f"time: {time} is {kinds[time].simpleString()}; it must be a timestamp")
+
+
+def judged(found: DataFrame, invalid: Invalid) -> DataFrame:
+    """Rows of `decoded` with those that are no events treated as `invalid` says."""
+    if invalid == "keep":
+        return found
+    event = sf.col(REASON).isNull()
+    if invalid == "fail":
+        record = sf.col(RECORD)
+        where = sf.concat_ws("-", record["topic"], record["partition"], record["offset"])
+        event = sf.when(event, sf.lit(True)).otherwise(
+            sf.raise_error(sf.concat(sf.lit("no event at "), where, sf.lit(": "), sf.col(REASON))).cast(
+                "boolean"
+            )
+        )
+    return found.where(event).drop(REASON)

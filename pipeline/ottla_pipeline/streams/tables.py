@@ -1,0 +1,158 @@
+"""Tables that streams are joined with (`join_table`), read anew for each batch.
+
+Called by users' jobs. A batch sees the table as it is when the batch runs, so what was written to the table
+before a record of the stream was produced is seen by that record. A batch that is run again after a crash may
+see a newer state of the table than it did before: its results are in each sink once all the same, whole, by
+one of the two states; only two sinks of one query may then differ in that.
+
+A table is read whole for each batch. That is for tables of a size that a batch can afford; of a database or a
+Delta table, give a query or a filter that leaves out what the join does not need. `copying` keeps a Delta
+table of a topic that is too large for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
+from ottla_pipeline.decoding import Plan
+from ottla_pipeline.decoding.plans import Schemas
+from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.streams.reading import RECORD, Invalid, decoded, judged, plan_of, source_options
+
+DRIVERS: Final[Mapping[str, str]] = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
+"""By the word after `jdbc:` in an URL, which is also the name of the package that has the class."""
+
+
+def topic_table(
+    spark: SparkSession,
+    kafka: KafkaConfig,
+    topic: str,
+    form: str | Mapping[str, Any],
+    *,
+    key: str,
+    invalid: Invalid = "fail",
+    registry: Schemas | None = None,
+) -> DataFrame:
+    """A compacted topic as a table: the last record of each key, and no row where that has no value (a
+    tombstone).
+
+    Columns are the record's key as text, named `key`, and the fields of `form`, which is as in `read_topic`.
+    Records without a key are not in the table. The last record of a key is the one of the highest offset;
+    where a key is in several partitions, as after a change of their number, the one of the latest timestamp
+    of those.
+    """
+    topics = TopicsConfig(topics=[topic])
+    loaded = spark.read.format("kafka").options(
+        **source_options(kafka, topics), startingOffsets="earliest", endingOffsets="latest"
+    )
+    how = table_plan(spark, topics, form, key, registry)
+    return table_rows(last_records(loaded.load()), how, key, invalid)
+
+
+def table_plan(
+    spark: SparkSession,
+    topics: TopicsConfig,
+    form: str | Mapping[str, Any],
+    key: str,
+    registry: Schemas | None,
+) -> Plan:
+    """How to decode a table's values. CannotBegin if a field has the name of the key's column."""
+    how = plan_of(spark, form, topics, registry)
+    if key.lower() in (name.lower() for name in how.fields.names):
+        raise CannotBegin(f"key: {key!r} is the name of a field, too; give another")
+    return how
+
+
+def last_records(records: DataFrame) -> DataFrame:
+    """Of each key, the last record of its partition, and of those the one of the latest timestamp."""
+    columns = ("key", "value", "topic", "partition", "offset", "timestamp")
+    found = records.where(sf.col("key").isNotNull()).select(*columns)
+    return _last(_last(found, ("key", "partition"), "offset"), ("key",), "timestamp")
+
+
+def table_rows(last: DataFrame, how: Plan, key: str, invalid: Invalid) -> DataFrame:
+    """The last records as rows of the table; those without a value are left out."""
+    found = judged(decoded(last.where(sf.col("value").isNotNull()), how), invalid)
+    return found.select(sf.col(RECORD)["key"].cast("string").alias(key), *found.columns).drop(RECORD)
+
+
+def _last(records: DataFrame, by: tuple[str, ...], order: str) -> DataFrame:
+    """Of each value of `by`, the record that is highest in `order`."""
+    whole = sf.max_by(sf.struct(*records.columns), sf.struct(order, "partition")).alias("last")
+    return records.groupBy(*by).agg(whole).select("last.*")
+
+
+def delta_table(spark: SparkSession, path: str) -> DataFrame:
+    """A Delta table, by its path: its newest version in each batch. CannotBegin if there is none."""
+    from delta.tables import DeltaTable
+
+    if not DeltaTable.isDeltaTable(spark, path):
+        raise CannotBegin(f"{path} is no Delta table")
+    return spark.read.format("delta").load(path)
+
+
+def iceberg_table(spark: SparkSession, name: str) -> DataFrame:
+    """An Iceberg table, by its name with its catalog's, CATALOG.DATABASE.TABLE: its newest snapshot in each
+    batch.
+
+    Needs the package `iceberg` and the catalog in the session's settings (`spark.sql.catalog.CATALOG` …),
+    with `cache-enabled: false`: otherwise batches would see the snapshot that was the newest when the job
+    started, and the table is refused with CannotBegin.
+    """
+    catalog = name.partition(".")[0]
+    setting = f"spark.sql.catalog.{catalog}"
+    if spark.conf.get(setting, None) is None:
+        raise CannotBegin(f"{name}: there is no catalog {catalog}: set {setting} in spark.settings")
+    if str(spark.conf.get(f"{setting}.cache-enabled", "true")).lower() != "false":
+        raise CannotBegin(
+            f"{name}: set {setting}.cache-enabled to false, or changes of the table are not seen"
+        )
+    return spark.table(name)
+
+
+def jdbc_table(
+    spark: SparkSession,
+    url: str,
+    table: str,
+    *,
+    user: str | None = None,
+    password_file: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """A table of a database, or a query in parentheses with an alias ("(SELECT …) t"), read in one statement.
+
+    `url` is JDBC's ("jdbc:postgresql://host:5432/shop", "jdbc:sqlite:/data/shop.db"). The driver comes with
+    the package `postgresql` or `sqlite` in `spark.packages`; for another database, name its class by the
+    option `driver`. `options` are those of Spark's JDBC source. CannotBegin where the driver is missing;
+    OSError where the password cannot be read.
+    """
+    given = {"url": url, "dbtable": table, **(options or {})}
+    kind = url.removeprefix("jdbc:").partition(":")[0]
+    if "driver" not in given:
+        if not url.startswith("jdbc:") or kind not in DRIVERS:
+            known = " or ".join(f"jdbc:{name}:" for name in DRIVERS)
+            raise CannotBegin(
+                f"{url.partition('?')[0]}: must begin with {known}; for others, give the option driver"
+            )
+        given["driver"] = DRIVERS[kind]
+        _check_driver(spark, DRIVERS[kind], f"add {kind} to spark.packages")
+    if user is not None:
+        given["user"] = user
+    if password_file is not None:
+        given["password"] = Path(password_file).read_text().rstrip("\n")
+    return spark.read.format("jdbc").options(**given).load()
+
+
+def _check_driver(spark: SparkSession, driver: str, hint: str) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(driver, True, False)
+    except Py4JError as error:
+        raise CannotBegin(f"there is no JDBC driver {driver}: {hint}") from error

@@ -1,0 +1,135 @@
+"""A stream's rows to topics and tables, each batch once.
+
+Called by users' jobs, and, for its parts, by the windows job. Exactly once rests on three things: Spark
+writes a batch's offsets to the checkpoint before it runs the batch, and runs the same offsets with the same
+state under the same number after a crash; each sink keeps the number of the last batch together with its
+rows; and a sink takes batches of one checkpoint alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal, Protocol
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BinaryType, StringType
+
+from ottla_pipeline.config.common import KafkaConfig, Trigger
+from ottla_pipeline.decoding.avro_values import EXECUTOR_OPTIONS
+from ottla_pipeline.lake.files import Files
+from ottla_pipeline.lake.sink import query_id
+from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
+from ottla_pipeline.streams.reading import RECORD
+
+SESSION: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # How many tasks read a table's log, at every batch; Delta's 50 are for logs of millions of files.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
+}
+"""What a session needs for these sinks."""
+COLLECTED_MAX = 1_000
+"""So many rows the driver takes in one piece; more, a partition at a time."""
+
+OutputMode = Literal["append", "update"]
+
+
+class Sink(Protocol):
+    """Where batches go. `open` comes first, with the id of the checkpoint's query: CannotBegin if there are
+    batches of another. `write` adds a batch's rows, of which there are `count`, unless that batch is
+    there."""
+
+    def open(self, query_id: str) -> None: ...
+    def write(self, rows: DataFrame, count: int, batch_id: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class TopicSink:
+    """Rows as records of a topic, each batch in one transaction (`sinks.transactional`).
+
+    A value is a JSON object of all columns, times in ISO 8601 in UTC, nulls included. The key is made of the
+    columns `key`: the text of one column of text or bytes (null where that is null), else a JSON object of
+    them; without any, records have none. `name` is that of the transactional producer and, with "-results",
+    of the group that the batches' numbers are kept under: one job's alone.
+    """
+
+    def __init__(self, kafka: KafkaConfig, topic: str, *, name: str, key: Sequence[str] = ()) -> None:
+        self._topic = topic
+        self._key = list(key)
+        self._topics = TransactionalTopics(
+            kafka.librdkafka(), transactional_id=name, group=f"{name}-results", marker=topic
+        )
+
+    def open(self, query_id: str) -> None:
+        self._topics.open(query_id)
+
+    def write(self, rows: DataFrame, count: int, batch_id: int) -> None:
+        value = json_bytes(sf.struct(*rows.columns))
+        records = rows.select(key_bytes(rows, self._key).alias("key"), value.alias("value"))
+        self._topics.write(batch_id, lambda: outgoing(records, count, self._topic))
+
+    def close(self) -> None:
+        self._topics.close()
+
+
+def write(
+    rows: DataFrame,
+    to: Sequence[Sink],
+    *,
+    name: str,
+    checkpoint: str,
+    trigger: Trigger | None = None,
+    output_mode: OutputMode = "append",
+) -> StreamingQuery:
+    """Starts a query that writes a stream's rows to all of `to`, in their order; it goes on from its
+    checkpoint, a folder of its own. `output_mode`: "append" has rows when they are final, "update" those of
+    windows that changed in a batch. The column `_record` is not written, nor is a batch of no rows."""
+    rows = rows.drop(RECORD)
+    files = Files(rows.sparkSession)
+    opened: list[Sink] = []
+
+    def write_batch(found: DataFrame, batch_id: int) -> None:
+        if not opened:
+            query = query_id(files, checkpoint)
+            assert query is not None, "Spark writes the checkpoint's metadata before the first batch"
+            for sink in to:
+                sink.open(query)
+            opened.extend(to)
+        # Computed once: two sinks get the same rows, even if a table that they come of changes meanwhile.
+        kept = found.persist()
+        try:
+            count = kept.count()
+            for sink in to if count else ():
+                sink.write(kept, count, batch_id)
+        finally:
+            kept.unpersist()
+
+    writer = rows.writeStream.queryName(name).foreachBatch(write_batch).outputMode(output_mode)
+    writer = writer.option("checkpointLocation", checkpoint)
+    return writer.trigger(**(trigger or Trigger()).write_options()).start()
+
+
+def json_bytes(column: Column) -> Column:
+    """A struct as the bytes of a JSON object."""
+    return sf.to_json(column, {"ignoreNullFields": "false"}).cast("binary")
+
+
+def key_bytes(rows: DataFrame, names: Sequence[str]) -> Column:
+    """The key of `TopicSink`'s records."""
+    if not names:
+        return sf.lit(None).cast("binary")
+    if len(names) == 1 and isinstance(rows.schema[names[0]].dataType, StringType | BinaryType):
+        return sf.col(names[0]).cast("binary")
+    return json_bytes(sf.struct(*names))
+
+
+def outgoing(records: DataFrame, count: int, topic: str) -> Iterator[Outgoing]:
+    """Rows of `key` and `value`, of which there are `count`, to be written: few of them in one job, more by a
+    job for each partition, since the driver then holds no more than one of these at a time."""
+    rows = records.collect() if count <= COLLECTED_MAX else records.toLocalIterator()
+    for row in rows:
+        key = row["key"]
+        yield Outgoing(topic, bytes(key) if key is not None else None, bytes(row["value"]))

@@ -1,0 +1,127 @@
+"""A job of a user's own as a process, killed again and again at random moments: what it wrote is what plain
+Python makes of the same records.
+
+OTTLA_KILLS says how often it is killed (three times if it is not set), OTTLA_SEED with which seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from ottla.local.ports import wait_until
+from tests.interop.python_jobs import PythonJob, create_topics, in_any_order, produce, read_committed
+
+pytestmark = pytest.mark.timeout(900)
+KILLS = int(os.environ.get("OTTLA_KILLS", "3"))
+SEED = int(os.environ.get("OTTLA_SEED", "1"))
+RECORDS = 3_000
+REPEATED = 200
+BASE = datetime(2024, 1, 5, tzinfo=UTC)
+WAIT_S = 240.0
+SOURCE = """
+from pyspark.sql import functions as sf
+from ottla_pipeline import streams
+
+def sums(job):
+    sold = job.read_topic("kills.sold", "id INT, item STRING, at TIMESTAMP", time="at")
+    sold = streams.deduplicate(sold, ["id"], time="at", lateness="2 hours")
+    prices = job.topic_table("kills.prices", "price INT", key="item")
+    priced = streams.join_table(sold, prices, on=["item"], how="leftOuter")
+    rows = priced.select("id", "item", "price")
+    job.write(rows, job.topic_sink("kills.priced", key=["item"]), query="priced")
+    totals = {"sold": sf.count("*"), "sum": sf.sum("price")}
+    by_minute = streams.tumbling(priced, "1 minute", totals, time="at", by=["item"])
+    by_minute = by_minute.select(sf.unix_seconds("window_start").alias("start"), "item", "sold", "sum")
+    delta = streams.DeltaSink(job.spark, job.options["delta"])
+    job.write(by_minute, delta, job.topic_sink("kills.sums"), query="sums")
+"""
+
+
+def test_whenever_the_driver_is_killed_each_row_is_written_once(
+    bootstrap: str, quick_spark: None, tmp_path: Path
+) -> None:
+    chance = random.Random(SEED)
+    create_topics(bootstrap, ["kills.sold", "kills.priced", "kills.sums"], partitions=2)
+    create_topics(bootstrap, ["kills.prices"], **{"cleanup.policy": "compact"})
+    prices = {f"i{number}": number for number in range(8)}
+    produce(bootstrap, "kills.prices", [(item, {"price": price}) for item, price in prices.items()])
+    items = [*prices, "without a price", None]
+    sold = [
+        {"id": number, "item": chance.choice(items), "at": _instant(chance.randrange(3_600))}
+        for number in range(RECORDS)
+    ]
+    end = [{"id": -1 - n, "item": "end", "at": _instant(10 * 3_600)} for n in range(2)]
+    repeated = [*sold, *chance.sample(sold, REPEATED)]
+    chance.shuffle(repeated)
+    halves = repeated[: RECORDS // 2], repeated[RECORDS // 2 :]
+    produce(bootstrap, "kills.sold", [(None, row) for row in halves[0]])
+    delta = tmp_path / "delta"
+
+    def job(**config: Any) -> PythonJob:
+        settings = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
+        return PythonJob(
+            tmp_path / "kills",
+            bootstrap,
+            SOURCE,
+            "sums",
+            options={"delta": str(delta)},
+            spark={"settings": settings},
+            **config,
+        )
+
+    for number in range(KILLS):
+        before = len(read_committed(bootstrap, "kills.priced"))
+        with job(trigger={"interval": "1 millisecond"}, maxOffsetsPerTrigger=50) as process:
+            grows = wait_until(
+                lambda: len(read_committed(bootstrap, "kills.priced")) > before or not process.running,  # noqa: B023
+                timeout_s=WAIT_S,
+                poll_s=0.2,
+            )
+            assert grows, process.said[-5000:]
+            assert process.running, process.said[-5000:]
+            if number == 0:
+                produce(bootstrap, "kills.sold", [(None, row) for row in halves[1]])
+            time.sleep(chance.uniform(0.0, 2.0))
+        ids = [row["id"] for _, row in read_committed(bootstrap, "kills.priced")]
+        assert len(set(ids)) == len(ids), f"doubled after kill {number}, seed {SEED}"
+    assert len(ids) < RECORDS, "it was killed too late to be of use"
+    produce(bootstrap, "kills.sold", [(None, row) for row in end])
+    with job(trigger={"availableNow": True}) as process:
+        process.finish()
+
+    written = read_committed(bootstrap, "kills.priced")
+    assert all(key == row["item"] for key, row in written)
+    expected = [
+        {"id": row["id"], "item": row["item"], "price": prices.get(row["item"])} for row in [*sold, *end]
+    ]
+    assert in_any_order([row for _, row in written]) == in_any_order(expected)
+    windows: dict[tuple[int, str | None], list[int | None]] = defaultdict(list)
+    for row in sold:
+        seconds = round(datetime.fromisoformat(row["at"]).timestamp())
+        windows[seconds - seconds % 60, row["item"]].append(prices.get(row["item"]))
+    model = in_any_order(
+        [
+            {
+                "start": start,
+                "item": item,
+                "sold": len(found),
+                "sum": None if found[0] is None else sum(price for price in found if price is not None),
+            }
+            for (start, item), found in windows.items()
+        ]
+    )
+    assert in_any_order([row for _, row in read_committed(bootstrap, "kills.sums")]) == model
+    assert in_any_order(DeltaTable(str(delta)).to_pyarrow_table().to_pylist()) == model
+
+
+def _instant(second: int) -> str:
+    return (BASE + timedelta(seconds=second)).isoformat()
