@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 _IDLE_CHECK_S_MAX: Final = 30.0
 
 
+class NotSent(ConnectionLost):
+    """No broker has received the request."""
+
+
 class Network:
     """Use: `send`, and `close` at the end."""
 
@@ -99,13 +103,13 @@ class Network:
         peer = self._choose(now) if outgoing.node_id == ANY_NODE else self._of(outgoing)
         if peer is None:
             where = "any broker" if outgoing.node_id == ANY_NODE else f"broker {outgoing.node_id}"
-            self._later(answered, ConnectionLost(f"no address of {where} that may be tried now"))
+            self._later(answered, NotSent(f"no address of {where} that may be tried now"))
         elif peer.open:
             self._send(peer, outgoing, answered, outgoing.timeout_s)
         elif self._connect(peer):
             peer.waiting.append((outgoing, answered, now + outgoing.timeout_s))
         else:
-            self._later(answered, peer.refused or ConnectionLost(f"{name_of(peer.node)} cannot be reached"))
+            self._later(answered, peer.refused or NotSent(f"{name_of(peer.node)} cannot be reached"))
 
     def _of(self, outgoing: Outgoing) -> Peer | None:
         return self._peer(outgoing.node_id, outgoing.channel)
@@ -119,7 +123,11 @@ class Network:
         message = outgoing.message
         peer.used_at = self._loop.time()
         try:
-            version = connection.version_of(message.api_key)
+            if outgoing.version is not None:
+                version = outgoing.version
+                connection.check_version(message.api_key, version)
+            else:
+                version = connection.version_of(message.api_key)
             if outgoing.version_max is not None:
                 version = min(version, outgoing.version_max)
             self.stats.sent(peer.node.id, peer.used_at)
@@ -291,9 +299,7 @@ class Network:
         self._cluster.invalidate()
         waiting, peer.waiting = peer.waiting, []
         for _, answered, _ in waiting:
-            answered(
-                peer.refused or ConnectionLost(f"{name_of(peer.node)}: {problem or type(problem).__name__}")
-            )
+            answered(peer.refused or NotSent(f"{name_of(peer.node)}: {problem or type(problem).__name__}"))
 
     def _reconnect_backoff_s(self, peer: Peer) -> float:
         config = self._config

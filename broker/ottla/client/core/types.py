@@ -107,6 +107,8 @@ class Outgoing(NamedTuple):
     """Whether the response outlives `answered`; else views in it are valid during the call only."""
     answers: bool = True
     """False for Produce with acks=0, which no response follows: `answered` gets None once it is sent."""
+    version: int | None = None
+    """This version and no other."""
 
 
 class Core(Protocol):
