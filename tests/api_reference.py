@@ -35,6 +35,8 @@ CLASSES = (
     "ottla.client.AdminClient",
     "ottla.client.blocking.Producer",
     "ottla.client.blocking.Consumer",
+    "ottla.client.RequestClient",
+    "ottla.client.blocking.RequestClient",
     "ottla.client.core.types.TopicPartition",
     "ottla.client.core.types.ProducerRecord",
     "ottla.client.core.types.RecordMetadata",

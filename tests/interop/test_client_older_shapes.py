@@ -518,6 +518,12 @@ def test_the_documents_examples_run(world: World, capfd: pytest.CaptureFixture[s
             example = example.replace(named, here)
         subprocess.run([sys.executable, "-c", example], check=True, timeout=60)
     printed = capfd.readouterr().out.splitlines()
-    assert sorted(re.sub(r"\d+ \d+ ", "", line) for line in printed) == [
-        "None b'two'", "b'customer-7' b'one'", "orders None two", "orders b'customer-7' one",
-    ]  # fmt: skip
+    values = ["one", "two", "one", "two", "three", "four", "five", "six"]
+    keys = [b"customer-7", *[None] * 7]
+    expected = [f"{key} {value.encode()}" for key, value in zip(keys, values, strict=True)]
+    expected += [f"orders {key} {value}" for key, value in zip(keys, values, strict=True)]
+    whole = [re.sub(r"\d+ \d+ ", "", line) for line in printed if line.count(" ") >= 3]
+    assert sorted(whole) == sorted(expected)
+    of_partition_0 = [line.split() for line in printed if re.fullmatch(r"\d+ b'\w+'", line)]
+    assert [int(offset) for offset, _ in of_partition_0] == list(range(len(of_partition_0)))
+    assert sum(line.isdigit() for line in printed) == 3, "the sizes of three message sets"

@@ -44,6 +44,7 @@ def test_defaults_are_those_of_kafkas_producer() -> None:
         ({"compression.type": "rar"}, r"compression.type='rar': must be one of none, gzip"),
         ({"compression.gzip.level": 0}, r"compression.gzip.level=0: must be -1"),
         ({"bootstrap.servers": "localhost"}, r"'localhost' is not host:port"),
+        ({"bootstrap.servers": "0:localhost:9092"}, r"'0:localhost:9092' is not host:port"),
         ({"transactional.id": ""}, r"transactional.id='': must be text that is not empty"),
         ({"enable.idempotence": True, "acks": 1}, r"acks=1: must be all with enable.idempotence=true"),
         (

@@ -41,6 +41,7 @@ from ottla.client.legacy.group_nodes import (
     parse_registration,
     registration,
 )
+from ottla.client.legacy.handlers import keyed_messages
 from ottla.client.legacy.partitioners import DefaultPartitioner, java_hash
 from ottla.client.legacy.sharing import ThreadId, of_consumer, ranges, share
 from ottla.client.legacy.streams import Progress
@@ -350,6 +351,46 @@ def test_what_a_stream_gives_out_is_consumed_and_nothing_else() -> None:
     assert given_out.put(progress, records(8, 1), lambda: None)
     given_out.end()
     assert [each.message for each in given_out] == ["8"]
+
+
+# --- Kafka 0.7's forms ---
+
+
+def test_a_producers_brokers_are_named_as_in_0_7_or_0_8_or_by_zookeeper() -> None:
+    of = legacy.ProducerConfig.of
+    named = of({"broker.list": "0:host:9092,17:other:9093,plain:1"}).metadata_broker_list
+    assert named == (("host", 9092), ("other", 9093), ("plain", 1))
+    assert of({"broker.list": "1:[::1]:9092"}).metadata_broker_list == (("::1", 9092),)
+    by_zookeeper = of({"zk.connect": "zk:2181/chroot", "zk.sessiontimeout.ms": "400"})
+    assert by_zookeeper.zookeeper_connect == "zk:2181/chroot"
+    assert by_zookeeper.zookeeper_session_timeout_ms == 400
+    with pytest.raises(ConfigError, match="only one of them"):
+        of({"broker.list": "0:host:9092", "zk.connect": "zk:2181"})
+    with pytest.raises(ConfigError, match="connect must be set"):
+        of({})
+    for wrong in ("a:host:9092", "0:host", "0:1:host:9092"):
+        with pytest.raises(ConfigError, match="is not host:port"):
+            of({"broker.list": wrong})
+
+
+def test_what_a_producer_is_given_becomes_keyed_messages() -> None:
+    one, two = legacy.Message(b"1"), legacy.Message(b"2", b"k")
+    data = legacy.ProducerData("t", "key", [one, two])
+    keyed = [KeyedMessage("t", one, part_key="key"), KeyedMessage("t", two, part_key="key")]
+    plain = [KeyedMessage("t", one), KeyedMessage("t", two)]
+    for arguments, expected in (
+        ((data,), keyed), (([data],), keyed), (([data, keyed[0]], keyed[1]), [*keyed, *keyed]),
+        ((each for each in [data]), keyed),
+        (("t", legacy.MessageSet(one, two)), plain), (("t", [one, two]), plain), (("t", (one, two)), plain),
+        (("t", one), plain[:1]), (("t", b"x"), [KeyedMessage("t", b"x")]), (([],), []),
+    ):  # fmt: skip
+        assert keyed_messages(list(arguments)) == expected
+    for wrong, told in (
+        (("t",), "send.topic, messages."), ((b"x",), "bytes cannot"), ((one,), "Message cannot"),
+        ((["a", "b"],), "has no topic"), ((7,), "int cannot"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=told):
+            keyed_messages(wrong)
 
 
 # --- the package ---

@@ -16,7 +16,8 @@ import pytest
 
 import ottla.client
 from ottla.client import blocking
-from tests import api_reference
+from ottla.protocol import frames, messages
+from tests import api_reference, protocol_reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "client-names.md"
 
@@ -63,6 +64,25 @@ def public(offered: type) -> dict[str, Any]:
 def test_the_reference_is_what_the_code_says() -> None:
     written = api_reference.PAGE.read_text()
     assert written == api_reference.page(), "run python -m tests.api_reference --write"
+
+
+def test_the_protocols_page_is_what_the_message_classes_say() -> None:
+    written = protocol_reference.PAGE.read_text()
+    assert written == protocol_reference.page(), "run python -m tests.protocol_reference --write"
+
+
+def test_every_message_and_field_is_on_the_protocols_page() -> None:
+    """By another way than the page is made: by the classes that requests are decoded to."""
+    parts = re.split(r"^### ", protocol_reference.PAGE.read_text(), flags=re.MULTILINE)
+    described = {part.partition("\n")[0].strip("`"): part for part in parts[1:]}
+    assert set(described) == set(messages.__all__)
+    for kind in [*frames.REQUESTS.values(), *frames.RESPONSES.values()]:
+        assert kind.__dict__.get("__doc__"), kind
+        part = described[kind.__name__]
+        assert f"Versions {kind.min_version}" in part
+        named = {row.split("`")[1].rpartition(".")[2] for row in part.splitlines() if row.startswith("| `")}
+        structs = [kind, *(each for each in vars(kind).values() if isinstance(each, type))]
+        assert named == {name for struct in structs for name in getattr(struct, "_specs", {})}, kind
 
 
 def test_the_client_needs_nothing_but_the_codecs() -> None:

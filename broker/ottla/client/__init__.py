@@ -1,7 +1,8 @@
 """The client of Ottla and of Apache Kafka: `from ottla.client import Producer, Consumer, AdminClient`.
 
-asyncio first; `ottla.client.blocking` has the same three for code without an event loop. Names are loaded
-when they are asked for, because brokers import modules of this package that need none of them.
+`RequestClient` sends single requests of the protocol. asyncio first; `ottla.client.blocking` has the same
+four for code without an event loop. Names are loaded when they are asked for, because brokers import modules
+of this package that need none of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ottla.client.core.assignment import Assignment, Assignor, Subscription
     from ottla.client.core.types import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
     from ottla.client.producer import Producer
+    from ottla.client.request_client import RequestClient
 
 _MODULES: Final = {
     "AdminClient": "admin",
@@ -25,6 +27,7 @@ _MODULES: Final = {
     "Producer": "producer",
     "ProducerRecord": "core.types",
     "RecordMetadata": "core.types",
+    "RequestClient": "request_client",
     "Subscription": "core.assignment",
     "TopicPartition": "core.types",
 }
@@ -38,6 +41,7 @@ __all__ = [
     "Producer",
     "ProducerRecord",
     "RecordMetadata",
+    "RequestClient",
     "Subscription",
     "TopicPartition",
 ]

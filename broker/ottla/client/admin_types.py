@@ -5,10 +5,10 @@ Principals are text, as everywhere (`User:alice`). A number that the broker does
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from ottla.client.core.types import Node as Node
@@ -16,6 +16,11 @@ from ottla.client.core.types import OffsetToCommit as OffsetToCommit
 from ottla.client.core.types import TopicPartition as TopicPartition
 from ottla.client.error_kinds import ClientError
 from ottla.security.acls import Operation
+
+V = TypeVar("V")
+Partitions: TypeAlias = Iterable[tuple[str, int]]
+"""As users give them: plain tuples or TopicPartition, which is one."""
+ByPartition: TypeAlias = Mapping[TopicPartition, V] | Mapping[tuple[str, int], V]
 
 # --- the cluster and its features ---
 

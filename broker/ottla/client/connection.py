@@ -181,6 +181,10 @@ class BrokerConnection:
         """The highest version of an API that both sides speak, and may; raises UnsupportedApi."""
         return self._state.version_of(api_key)
 
+    def check_version(self, api_key: int, version: int) -> None:
+        """Raises UnsupportedApi for a version of an API that is not spoken on both sides."""
+        self._state.check_version(api_key, version)
+
     async def request(self, message: Message, *, version: int | None = None, timeout_s: float = 30) -> Any:
         """Send a request, await its response. Raises ConnectionLost, UnsupportedApi, asyncio.TimeoutError."""
         chosen = self.version_of(type(message).api_key) if version is None else version

@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 _IDLE_CHECK_S_MAX: Final = 30.0
 
 
+class NotSent(ConnectionLost):
+    """No broker has received the request."""
+
+
 class Network:
     """Use: `send`, and `close` at the end."""
 
@@ -100,13 +104,13 @@ class Network:
         peer = self._choose(now) if outgoing.node_id == ANY_NODE else self._of(outgoing)
         if peer is None:
             where = "any broker" if outgoing.node_id == ANY_NODE else f"broker {outgoing.node_id}"
-            self._later(answered, ConnectionLost(f"no address of {where} that may be tried now"))
+            self._later(answered, NotSent(f"no address of {where} that may be tried now"))
         elif peer.open:
             self._send(peer, outgoing, answered, outgoing.timeout_s)
         elif self._connect(peer):
             peer.waiting.append((outgoing, answered, now + outgoing.timeout_s))
         else:
-            self._later(answered, peer.refused or ConnectionLost(f"{name_of(peer.node)} cannot be reached"))
+            self._later(answered, peer.refused or NotSent(f"{name_of(peer.node)} cannot be reached"))
 
     def _of(self, outgoing: Outgoing) -> Peer | None:
         return self._peer(outgoing.node_id, outgoing.channel)
@@ -294,9 +298,7 @@ class Network:
         self._cluster.invalidate()
         waiting, peer.waiting = peer.waiting, []
         for _, answered, _ in waiting:
-            answered(
-                peer.refused or ConnectionLost(f"{name_of(peer.node)}: {problem or type(problem).__name__}")
-            )
+            answered(peer.refused or NotSent(f"{name_of(peer.node)}: {problem or type(problem).__name__}"))
 
     def _reconnect_backoff_s(self, peer: Peer) -> float:
         config = self._config
@@ -354,6 +356,9 @@ class Network:
 def _version(connection: BrokerConnection, outgoing: Outgoing) -> int:
     """In which a request goes out. Raises UnsupportedApi, UnsupportedVersionError."""
     message = outgoing.message
+    if outgoing.version is not None:
+        connection.check_version(message.api_key, outgoing.version)
+        return outgoing.version
     version = connection.version_of(message.api_key)
     if outgoing.version_max is not None:
         version = min(version, outgoing.version_max)

@@ -48,13 +48,20 @@ def offset_for_leader_epoch(
 
 
 def offset_for_time(
-    replica: Partition, timestamp: int, isolation: int | None, current_leader_epoch: int = NO_EPOCH
+    replica: Partition,
+    timestamp: int,
+    isolation: int | None,
+    current_leader_epoch: int = NO_EPOCH,
+    *,
+    leader_only: bool = True,
 ) -> OffsetFound | None:
     """The first offset at or after `timestamp` (ms), or one of the log's ends for a negative one; None if
     there is none. `isolation` is 0 (read uncommitted), 1 (committed), None for a follower, which sees
-    all. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER and, while a new
-    leader's high watermark has not reached the start of its epoch, OFFSET_NOT_AVAILABLE (KIP-207)."""
-    error = replica.leader_error(current_leader_epoch)
+    all. Without `leader_only` a follower answers as well. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+    NOT_LEADER_OR_FOLLOWER and, while a new leader's high watermark has not reached the start of its epoch,
+    OFFSET_NOT_AVAILABLE (KIP-207)."""
+    check = replica.leader_error if leader_only else replica.epoch_error
+    error = check(current_leader_epoch)
     if error is not ErrorCode.NONE:
         raise KafkaError(error, f"{replica!r} was asked for an offset in epoch {current_leader_epoch}")
     if isolation is None:

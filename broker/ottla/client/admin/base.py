@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from ottla.client import errors
 from ottla.client.admin.fan_out import BROKER, CONTROLLER, Ask, Patience, client_error, fan_out
-from ottla.client.admin_types import ClusterDescription, Node, TopicPartition
+from ottla.client.admin_types import ByPartition, ClusterDescription, Node, Partitions, TopicPartition
 from ottla.client.connection import UnsupportedApi
 from ottla.client.errors import ClientError
 from ottla.client.results import Results
@@ -149,11 +149,21 @@ def refuse(code: int, message: str | None = None) -> None:
         raise errors.for_code(code, message or None)
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(partitions: Partitions) -> dict[str, list[int]]:
     found: defaultdict[str, list[int]] = defaultdict(list)
     for topic, partition in partitions:
         found[topic].append(partition)
     return dict(found)
+
+
+def each_partition(partitions: Partitions) -> list[TopicPartition]:
+    """Of what users give, who may give plain tuples."""
+    return [TopicPartition(*each) for each in partitions]
+
+
+def by_partition(given: ByPartition[V]) -> dict[TopicPartition, V]:
+    """Of what users give, who may give plain tuples."""
+    return {TopicPartition(*each): value for each, value in given.items()}
 
 
 def operations(bits: int) -> frozenset[Operation] | None:

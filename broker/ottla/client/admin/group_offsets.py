@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from ottla.client import errors
-from ottla.client.admin.base import GROUP, Family, by_topic, outcome, refuse
+from ottla.client.admin.base import GROUP, Family, by_partition, by_topic, each_partition, outcome, refuse
 from ottla.client.admin.fan_out import COORDINATOR
-from ottla.client.admin_types import Node, OffsetToCommit, TopicPartition
+from ottla.client.admin_types import ByPartition, Node, OffsetToCommit, Partitions, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.results import Results
 from ottla.protocol import messages as m
@@ -22,7 +22,7 @@ _COMMIT_AGAIN: Final = COORDINATOR | {ErrorCode.REBALANCE_IN_PROGRESS}
 
 class GroupOffsets(Family):
     async def list_group_offsets(
-        self, groups: Mapping[str, Iterable[TopicPartition] | None], *, require_stable: bool = False
+        self, groups: Mapping[str, Partitions | None], *, require_stable: bool = False
     ) -> Results[str, dict[TopicPartition, OffsetToCommit | None]]:
         """What groups have committed in these partitions (None where they have not), or, where None are
         named, in all in which they have. `require_stable`: a partition with an offset in an open transaction
@@ -54,11 +54,11 @@ class GroupOffsets(Family):
         return {tp: committed.offset for tp, committed in found.items() if committed is not None}
 
     async def zookeeper_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition]
+        self, group_id: str, partitions: Partitions
     ) -> dict[TopicPartition, int]:
         """What a group has committed to ZooKeeper in these partitions, as consumers of 0.8 do (OffsetFetch
         0). Raises ClientError."""
-        wanted = list(dict.fromkeys(partitions))
+        wanted = list(dict.fromkeys(each_partition(partitions)))
         row = m.OffsetFetchRequest.OffsetFetchRequestTopic
         found: dict[TopicPartition, int] = {}
         for start in range(0, len(wanted), _ZOOKEEPER_PARTITIONS):
@@ -74,7 +74,7 @@ class GroupOffsets(Family):
         return found
 
     async def alter_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetToCommit], *, live: bool = False
+        self, group_id: str, offsets: ByPartition[int | OffsetToCommit], *, live: bool = False
     ) -> Results[TopicPartition, None]:
         """Commit for a group without members (UNKNOWN_MEMBER_ID when it has some). A group that is not there
         is made by it.
@@ -86,7 +86,8 @@ class GroupOffsets(Family):
         """
         request = m.OffsetCommitRequest
         rows: defaultdict[str, list[Any]] = defaultdict(list)
-        for tp, given in offsets.items():
+        wanted = by_partition(offsets)
+        for tp, given in wanted.items():
             offset, metadata, epoch = OffsetToCommit(given) if isinstance(given, int) else given
             rows[tp.topic].append(
                 request.OffsetCommitRequestPartition(
@@ -107,14 +108,14 @@ class GroupOffsets(Family):
                 )
             return found
 
-        return await self._of_group(group_id, offsets, asked, read, _COMMIT_AGAIN)
+        return await self._of_group(group_id, wanted, asked, read, _COMMIT_AGAIN)
 
     async def delete_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition]
+        self, group_id: str, partitions: Partitions
     ) -> Results[TopicPartition, None]:
         """Forget what a group has committed in partitions of topics that none of its members subscribes to
         (GROUP_SUBSCRIBED_TO_TOPIC otherwise)."""
-        wanted = list(dict.fromkeys(partitions))
+        wanted = list(dict.fromkeys(each_partition(partitions)))
         request = m.OffsetDeleteRequest
         row = request.OffsetDeleteRequestPartition
         topics = [

@@ -34,7 +34,7 @@ class LogDirs(Family):
         return await self._at_brokers(brokers, ask)
 
     async def describe_replica_log_dirs(
-        self, replicas: Iterable[TopicPartitionReplica]
+        self, replicas: Iterable[tuple[str, int, int]]
     ) -> Results[TopicPartitionReplica, ReplicaLogDirs]:
         """Where replicas lie, and where to they are on their way."""
 
@@ -44,21 +44,23 @@ class LogDirs(Family):
             found = await self._log_dirs(node, by_topic(TopicPartition(r.topic, r.partition) for r in share))
             return {replica: _lies(found, replica) for replica in share}
 
-        return await self._items(replicas, self._holders, ask, BROKER)
+        wanted = [TopicPartitionReplica(*each) for each in replicas]
+        return await self._items(wanted, self._holders, ask, BROKER)
 
     async def alter_replica_log_dirs(
-        self, targets: Mapping[TopicPartitionReplica, str]
+        self, targets: Mapping[TopicPartitionReplica, str] | Mapping[tuple[str, int, int], str]
     ) -> Results[TopicPartitionReplica, None]:
         """Move replicas to other folders of their brokers, or say where those to come shall be made: such a
         one fails with REPLICA_NOT_AVAILABLE, and lands there when it is made, as in Kafka."""
         request = m.AlterReplicaLogDirsRequest
+        wanted = {TopicPartitionReplica(*each): path for each, path in targets.items()}
 
         async def ask(
             node: Node, share: list[TopicPartitionReplica]
         ) -> dict[TopicPartitionReplica, ClientError | None]:
             paths: defaultdict[str, list[TopicPartition]] = defaultdict(list)
             for replica in share:
-                paths[targets[replica]].append(TopicPartition(replica.topic, replica.partition))
+                paths[wanted[replica]].append(TopicPartition(replica.topic, replica.partition))
             row = request.AlterReplicaLogDirTopic
             dirs = [
                 request.AlterReplicaLogDir(
@@ -74,7 +76,7 @@ class LogDirs(Family):
                 for replica in [TopicPartitionReplica(t.topic_name, p.partition_index, node.id)]
             }
 
-        return await self._items(targets, self._holders, ask, BROKER)
+        return await self._items(wanted, self._holders, ask, BROKER)
 
     async def _holders(
         self, keys: Collection[TopicPartitionReplica]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ottla.client import errors
-from ottla.client.admin.base import Family, outcome
+from ottla.client.admin.base import Family, by_partition, each_partition, outcome
 from ottla.client.admin.fan_out import LEADER
-from ottla.client.admin_types import ListedOffset, Node, OffsetSpec, TopicPartition
+from ottla.client.admin_types import ByPartition, ListedOffset, Node, OffsetSpec, Partitions, TopicPartition
 from ottla.client.core.consumer_config import ISOLATION_LEVELS
 from ottla.client.errors import ClientError
 from ottla.client.results import Results
@@ -29,13 +29,13 @@ _DELETE_AGAIN: Final = LEADER | {ErrorCode.REQUEST_TIMED_OUT}
 class Logs(Family):
     async def list_offsets(
         self,
-        specs: Mapping[TopicPartition, OffsetSpec | int],
+        specs: ByPartition[OffsetSpec | int],
         *,
         isolation_level: str = "read_uncommitted",
     ) -> Results[TopicPartition, ListedOffset]:
         """The offset of each partition that its `OffsetSpec`, or a time in ms, stands for; with
         read_committed the latest is before the first open transaction."""
-        return await self._offsets(specs, ISOLATION_LEVELS[isolation_level], _OFFSETS_AGAIN)
+        return await self._offsets(by_partition(specs), ISOLATION_LEVELS[isolation_level], _OFFSETS_AGAIN)
 
     async def _offsets(
         self, specs: Mapping[TopicPartition, OffsetSpec | int], isolation: int, again: Collection[ErrorCode]
@@ -70,14 +70,15 @@ class Logs(Family):
         if served < version:
             raise errors.UnsupportedVersionError(f"broker {node.id} cannot tell this offset")
 
-    async def delete_records(self, before: Mapping[TopicPartition, int]) -> Results[TopicPartition, int]:
+    async def delete_records(self, before: ByPartition[int]) -> Results[TopicPartition, int]:
         """Delete what is before an offset (-1: all there is); the offsets at which logs begin now."""
         request = m.DeleteRecordsRequest
+        wanted = by_partition(before)
 
         async def ask(node: Node, share: list[TopicPartition]) -> dict[TopicPartition, int | ClientError]:
             rows: defaultdict[str, list[Any]] = defaultdict(list)
             for tp in share:
-                row = request.DeleteRecordsPartition(partition_index=tp.partition, offset=before[tp])
+                row = request.DeleteRecordsPartition(partition_index=tp.partition, offset=wanted[tp])
                 rows[tp.topic].append(row)
             topics = [request.DeleteRecordsTopic(name=t, partitions=p) for t, p in rows.items()]
             response = await self._brokers.to(
@@ -91,26 +92,22 @@ class Logs(Family):
                 for error in [outcome(p.error_code, None, tp)]
             }
 
-        return await self._items(before, self._leaders, ask, _DELETE_AGAIN)
+        return await self._items(wanted, self._leaders, ask, _DELETE_AGAIN)
 
     # --- offsets of one kind, at once: what has no leader now is left out ---
 
-    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The high watermarks; a partition without a leader is left out."""
         return await self._at_once(partitions, OffsetSpec.LATEST)
 
-    async def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def start_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """Where logs begin; a partition without a leader is left out."""
         return await self._at_once(partitions, OffsetSpec.EARLIEST)
 
-    async def offsets_for_time(
-        self, partitions: Iterable[TopicPartition], timestamp_ms: int
-    ) -> dict[TopicPartition, int]:
+    async def offsets_for_time(self, partitions: Partitions, timestamp_ms: int) -> dict[TopicPartition, int]:
         """The first offset with that timestamp or a later one; a partition without one is left out."""
         return await self._at_once(partitions, timestamp_ms)
 
-    async def _at_once(
-        self, partitions: Iterable[TopicPartition], spec: OffsetSpec | int
-    ) -> dict[TopicPartition, int]:
-        found = await self._offsets(dict.fromkeys(partitions, spec), isolation=0, again=())
+    async def _at_once(self, partitions: Partitions, spec: OffsetSpec | int) -> dict[TopicPartition, int]:
+        found = await self._offsets(dict.fromkeys(each_partition(partitions), spec), isolation=0, again=())
         return {tp: listed.offset for tp, listed in found.items() if listed.offset >= 0}

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ottla.client import errors
-from ottla.client.admin.base import Family, by_topic, outcome, refuse
-from ottla.client.admin_types import ElectionType, Node, Reassignment, TopicPartition
+from ottla.client.admin.base import Family, by_partition, by_topic, outcome, refuse
+from ottla.client.admin_types import (
+    ByPartition,
+    ElectionType,
+    Node,
+    Partitions,
+    Reassignment,
+    TopicPartition,
+)
 from ottla.client.errors import ClientError
 from ottla.client.results import Results
 from ottla.protocol import messages as m
@@ -18,15 +25,16 @@ _NO_NEED: Final = (errors.ElectionNotNeededError, errors.PreferredLeaderNotAvail
 
 class Replicas(Family):
     async def alter_partition_reassignments(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+        self, targets: ByPartition[Sequence[int] | None]
     ) -> Results[TopicPartition, None]:
         """Start moves to these replicas, preferred leader first; or, with None, cancel those under way."""
         request = m.AlterPartitionReassignmentsRequest
+        placed = by_partition(targets)
 
         async def ask(node: Node, share: list[TopicPartition]) -> dict[TopicPartition, ClientError | None]:
             rows: defaultdict[str, list[Any]] = defaultdict(list)
             for tp in share:
-                wanted = targets[tp]
+                wanted = placed[tp]
                 replicas = None if wanted is None else list(wanted)
                 row = request.ReassignablePartition(partition_index=tp.partition, replicas=replicas)
                 rows[tp.topic].append(row)
@@ -45,10 +53,10 @@ class Replicas(Family):
                 for tp in [TopicPartition(t.name, p.partition_index)]
             }
 
-        return await self._at_controller(targets, ask)
+        return await self._at_controller(placed, ask)
 
     async def list_partition_reassignments(
-        self, partitions: Iterable[TopicPartition] | None = None
+        self, partitions: Partitions | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """The moves under way, of these partitions or of all. Raises KafkaError."""
         request = m.ListPartitionReassignmentsRequest
@@ -71,7 +79,7 @@ class Replicas(Family):
         return await self._asked_controller(asked, read)
 
     async def elect_leaders(
-        self, election_type: ElectionType, partitions: Iterable[TopicPartition] | None = None
+        self, election_type: ElectionType, partitions: Partitions | None = None
     ) -> Results[TopicPartition, None]:
         """Have leaders elected, of these partitions or of all that need one; ELECTION_NOT_NEEDED is an error
         of those that were named."""
@@ -95,7 +103,7 @@ class Replicas(Family):
         )
         return Results(await self._asked_controller(asked, read))
 
-    async def elect_preferred_leaders(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+    async def elect_preferred_leaders(self, partitions: Partitions | None = None) -> None:
         """Give leadership to the first replica of each partition where it is in sync; all when None. Raises
         KafkaError for what failed otherwise."""
         for error in (await self.elect_leaders(ElectionType.PREFERRED, partitions)).errors.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ottla.client.admin.base import TRANSACTION, Family, by_topic, outcome, refuse
+from ottla.client.admin.base import TRANSACTION, Family, by_topic, each_partition, outcome, refuse
 from ottla.client.admin.fan_out import COORDINATOR, LEADER
 from ottla.client.admin_member_types import (
     ProducerIdAndEpoch,
@@ -13,7 +13,7 @@ from ottla.client.admin_member_types import (
     TransactionDescription,
     TransactionListing,
 )
-from ottla.client.admin_types import Node, TopicPartition
+from ottla.client.admin_types import Node, Partitions, TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.results import Results
 from ottla.protocol import messages as m
@@ -25,10 +25,11 @@ _ABORT_AGAIN: Final = LEADER | {ErrorCode.BROKER_NOT_AVAILABLE}
 
 class Transactions(Family):
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition], *, broker: int | None = None
+        self, partitions: Partitions, *, broker: int | None = None
     ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
         """The producers that partitions remember, as their leaders know them, or this broker does."""
         row = m.DescribeProducersRequest.TopicRequest
+        wanted = each_partition(partitions)
 
         async def ask(
             node: Node, share: list[TopicPartition]
@@ -43,12 +44,12 @@ class Transactions(Family):
             }
 
         if broker is None:
-            return await self._items(partitions, self._leaders, ask, LEADER)
+            return await self._items(wanted, self._leaders, ask, LEADER)
 
         async def that_one(keys: Any) -> dict[TopicPartition, Node | ClientError]:
             return dict.fromkeys(keys, (await self._nodes([broker]))[broker])
 
-        return await self._items(partitions, that_one, ask, LEADER - {ErrorCode.NOT_LEADER_OR_FOLLOWER})
+        return await self._items(wanted, that_one, ask, LEADER - {ErrorCode.NOT_LEADER_OR_FOLLOWER})
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str]
@@ -99,12 +100,13 @@ class Transactions(Family):
         return await self._at_brokers(None, ask)
 
     async def abort_transaction(
-        self, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
+        self, partition: tuple[str, int], producer_id: int, producer_epoch: int, coordinator_epoch: int
     ) -> None:
         """End a transaction that hangs in one partition, since its coordinator has forgotten it: numbers are
         those of `describe_producers`. Raises KafkaError."""
         request = m.WriteTxnMarkersRequest
-        topic = request.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])
+        where = TopicPartition(*partition)
+        topic = request.WritableTxnMarkerTopic(name=where.topic, partition_indexes=[where.partition])
         marker = request.WritableTxnMarker(
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -123,7 +125,7 @@ class Transactions(Family):
                 for tp in [TopicPartition(t.name, p.partition_index)]
             }
 
-        (await self._items([partition], self._leaders, ask, _ABORT_AGAIN)).raise_first()
+        (await self._items([where], self._leaders, ask, _ABORT_AGAIN)).raise_first()
 
     async def fence_producers(self, transactional_ids: Iterable[str]) -> Results[str, ProducerIdAndEpoch]:
         """Shut out whoever works with these transactional ids now, and abort their transactions."""

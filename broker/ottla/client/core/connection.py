@@ -156,6 +156,16 @@ class Connection:
             version = self._chosen[api_key] = self._choose(api_key)
         return version
 
+    def check_version(self, api_key: int, version: int) -> None:
+        """Raises UnsupportedApi for a version of an API that is not spoken on both sides."""
+        highest = self.version_of(api_key)
+        lowest = max(frames.REQUESTS[api_key].min_version, self._versions[api_key][0])
+        if not lowest <= version <= highest:
+            raise UnsupportedApi(
+                f"{self.where} and this client have {frames.REQUESTS[api_key].__name__} in versions "
+                f"{lowest} to {highest} in common, not {version}"
+            )
+
     def _choose(self, api_key: int) -> int:
         ours = frames.REQUESTS[api_key]
         theirs = self._versions.get(api_key)

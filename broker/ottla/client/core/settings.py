@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from ipaddress import IPv6Address
 from typing import Any, Final, Self, TypeAlias
 
 from ottla.client import errors
@@ -163,6 +164,14 @@ def anything(value: object) -> object:
     return value
 
 
+def _is_ipv6(host: str) -> bool:
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def addresses(value: object) -> tuple[tuple[str, int], ...]:
     """`host:port,host:port`, or a list of these or of pairs; an IPv6 address stands in brackets."""
     found = []
@@ -176,7 +185,7 @@ def addresses(value: object) -> tuple[tuple[str, int], ...]:
             number = int(port)
         except (TypeError, ValueError):
             number = -1
-        if not host or not 0 < number < 65536:
+        if not host or not 0 < number < 65536 or (":" in str(host) and not _is_ipv6(str(host))):
             raise ValueError(f"{item!r} is not host:port")
         found.append((str(host), number))
     if not found:

@@ -109,6 +109,8 @@ class Outgoing(NamedTuple):
     """False for Produce with acks=0, which no response follows: `answered` gets None once it is sent."""
     version_min: int = 0
     """No version below this, where an earlier one cannot say it: the answer is UnsupportedVersionError."""
+    version: int | None = None
+    """This version and no other."""
 
 
 class Core(Protocol):

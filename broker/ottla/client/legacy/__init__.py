@@ -1,4 +1,4 @@
-"""The clients of Kafka 0.8 to 0.10 in their own shapes, over today's cores: `SimpleConsumer`, the `Producer`
+"""The clients of Kafka 0.7 to 0.10 in their own shapes, over today's cores: `SimpleConsumer`, the `Producer`
 with its sync and async modes, and the `ConsumerConnector`, which ZooKeeper or the group protocol
 coordinates.
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ottla.client.legacy.configs import ConsumerConfig, ProducerConfig
-    from ottla.client.legacy.connector import ConsumerConnector
+    from ottla.client.legacy.connector import Consumer, ConsumerConnector
     from ottla.client.legacy.encoders import (
         Decoder,
         DefaultDecoder,
@@ -35,15 +35,19 @@ if TYPE_CHECKING:
         ProducerClosedError,
         QueueFullError,
     )
-    from ottla.client.legacy.handlers import CallbackHandler, EventHandler, KeyedMessage
+    from ottla.client.legacy.handlers import CallbackHandler, EventHandler, KeyedMessage, ProducerData
+    from ottla.client.legacy.message_sets import ByteBufferMessageSet, Message, MessageAndOffset, MessageSet
     from ottla.client.legacy.partitioners import ByteArrayPartitioner, DefaultPartitioner, Partitioner
     from ottla.client.legacy.producer import Producer
+    from ottla.client.legacy.rebalance_listener import ConsumerRebalanceListener
     from ottla.client.legacy.simple_consumer import SimpleConsumer
     from ottla.client.legacy.simple_requests import (
         EARLIEST_TIME,
         LATEST_TIME,
+        BuiltFetchRequest,
         FetchRequest,
         FetchRequestBuilder,
+        MultiFetchResponse,
         OffsetRequest,
     )
     from ottla.client.legacy.streams import KafkaStream, MessageAndMetadata
@@ -51,7 +55,7 @@ if TYPE_CHECKING:
 
 _NAMES: Final = {
     "configs": ("ConsumerConfig", "ProducerConfig"),
-    "connector": ("ConsumerConnector",),
+    "connector": ("Consumer", "ConsumerConnector"),
     "encoders": (
         "Decoder",
         "DefaultDecoder",
@@ -69,15 +73,19 @@ _NAMES: Final = {
         "ProducerClosedError",
         "QueueFullError",
     ),
-    "handlers": ("CallbackHandler", "EventHandler", "KeyedMessage"),
+    "handlers": ("CallbackHandler", "EventHandler", "KeyedMessage", "ProducerData"),
+    "message_sets": ("ByteBufferMessageSet", "Message", "MessageAndOffset", "MessageSet"),
     "partitioners": ("ByteArrayPartitioner", "DefaultPartitioner", "Partitioner"),
     "producer": ("Producer",),
+    "rebalance_listener": ("ConsumerRebalanceListener",),
     "simple_consumer": ("SimpleConsumer",),
     "simple_requests": (
         "EARLIEST_TIME",
         "LATEST_TIME",
+        "BuiltFetchRequest",
         "FetchRequest",
         "FetchRequestBuilder",
+        "MultiFetchResponse",
         "OffsetRequest",
     ),
     "streams": ("KafkaStream", "MessageAndMetadata"),
@@ -89,11 +97,15 @@ __all__ = [
     "EARLIEST_TIME",
     "LATEST_TIME",
     "Blacklist",
+    "BuiltFetchRequest",
     "ByteArrayPartitioner",
+    "ByteBufferMessageSet",
     "CallbackHandler",
+    "Consumer",
     "ConsumerConfig",
     "ConsumerConnector",
     "ConsumerRebalanceFailedError",
+    "ConsumerRebalanceListener",
     "ConsumerTimeoutError",
     "Decoder",
     "DefaultDecoder",
@@ -106,14 +118,19 @@ __all__ = [
     "FetchRequestBuilder",
     "KafkaStream",
     "KeyedMessage",
+    "Message",
     "MessageAndMetadata",
+    "MessageAndOffset",
+    "MessageSet",
     "MessageStreamsExistError",
+    "MultiFetchResponse",
     "NullEncoder",
     "OffsetRequest",
     "Partitioner",
     "Producer",
     "ProducerClosedError",
     "ProducerConfig",
+    "ProducerData",
     "QueueFullError",
     "SimpleConsumer",
     "StringDecoder",

@@ -44,9 +44,20 @@ _EARLIER: Final = {
     "broker.list": "metadata.broker.list",
     "queue.size": "queue.buffering.max.messages",
     "queue.time": "queue.buffering.max.ms",
+    "zk.connect": "zookeeper.connect",
+    "zk.connectiontimeout.ms": "zookeeper.connection.timeout.ms",
+    "zk.sessiontimeout.ms": "zookeeper.session.timeout.ms",
 }
 """What 0.7 called what 0.8 has."""
-_EARLIER_OF_CONSUMERS: Final = {"groupid": "group.id", "zk.connect": "zookeeper.connect"}
+_EARLIER_OF_CONSUMERS: Final = {
+    "groupid": "group.id",
+    "zk.connect": "zookeeper.connect",
+    "zk.connectiontimeout.ms": "zookeeper.connection.timeout.ms",
+    "zk.sessiontimeout.ms": "zookeeper.session.timeout.ms",
+    "zk.synctime.ms": "zookeeper.sync.time.ms",
+}
+_WITH_ID: Final = re.compile(r"\d+:([^:\[\]]+|\[[^\]]+\]):(\d+)")
+"""0.7's form of a broker."""
 _CODECS: Final = ("none", "gzip", "snappy", "lz4")
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]*")
 
@@ -59,6 +70,15 @@ def _codec(value: object) -> str:
     if given not in _CODECS:
         raise ValueError(f"must be one of {', '.join(_CODECS)}, or 0 to 3")
     return given
+
+
+def _brokers(value: object) -> tuple[tuple[str, int], ...]:
+    """As 0.8's host:port, or as 0.7's id:host:port, whose id says nothing that the metadata do not."""
+    found: list[object] = []
+    for item in items(value):
+        with_id = _WITH_ID.fullmatch(item) if isinstance(item, str) else None
+        found.append(item if with_id is None else f"{with_id[1]}:{with_id[2]}")
+    return addresses(found)
 
 
 def _legal_name(value: object) -> str:
@@ -76,7 +96,12 @@ def _names(settings: Mapping[str, object] | None, keywords: Mapping[str, object]
 class ProducerConfig(Settings):
     """Of the producer: `of` makes one, `Producer` takes it."""
 
-    metadata_broker_list: tuple[tuple[str, int], ...] = setting((), addresses)
+    metadata_broker_list: tuple[tuple[str, int], ...] = setting((), _brokers)
+    """host:port,host:port; also as Kafka 0.7's broker.list, id:host:port."""
+    zookeeper_connect: str | None = setting(None, optional_text)
+    """As in Kafka 0.7: where brokers are looked up, in the place of metadata.broker.list."""
+    zookeeper_session_timeout_ms: int = setting(6_000, integer(1))
+    zookeeper_connection_timeout_ms: int = setting(6_000, integer(1))
     producer_type: str = setting("sync", one_of("sync", "async"))
     serializer_class: Any = setting("kafka.serializer.DefaultEncoder", anything)
     """An Encoder, its class or the class's name, also of 0.8's own; or a function of the value."""
@@ -110,8 +135,12 @@ class ProducerConfig(Settings):
         return super().of({_EARLIER.get(key, key): value for key, value in given.items()})
 
     def __post_init__(self) -> None:
-        if not self.metadata_broker_list:
-            raise ConfigError("metadata.broker.list", "", "must name one broker at least, as host:port")
+        if self.metadata_broker_list and self.zookeeper_connect is not None:
+            allowed = "cannot be set together with metadata.broker.list (broker.list): only one of them"
+            raise ConfigError("zookeeper.connect", self.zookeeper_connect, allowed)
+        if not self.metadata_broker_list and self.zookeeper_connect is None:
+            allowed = "must name one broker at least, as host:port, or zookeeper.connect must be set"
+            raise ConfigError("metadata.broker.list", "", allowed)
         if self.batch_num_messages > self.queue_buffering_max_messages:
             allowed = f"must not be above queue.buffering.max.messages={self.queue_buffering_max_messages}"
             raise ConfigError("batch.num.messages", self.batch_num_messages, allowed)

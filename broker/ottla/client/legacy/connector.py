@@ -28,6 +28,7 @@ from ottla.client.legacy.encoders import Decoder, DefaultDecoder
 from ottla.client.legacy.errors import MessageStreamsExistError
 from ottla.client.legacy.group_coordination import GroupCoordination
 from ottla.client.legacy.group_nodes import STATIC, Subscription
+from ottla.client.legacy.rebalance_listener import ConsumerRebalanceListener
 from ottla.client.legacy.streams import KafkaStream
 from ottla.client.legacy.topic_filters import TopicFilter
 
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 class Coordination(Protocol):
     """Who reads what."""
+
+    listener: ConsumerRebalanceListener | None
 
     def begin(
         self,
@@ -85,6 +88,10 @@ class ConsumerConnector:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.shutdown()
+
+    def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
+        """From now on, tell it of each rebalance before partitions are released."""
+        self._coordination.listener = listener
 
     # --- streams ---
 
@@ -176,6 +183,15 @@ class ConsumerConnector:
         finally:
             for stream in self._streams:
                 stream.end()
+
+
+class Consumer:
+    """Kafka's factory of connectors: `Consumer.create(config)`."""
+
+    @staticmethod
+    def create(config: Mapping[str, object] | ConsumerConfig) -> ConsumerConnector:
+        """A connector with these settings. Raises ConfigError, ClientError."""
+        return ConsumerConnector(config)
 
 
 def _made_up_id() -> str:

@@ -6,19 +6,23 @@ given decoders. An encoder is any object with `to_bytes`, a decoder any with `fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, Protocol, TypeVar
 
 from ottla.client.core.settings import ConfigError
 from ottla.client.errors import SerializationError
+from ottla.client.legacy.message_sets import Message
 
 T_in = TypeVar("T_in", contravariant=True)
 T_out = TypeVar("T_out", covariant=True)
 
 
 class Encoder(Protocol[T_in]):
-    """A class that serializer.class names is called with the producer's settings, a mapping."""
+    """A class that serializer.class names is called with the producer's settings, a mapping, if it takes
+    them. Kafka 0.7's encoders have `to_message(value)` instead, which gives a Message."""
 
     def to_bytes(self, value: T_in) -> bytes | None:
         """None makes a tombstone of a value."""
@@ -84,13 +88,6 @@ class StringDecoder:
         return None if data is None else data.decode(self._encoding)
 
 
-class _Function:
-    """A function in the place of an encoder."""
-
-    def __init__(self, call: Callable[[Any], bytes | None]) -> None:
-        self.to_bytes = call
-
-
 _OF_KAFKA: Final = {
     "kafka.serializer.DefaultEncoder": f"{__name__}.DefaultEncoder",
     "kafka.serializer.NullEncoder": f"{__name__}.NullEncoder",
@@ -100,22 +97,48 @@ _OF_KAFKA: Final = {
 }
 
 
-def encoder(key: str, given: object, settings: Mapping[str, object]) -> Encoder[Any]:
-    """Of a setting: an object, a class, the name of one, or a function of the value. Raises ConfigError."""
-    found = made(key, given, "to_bytes", settings)
-    return found if hasattr(found, "to_bytes") else _Function(found)
+def encoder(key: str, given: object, settings: Mapping[str, object]) -> Callable[[Any], Message]:
+    """Of a setting: an object, a class, the name of one, or a function of the value. Kafka 0.7's encoders
+    have `to_message`, 0.8's `to_bytes`. Raises ConfigError."""
+    found = made(key, given, "to_bytes", settings, also="to_message")
+    if hasattr(found, "to_message"):
+        return partial(_checked, found.to_message)
+    to_bytes = getattr(found, "to_bytes", found)
+    return lambda value: Message(to_bytes(value))
 
 
-def made(key: str, given: object, method: str, *arguments: object, functions: bool = True) -> Any:
-    """The object that a setting asks for; a class is called with the arguments. `functions`: whether one may
-    stand in the place of an object. Raises ConfigError."""
+def _checked(to_message: Callable[[Any], Message], value: Any) -> Message:
+    message = to_message(value)
+    if not isinstance(message, Message):
+        raise SerializationError(f"to_message gave {type(message).__name__}, not a Message")
+    return message
+
+
+def made(
+    key: str, given: object, method: str, *arguments: object, functions: bool = True, also: str = ""
+) -> Any:
+    """The object that a setting asks for; a class is called with the arguments, or without where it takes
+    none. `functions`: whether one may stand in the place of an object; `also`: another method that will do.
+    Raises ConfigError."""
     found: Any = _imported(key, given) if isinstance(given, str) else given
     if isinstance(found, type):
-        found = found(*arguments)
-    if not hasattr(found, method) and not (functions and callable(found)):
+        found = found(*arguments) if _takes(found, arguments) else found()
+    if (
+        not hasattr(found, method)
+        and not (also and hasattr(found, also))
+        and not (functions and callable(found))
+    ):
         allowed = f"must be an object with {method}(), its class, or the class's name with its module"
         raise ConfigError(key, given, allowed)
     return found
+
+
+def _takes(kind: type, arguments: Sequence[object]) -> bool:
+    try:
+        inspect.signature(kind).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _imported(key: str, name: str) -> Any:

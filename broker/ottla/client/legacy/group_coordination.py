@@ -8,16 +8,18 @@ auto.commit.enable).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.legacy import sharing
+from ottla.client.legacy import rebalance_listener, sharing
 from ottla.client.legacy.configs import ConsumerConfig
 from ottla.client.legacy.feed import Feed
 from ottla.client.legacy.group_nodes import Subscription
+from ottla.client.legacy.rebalance_listener import ConsumerRebalanceListener
 from ottla.client.legacy.streams import KafkaStream
 from ottla.protocol.grouping import indexes_by_topic
 
@@ -29,6 +31,7 @@ class GroupCoordination:
         self._config = config
         self._consumer = consumer
         self._feed: Feed | None = None
+        self.listener: ConsumerRebalanceListener | None = None
 
     def begin(
         self,
@@ -92,6 +95,9 @@ class GroupCoordination:
                     await feed.consumer.commit(offsets)
             except ClientError as problem:
                 log.warning("%s: a commit before a rebalance failed: %s", self._consumer, problem)
+        if self.listener is not None:
+            # In another thread, where it may block, as commit_offsets does.
+            await asyncio.to_thread(rebalance_listener.call, self.listener, partitions)
         feed.forget_here()
 
     async def _lost(self, partitions: Sequence[TopicPartition]) -> None:

@@ -5,8 +5,10 @@ Implemented by users, called by `producer` and `send_thread`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from ottla.client.legacy.message_sets import ByteBufferMessageSet, Message, MessageSet
 
 
 class KeyedMessage(NamedTuple):
@@ -22,6 +24,60 @@ class KeyedMessage(NamedTuple):
     def partition_key(self) -> Any:
         """What the partitioner is given; None lets any partition do."""
         return self.key if self.part_key is None else self.part_key
+
+
+class ProducerData:
+    """Kafka 0.7's: values for one topic, `ProducerData("orders", values)` or `ProducerData("orders", key,
+    values)`. `values` is one value or a list of them. As in 0.7, the key chooses the partition and is not
+    sent."""
+
+    def __init__(self, topic: str, *key_and_values: Any) -> None:
+        if not 1 <= len(key_and_values) <= 2:
+            raise TypeError("ProducerData(topic, values) or ProducerData(topic, key, values)")
+        self.topic = topic
+        self.key = key_and_values[0] if len(key_and_values) == 2 else None
+        self.values = _values(key_and_values[-1])
+
+    def messages(self) -> list[KeyedMessage]:
+        """As today's producer takes them."""
+        return [KeyedMessage(self.topic, value, part_key=self.key) for value in self.values]
+
+
+def keyed_messages(given: Sequence[Any]) -> list[KeyedMessage]:
+    """Of the arguments of `Producer.send`. Raises TypeError."""
+    if given and isinstance(given[0], str):
+        if len(given) != 2:
+            raise TypeError("send(topic, messages)")
+        return ProducerData(*given).messages()
+    found: list[KeyedMessage] = []
+    for each in given:
+        if isinstance(each, KeyedMessage):
+            found.append(each)
+        elif isinstance(each, ProducerData):
+            found += each.messages()
+        elif isinstance(each, Iterable) and not isinstance(each, str | bytes | Message):
+            found += keyed_messages(_not_text(list(each)))
+        else:
+            raise TypeError(
+                f"{type(each).__name__} cannot be sent: give KeyedMessage, ProducerData, a list of these, "
+                "or a topic and its messages"
+            )
+    return found
+
+
+def _not_text(given: list[Any]) -> list[Any]:
+    if given and isinstance(given[0], str):
+        raise TypeError("a list of text has no topic: send(topic, messages)")
+    return given
+
+
+def _values(given: Any) -> list[Any]:
+    """One value, or those of a list, a MessageSet or the ByteBufferMessageSet of an answer."""
+    if isinstance(given, ByteBufferMessageSet):
+        return [each.message for each in given]
+    if isinstance(given, list | MessageSet) or (isinstance(given, tuple) and not isinstance(given, Message)):
+        return list(given)
+    return [given]
 
 
 class EventHandler:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -24,7 +25,8 @@ from ottla.client.errors import ClientError, RequestTimedOutError
 from ottla.client.legacy import encoders
 from ottla.client.legacy.configs import ProducerConfig
 from ottla.client.legacy.errors import FailedToSendMessageError, ProducerClosedError
-from ottla.client.legacy.handlers import CallbackHandler, EventHandler, KeyedMessage
+from ottla.client.legacy.handlers import CallbackHandler, EventHandler, KeyedMessage, keyed_messages
+from ottla.client.legacy.message_sets import Message
 from ottla.client.legacy.send_thread import SendThread
 
 _FOREVER: Final = float("inf")
@@ -42,7 +44,7 @@ class Producer:
         **keywords: object,
     ) -> None:
         """0.8's dotted keys in a mapping, or keywords with underscores. `event_handler` takes the place of
-        event.handler. Raises ConfigError."""
+        event.handler. Raises ConfigError; ClientError when zookeeper.connect has no brokers."""
         config = settings if isinstance(settings, ProducerConfig) else ProducerConfig.of(settings, **keywords)
         self.config = config
         written = {name.replace("_", "."): value for name, value in keywords.items()}
@@ -61,9 +63,13 @@ class Producer:
         if config.producer_type == "async":
             self._thread = SendThread(config, self._handler, callbacks)
 
-    def send(self, *messages: KeyedMessage) -> None:
+    def send(self, *given: Any) -> None:
         """Sync: write them, and wait for the acknowledgements that are asked for. Async: queue them.
-        Raises FailedToSendMessageError, SerializationError; QueueFullError; ProducerClosedError."""
+
+        Takes KeyedMessage and ProducerData, any number or lists of them, or a topic and its messages:
+        `send("orders", MessageSet(Message(b"one")))`. Raises FailedToSendMessageError, SerializationError;
+        QueueFullError; ProducerClosedError; TypeError for what is none of these."""
+        messages = keyed_messages(given)
         if self._thread is not None:
             if self._closed:
                 raise ProducerClosedError("the producer is closed")
@@ -105,12 +111,17 @@ class DefaultEventHandler(EventHandler):
     def __init__(
         self, config: ProducerConfig, settings: Mapping[str, object], callbacks: CallbackHandler | None
     ) -> None:
-        """Raises ConfigError."""
+        """Looks brokers up where zookeeper.connect is set. Raises ConfigError, ClientError."""
+        if config.zookeeper_connect is not None:
+            # kazoo is loaded by this.
+            from ottla.client.legacy.registry import read_brokers
+
+            config = replace(config, metadata_broker_list=read_brokers(config), zookeeper_connect=None)
         self._config = config
         self._callbacks = callbacks
         key_class = config.key_serializer_class or config.serializer_class
-        self._encoder = encoders.encoder("serializer.class", config.serializer_class, settings)
-        self._key_encoder = encoders.encoder("key.serializer.class", key_class, settings)
+        self._encode = encoders.encoder("serializer.class", config.serializer_class, settings)
+        self._encode_key = encoders.encoder("key.serializer.class", key_class, settings)
         partitioner = encoders.made("partitioner.class", config.partitioner_class, "partition", settings)
         self._choose = getattr(partitioner, "partition", partitioner)
         self._producers: dict[str, TodaysProducer] = {}
@@ -121,19 +132,26 @@ class DefaultEventHandler(EventHandler):
     def handle(self, messages: Sequence[KeyedMessage]) -> None:
         if self._callbacks is not None:
             messages = self._callbacks.before_sending_data(messages)
-        encoded = [(message, *self._encoded(message)) for message in messages]
+        encoded = [(message, self._encoded(message)) for message in messages]
         sent: list[tuple[KeyedMessage, Future[RecordMetadata]]] = []
         used: set[TodaysProducer] = set()
         failed: list[tuple[KeyedMessage, BaseException]] = []
         unknown: dict[str, BaseException] = {}
-        for message, key, value in encoded:
+        for message, found in encoded:
             if message.topic in unknown:
                 failed.append((message, unknown[message.topic]))
                 continue
             producer = self._producer(message.topic)
             try:
-                partition = self._partition(message, producer)
-                sent.append((message, producer.send(message.topic, value, key, partition=partition)))
+                partition = self._partition(message, found, producer)
+                future = producer.send(
+                    message.topic,
+                    found.payload,
+                    found.key,
+                    partition=partition,
+                    timestamp_ms=None if found.timestamp_ms < 0 else found.timestamp_ms,
+                )
+                sent.append((message, future))
             except RequestTimedOutError as problem:  # the next one would wait as long
                 failed.append((message, problem))
                 unknown[message.topic] = problem
@@ -156,13 +174,15 @@ class DefaultEventHandler(EventHandler):
                 failed,
             ) from failed[0][1]
 
-    def _encoded(self, message: KeyedMessage) -> tuple[bytes | None, bytes | None]:
-        key = None if message.key is None else self._key_encoder.to_bytes(message.key)
-        return key, self._encoder.to_bytes(message.message)
+    def _encoded(self, message: KeyedMessage) -> Message:
+        given = message.message
+        found = given if isinstance(given, Message) else self._encode(given)
+        return found if message.key is None else found._replace(key=self._encode_key(message.key).payload)
 
-    def _partition(self, message: KeyedMessage, producer: TodaysProducer) -> int | None:
+    def _partition(self, message: KeyedMessage, encoded: Message, producer: TodaysProducer) -> int | None:
         """None without a key: any, the same one for a while. Raises ClientError."""
-        if message.partition_key is None:
+        chosen_by = encoded.key if message.partition_key is None else message.partition_key
+        if chosen_by is None:
             return None
         count, until = self._counts.get(message.topic, (0, 0.0))
         now = time.monotonic()
@@ -170,7 +190,7 @@ class DefaultEventHandler(EventHandler):
             count = producer.partitions_for(message.topic)
             refresh_ms = self._config.topic_metadata_refresh_interval_ms
             self._counts[message.topic] = count, _FOREVER if refresh_ms < 0 else now + refresh_ms / 1000
-        partition: int = self._choose(message.partition_key, count)
+        partition: int = self._choose(chosen_by, count)
         if not 0 <= partition < count:
             raise ClientError(
                 f"the partitioner gave {partition} for {message.topic}, which has partitions 0 to {count - 1}"

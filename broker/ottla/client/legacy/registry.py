@@ -20,7 +20,7 @@ from kazoo.retry import KazooRetry
 from ottla.client.core.types import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.legacy import group_nodes
-from ottla.client.legacy.configs import ConsumerConfig
+from ottla.client.legacy.configs import ConsumerConfig, ProducerConfig
 from ottla.client.legacy.group_nodes import GroupPaths, Subscription
 from ottla.client.legacy.sharing import Share, ThreadId, share
 
@@ -46,20 +46,9 @@ class Registry:
         """What was written or read last, so that only news are written."""
         self.expired = False
         """The session has ended, and all that is ephemeral with it; set back by `register`."""
-        self._client = KazooClient(
-            hosts=config.zookeeper_connect,
-            timeout=config.zookeeper_session_timeout_ms / 1000,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_DELAY_S_MAX),
-        )
+        self._client = _client(config)
         self._client.add_listener(self._state_changed)
-        try:
-            self._client.start(timeout=config.zookeeper_connection_timeout_ms / 1000)
-        except KazooTimeoutError:
-            self._client.close()
-            raise ClientError(
-                f"no ZooKeeper at zookeeper.connect={config.zookeeper_connect} within "
-                f"zookeeper.connection.timeout.ms={config.zookeeper_connection_timeout_ms}"
-            ) from None
+        _start(self._client, config)
 
     def close(self) -> None:
         """End the session: what is ephemeral goes at once."""
@@ -104,13 +93,7 @@ class Registry:
 
     def brokers(self) -> list[tuple[str, int]]:
         """Where they can be reached; when there are none, it is told of the first one."""
-        found = []
-        for broker in self._children(group_nodes.BROKERS, watch=False):
-            path = f"{group_nodes.BROKERS}/{broker}"
-            data = self._data(path)
-            if data is not None:
-                found.append(group_nodes.parse_broker(path, data, self._config.security_protocol))
-        reachable = [each for each in found if each is not None]
+        reachable = _registered_brokers(self._client, self._config.security_protocol)
         if not reachable:
             self._children(group_nodes.BROKERS, watch=True)
         return reachable
@@ -157,11 +140,7 @@ class Registry:
             return []
 
     def _data(self, path: str) -> bytes | None:
-        try:
-            data: Any = self._client.get(path)[0]
-        except NoNodeError:
-            return None
-        return bytes(data or b"")
+        return _data(self._client, path)
 
     # --- who owns what ---
 
@@ -221,3 +200,67 @@ class Registry:
                 self._client.create(path, data, makepath=True)
             except NodeExistsError:
                 self._client.set(path, data)
+
+
+def read_brokers(config: ProducerConfig) -> tuple[tuple[str, int], ...]:
+    """The brokers registered at a producer's zookeeper.connect. Raises ClientError when there are none that
+    serve its security.protocol, or no ZooKeeper."""
+    client = _client(config)
+    _start(client, config)
+    try:
+        found = _registered_brokers(client, config.security_protocol)
+    except KazooException as problem:
+        raise ClientError(f"zookeeper.connect={config.zookeeper_connect}: {problem!r}") from problem
+    finally:
+        client.stop()
+        client.close()
+    if not found:
+        raise ClientError(
+            f"no broker with a {config.security_protocol} listener is registered in ZooKeeper at "
+            f"zookeeper.connect={config.zookeeper_connect}"
+        )
+    return tuple(found)
+
+
+def _client(config: ConsumerConfig | ProducerConfig) -> KazooClient:
+    assert config.zookeeper_connect is not None
+    return KazooClient(
+        hosts=config.zookeeper_connect,
+        timeout=config.zookeeper_session_timeout_ms / 1000,
+        connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_DELAY_S_MAX),
+    )
+
+
+def _start(client: KazooClient, config: ConsumerConfig | ProducerConfig) -> None:
+    """Raises ClientError when there is no ZooKeeper within zookeeper.connection.timeout.ms."""
+    assert config.zookeeper_connection_timeout_ms is not None
+    try:
+        client.start(timeout=config.zookeeper_connection_timeout_ms / 1000)
+    except KazooTimeoutError:
+        client.close()
+        raise ClientError(
+            f"no ZooKeeper at zookeeper.connect={config.zookeeper_connect} within "
+            f"zookeeper.connection.timeout.ms={config.zookeeper_connection_timeout_ms}"
+        ) from None
+
+
+def _registered_brokers(client: KazooClient, security_protocol: str) -> list[tuple[str, int]]:
+    try:
+        ids = client.get_children(group_nodes.BROKERS)
+    except NoNodeError:
+        return []
+    found = []
+    for broker in ids:
+        path = f"{group_nodes.BROKERS}/{broker}"
+        data = _data(client, path)
+        if data is not None:
+            found.append(group_nodes.parse_broker(path, data, security_protocol))
+    return [each for each in found if each is not None]
+
+
+def _data(client: KazooClient, path: str) -> bytes | None:
+    try:
+        data: Any = client.get(path)[0]
+    except NoNodeError:
+        return None
+    return bytes(data or b"")

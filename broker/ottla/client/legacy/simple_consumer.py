@@ -2,6 +2,8 @@
 offsets.
 
     with SimpleConsumer("127.0.0.1", 9092, client_id="reader") as consumer:
+        for each in consumer.fetch(FetchRequest("orders", 0, 0, 100_000)):  # Kafka 0.7's; below, 0.8's
+            print(each.offset, each.message.payload)
         request = FetchRequestBuilder().add_fetch("orders", 0, 0, 100_000).build()
         for each in consumer.fetch(request).message_set("orders", 0):
             print(each.offset, each.message.payload)
@@ -20,17 +22,20 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, overload
 
 from ottla.client.connection import BrokerConnection, ConnectionLost
 from ottla.client.core.config import ClientConfig
 from ottla.client.core.types import Node, TopicPartition
 from ottla.client.errors import IllegalStateError, for_code
+from ottla.client.legacy.message_sets import ByteBufferMessageSet
 from ottla.client.legacy.simple_requests import (
+    BuiltFetchRequest,
     FetchedPartition,
     FetchRequest,
+    FetchRequestBuilder,
     FetchResponse,
-    MessageSet,
+    MultiFetchResponse,
     OffsetMetadataAndError,
     OffsetRequest,
     OffsetResponse,
@@ -57,7 +62,9 @@ _VERSIONS_MAX: Final = {
 class _Ask(Protocol):
     """Sends a request, returns the response."""
 
-    def __call__(self, message: Message, version: int | None = None) -> Awaitable[Any]: ...
+    def __call__(
+        self, message: Message, version: int | None = None, client_id: str | None = None
+    ) -> Awaitable[Any]: ...
 
 
 class SimpleConsumer:
@@ -83,7 +90,8 @@ class SimpleConsumer:
         self._security = ClientConfig.of(settings).security()
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
-        self._connection: BrokerConnection | None = None
+        self._connections: dict[str, BrokerConnection] = {}
+        """By client id."""
         self._closed = False
 
     def close(self) -> None:
@@ -105,15 +113,50 @@ class SimpleConsumer:
 
     # --- messages ---
 
-    def fetch(self, request: FetchRequest) -> FetchResponse:
-        """Raises OSError, ConnectionLost, TimeoutError: nobody there, twice."""
-        return self.multifetch([request])[0]
+    @overload
+    def fetch(self, request: FetchRequest) -> ByteBufferMessageSet: ...
 
-    def multifetch(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
-        """All of them on their way at once; the broker answers one after the other, in their order."""
-        sent = [_fetch_message(request) for request in requests]
-        answers = self._ask(lambda ask: asyncio.gather(*map(ask, sent)))
-        return [_fetched(request, answer) for request, answer in zip(requests, answers, strict=True)]
+    @overload
+    def fetch(self, request: BuiltFetchRequest) -> FetchResponse: ...
+
+    def fetch(self, request: FetchRequest | BuiltFetchRequest) -> ByteBufferMessageSet | FetchResponse:
+        """0.7's request of one partition, or what a FetchRequestBuilder has built. Raises OSError,
+        ConnectionLost, TimeoutError: nobody there, twice."""
+        return self._fetched([request])[0]
+
+    @overload
+    def multifetch(self, requests: Sequence[FetchRequest]) -> MultiFetchResponse: ...
+
+    @overload
+    def multifetch(self, requests: Sequence[BuiltFetchRequest]) -> list[FetchResponse]: ...
+
+    def multifetch(
+        self, requests: Sequence[FetchRequest] | Sequence[BuiltFetchRequest]
+    ) -> MultiFetchResponse | list[FetchResponse]:
+        """All of them on their way at once; the broker answers one after the other, in their order. Raises
+        as `fetch`."""
+        found = self._fetched(requests)
+        sets = [each for each in found if isinstance(each, ByteBufferMessageSet)]
+        if len(sets) == len(found):
+            return MultiFetchResponse(sets)
+        return [each for each in found if isinstance(each, FetchResponse)]
+
+    def _fetched(
+        self, requests: Sequence[FetchRequest | BuiltFetchRequest]
+    ) -> list[ByteBufferMessageSet | FetchResponse]:
+        built = [
+            each if isinstance(each, BuiltFetchRequest) else FetchRequestBuilder().add_fetch(*each).build()
+            for each in requests
+        ]
+        sent = [(_fetch_message(each), None, each.client_id) for each in built]
+        answers = self._ask(
+            lambda ask: asyncio.gather(*(ask(*each) for each in sent)), [each.client_id for each in built]
+        )
+        responses = [_fetched(request, answer) for request, answer in zip(built, answers, strict=True)]
+        return [
+            response if isinstance(request, BuiltFetchRequest) else _only(response, request)
+            for request, response in zip(requests, responses, strict=True)
+        ]
 
     # --- offsets of the log ---
 
@@ -243,36 +286,32 @@ class SimpleConsumer:
 
     # --- the wire ---
 
-    def _ask(self, work: Callable[[_Ask], Awaitable[Any]]) -> Any:
-        """Do something over the connection, twice if it fails the first time."""
+    def _ask(self, work: Callable[[_Ask], Awaitable[Any]], client_ids: Iterable[str | None] = (None,)) -> Any:
+        """Do something over the connections of these client ids (None: the consumer's), twice if one fails
+        the first time."""
         with self._lock:
             if self._closed:
                 raise IllegalStateError("the consumer is closed")
             if self._thread is None:
                 self._thread = LoopThread(f"ottla-simple-{self.host}:{self.port}")
-            return self._thread.run(self._try_twice(work))
+            return self._thread.run(self._try_twice(work, {self._id(each) for each in client_ids}))
 
-    async def _try_twice(self, work: Callable[[_Ask], Awaitable[Any]]) -> Any:
+    def _id(self, client_id: str | None) -> str:
+        return self.client_id if client_id is None else client_id
+
+    async def _try_twice(self, work: Callable[[_Ask], Awaitable[Any]], client_ids: Iterable[str]) -> Any:
         try:
-            return await self._try(work)
+            return await self._try(work, client_ids)
         except (OSError, ConnectionLost, TimeoutError):
             await self._disconnect()
-            return await self._try(work)
+            return await self._try(work, client_ids)
 
-    async def _try(self, work: Callable[[_Ask], Awaitable[Any]]) -> Any:
-        connection = self._connection
-        if connection is None or connection.closed:
-            connection = self._connection = await BrokerConnection.open(
-                self.host,
-                self.port,
-                client_id=self.client_id,
-                timeout_s=self._timeout_s,
-                limits=_VERSIONS_MAX,
-                security=self._security,
-            )
-        opened = connection
+    async def _try(self, work: Callable[[_Ask], Awaitable[Any]], client_ids: Iterable[str]) -> Any:
+        for client_id in client_ids:
+            await self._connect(client_id)
 
-        async def ask(message: Message, version: int | None = None) -> Any:
+        async def ask(message: Message, version: int | None = None, client_id: str | None = None) -> Any:
+            opened = self._connections[self._id(client_id)]
             return await opened.request(message, version=version, timeout_s=self._timeout_s)
 
         try:
@@ -281,9 +320,21 @@ class SimpleConsumer:
             await self._disconnect()  # its late answer would be taken for another's
             raise
 
+    async def _connect(self, client_id: str) -> None:
+        known = self._connections.get(client_id)
+        if known is None or known.closed:
+            self._connections[client_id] = await BrokerConnection.open(
+                self.host,
+                self.port,
+                client_id=client_id,
+                timeout_s=self._timeout_s,
+                limits=_VERSIONS_MAX,
+                security=self._security,
+            )
+
     async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
             connection.close()
 
 
@@ -292,7 +343,7 @@ def _check_version(version_id: int) -> None:
         raise ValueError(f"version_id={version_id}: must be 0 (ZooKeeper) or 1 (Kafka)")
 
 
-def _fetch_message(request: FetchRequest) -> messages.FetchRequest:
+def _fetch_message(request: BuiltFetchRequest) -> messages.FetchRequest:
     asked = messages.FetchRequest(max_wait_ms=request.max_wait_ms, min_bytes=request.min_bytes)
     for topic, partitions in by_topic(request.partitions.items()).items():
         entry = asked.FetchTopic(topic=topic)
@@ -304,7 +355,7 @@ def _fetch_message(request: FetchRequest) -> messages.FetchRequest:
     return asked
 
 
-def _fetched(request: FetchRequest, answer: messages.FetchResponse) -> FetchResponse:
+def _fetched(request: BuiltFetchRequest, answer: messages.FetchResponse) -> FetchResponse:
     if answer.error_code:
         raise for_code(answer.error_code, "a fetch")
     partitions = {}
@@ -312,6 +363,14 @@ def _fetched(request: FetchRequest, answer: messages.FetchResponse) -> FetchResp
         for found in topic.partitions:
             tp = TopicPartition(topic.topic, found.partition_index)
             data = memoryview(found.records or b"")
-            message_set = MessageSet(tp, data, request.partitions[tp].offset)
+            message_set = ByteBufferMessageSet(tp, data, request.partitions[tp].offset)
             partitions[tp] = FetchedPartition(found.error_code, found.high_watermark, message_set)
     return FetchResponse(partitions)
+
+
+def _only(response: FetchResponse, request: FetchRequest) -> ByteBufferMessageSet:
+    """The answer to 0.7's request, which raises the partition's error when it is iterated over."""
+    tp = TopicPartition(request.topic, request.partition)
+    found = response.message_set(*tp)
+    found.error_code = response.error_code(*tp)
+    return found

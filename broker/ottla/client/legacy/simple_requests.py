@@ -6,12 +6,12 @@ nothing: what to do about NOT_LEADER_OR_FOLLOWER or OFFSET_OUT_OF_RANGE is the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
-from ottla.client.core.decoding import PartitionData
 from ottla.client.core.types import Node, TopicPartition
+from ottla.client.legacy.message_sets import ByteBufferMessageSet
 from ottla.protocol.errors import ErrorCode
 
 LATEST_TIME: Final = -1
@@ -23,13 +23,26 @@ class PartitionFetchInfo(NamedTuple):
     fetch_size: int
 
 
+class FetchRequest(NamedTuple):
+    """Kafka 0.7's: from this offset of one partition on, `max_size` bytes. A batch that is larger comes
+    nevertheless. `SimpleConsumer.fetch` answers it with a ByteBufferMessageSet."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_size: int
+
+
 @dataclass(frozen=True)
-class FetchRequest:
-    """Made by FetchRequestBuilder."""
+class BuiltFetchRequest:
+    """Kafka 0.8's FetchRequest, of many partitions; made by FetchRequestBuilder. `SimpleConsumer.fetch`
+    answers it with a FetchResponse."""
 
     partitions: Mapping[TopicPartition, PartitionFetchInfo]
     max_wait_ms: int = 0
     min_bytes: int = 0
+    client_id: str | None = None
+    """None: the SimpleConsumer's."""
 
 
 class FetchRequestBuilder:
@@ -39,6 +52,12 @@ class FetchRequestBuilder:
         self._partitions: dict[TopicPartition, PartitionFetchInfo] = {}
         self._max_wait_ms = 0
         self._min_bytes = 0
+        self._client_id: str | None = None
+
+    def client_id(self, client_id: str) -> Self:
+        """The client id of this request, in the place of the SimpleConsumer's: brokers count quotas by it."""
+        self._client_id = client_id
+        return self
 
     def add_fetch(self, topic: str, partition: int, offset: int, fetch_size: int) -> Self:
         """From this offset on, so many bytes; a batch that is larger comes nevertheless."""
@@ -55,53 +74,23 @@ class FetchRequestBuilder:
         self._min_bytes = min_bytes
         return self
 
-    def build(self) -> FetchRequest:
+    def build(self) -> BuiltFetchRequest:
         """As 0.8's, it empties the builder of its partitions."""
         partitions, self._partitions = self._partitions, {}
-        return FetchRequest(partitions, self._max_wait_ms, self._min_bytes)
-
-
-class Message(NamedTuple):
-    key: bytes | None
-    payload: bytes | None
-    timestamp_ms: int = -1
-    """-1 in messages of a producer from before 0.10."""
-
-
-class MessageAndOffset(NamedTuple):
-    message: Message
-    offset: int
-
-    @property
-    def next_offset(self) -> int:
-        return self.offset + 1
-
-
-class MessageSet:
-    """The messages of one partition in an answer, from the offset that was asked for. Iterate as often as
-    you like. Raises DeserializationError on what is corrupt."""
-
-    def __init__(self, tp: TopicPartition, data: memoryview, offset: int) -> None:
-        self._tp = tp
-        self._data = data
-        self._offset = offset
-
-    @property
-    def size_in_bytes(self) -> int:
-        return len(self._data)
-
-    def __iter__(self) -> Iterator[MessageAndOffset]:
-        data = PartitionData(self._tp, self._data, self._offset, check_crcs=True, aborted=None)
-        while (records := data.next_batch()) is not None:
-            for record in records:
-                yield MessageAndOffset(Message(record.key, record.value, record.timestamp_ms), record.offset)
+        return BuiltFetchRequest(partitions, self._max_wait_ms, self._min_bytes, self._client_id)
 
 
 class FetchedPartition(NamedTuple):
     error: int
     high_watermark: int
     """The offset after the last message that consumers may have."""
-    messages: MessageSet
+    messages: ByteBufferMessageSet
+
+
+class MultiFetchResponse(tuple[ByteBufferMessageSet, ...]):
+    """Kafka 0.7's: a ByteBufferMessageSet for each FetchRequest of a `multifetch`, in their order."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -118,7 +107,7 @@ class FetchResponse:
     def high_watermark(self, topic: str, partition: int) -> int:
         return self._of(topic, partition).high_watermark
 
-    def message_set(self, topic: str, partition: int) -> MessageSet:
+    def message_set(self, topic: str, partition: int) -> ByteBufferMessageSet:
         return self._of(topic, partition).messages
 
     def _of(self, topic: str, partition: int) -> FetchedPartition:
@@ -135,6 +124,8 @@ class PartitionOffsetRequestInfo(NamedTuple):
 class OffsetRequest:
     """For `SimpleConsumer.get_offsets`."""
 
+    LATEST_TIME: ClassVar[int] = LATEST_TIME
+    EARLIEST_TIME: ClassVar[int] = EARLIEST_TIME
     partitions: Mapping[tuple[str, int], PartitionOffsetRequestInfo | tuple[int, int]]
     """(topic, partition) to (time, how many at most)."""
 

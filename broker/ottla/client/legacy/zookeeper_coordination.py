@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from ottla.client.core.types import TopicPartition
-from ottla.client.legacy import registry, sharing
+from ottla.client.legacy import rebalance_listener, registry, sharing
 from ottla.client.legacy.configs import ConsumerConfig
 from ottla.client.legacy.errors import ConsumerRebalanceFailedError
 from ottla.client.legacy.feed import Feed
 from ottla.client.legacy.group_nodes import Subscription
+from ottla.client.legacy.rebalance_listener import ConsumerRebalanceListener
 from ottla.client.legacy.registry import Registry
 from ottla.client.legacy.sharing import Share, ThreadId
 from ottla.client.legacy.streams import KafkaStream
@@ -44,6 +45,7 @@ class ZooKeeperCoordination:
         self._registry = Registry(config, consumer, self._news.set)
         self._watcher = threading.Thread(target=self._watch, name=f"{consumer}_watcher_executor", daemon=True)
         self._feed: Feed | None = None
+        self.listener: ConsumerRebalanceListener | None = None
         self._owned: dict[TopicPartition, ThreadId] = {}
         self._shares: dict[str, Share] | None = None
         """What was seen when the partitions that are read were decided on; None when none were."""
@@ -180,6 +182,7 @@ class ZooKeeperCoordination:
             log.warning("%s: no brokers are known to ZooKeeper", self._consumer)
             return True
         self._stop_reading(commit=self._config.auto_commit_enable)
+        rebalance_listener.call(self.listener, self._owned)
         self._registry.release(self._owned)
         feed.forget()
         shares = self._registry.shares(self._subscription)
@@ -188,6 +191,7 @@ class ZooKeeperCoordination:
         offsets = self._offsets(feed, self._owned)
         if not self._registry.claim(self._owned):
             self._registry.release(self._owned)
+            self._owned = {}
             return False
         feed.begin(
             {

@@ -80,7 +80,8 @@ class OffsetsHandler:
                     if request.version == 0:
                         result.old_style_offsets = self._before(replica, asked, message.replica_id)
                     else:
-                        self._find(replica, asked, isolation, request.version, result)
+                        leader_only = message.replica_id != DEBUGGING_REPLICA_ID
+                        self._find(replica, asked, isolation, request.version, result, leader_only)
                 except KafkaError as e:
                     result.error_code = e.code
                 except ColdRead as miss:
@@ -99,6 +100,7 @@ class OffsetsHandler:
         isolation: int | None,
         version: int,
         result: ListOffsetsResponse.ListOffsetsPartitionResponse,
+        leader_only: bool,
     ) -> None:
         timestamp = asked.timestamp
         if timestamp < LATEST_TIERED or version < _SPECIAL_FROM.get(timestamp, 0):
@@ -107,7 +109,9 @@ class OffsetsHandler:
             timestamp = EARLIEST
         if timestamp == LATEST_TIERED:
             return
-        found = offset_for_time(replica, timestamp, isolation, asked.current_leader_epoch)
+        found = offset_for_time(
+            replica, timestamp, isolation, asked.current_leader_epoch, leader_only=leader_only
+        )
         if found is not None:
             result.timestamp = found.timestamp
             result.offset = found.offset

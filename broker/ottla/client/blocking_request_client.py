@@ -1,0 +1,149 @@
+"""The low-level API for code without an event loop: the same names, from any thread.
+
+See `ottla.client.blocking`. Invariant: requests of one thread to one broker are sent in the order of the
+calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ottla.client import request_client as asynchronous
+from ottla.client.core.types import Node
+from ottla.client.errors import IllegalStateError
+from ottla.client.loop_thread import LoopThread
+from ottla.client.metrics import Metric
+from ottla.client.request_client import ANY_BROKER
+from ottla.protocol.types import Message, Versions
+
+T = TypeVar("T")
+
+
+class RequestClient:
+    """May be shared by threads."""
+
+    def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
+        """As the asynchronous one. Raises ConfigError."""
+        self._client = asynchronous.RequestClient(settings, **keywords)
+        self.config = self._client.config
+        self._thread: LoopThread | None = None
+
+    # --- life ---
+
+    def start(self) -> None:
+        """As the asynchronous one. Raises ClientError."""
+        if self._thread is not None:
+            raise IllegalStateError("the request client is started already")
+        self._thread = thread = LoopThread(f"ottla-requests-{self.config.client_id}")
+        try:
+            thread.run(self._client.start())
+        except BaseException:
+            self._thread = None
+            thread.stop()
+            raise
+
+    def stop(self) -> None:
+        """Close all connections; requests in flight fail with NetworkError. A second call does nothing."""
+        thread = self._thread
+        if thread is not None:
+            thread.check_elsewhere()
+            self._thread = None
+            try:
+                thread.run(self._client.stop())
+            finally:
+                thread.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _running(self) -> LoopThread:
+        if self._thread is None:
+            raise IllegalStateError("the request client is not started")
+        return self._thread
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._running().run(work())
+
+    # --- requests ---
+
+    def send(
+        self,
+        message: Message,
+        broker_id: int = ANY_BROKER,
+        *,
+        version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Future[Any]:
+        """Send a request without waiting; the future resolves to the response, or raises what `request` does.
+        Any number may be in flight; `concurrent.futures.as_completed` gives them as responses arrive. Raises
+        IllegalStateError."""
+        thread = self._running()
+        return asyncio.run_coroutine_threadsafe(
+            self._client.request(message, broker_id, version=version, timeout_ms=timeout_ms), thread.loop
+        )
+
+    def request(
+        self,
+        message: Message,
+        broker_id: int = ANY_BROKER,
+        *,
+        version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """As the asynchronous one."""
+        return self._run(
+            lambda: self._client.request(message, broker_id, version=version, timeout_ms=timeout_ms)
+        )
+
+    def versions(self, broker_id: int = ANY_BROKER) -> dict[type[Message], Versions]:
+        """As the asynchronous one."""
+        return self._run(lambda: self._client.versions(broker_id))
+
+    # --- the cluster ---
+
+    @property
+    def brokers(self) -> dict[int, Node]:
+        """The brokers of the last metadata, by id."""
+        return self._client.brokers
+
+    @property
+    def controller(self) -> int:
+        """The controller's id in the last metadata; -1 while there is none."""
+        return self._client.controller
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster's id."""
+        return self._client.cluster_id
+
+    def refresh_metadata(self) -> None:
+        """As the asynchronous one."""
+        self._run(self._client.refresh_metadata)
+
+    def leader(self, topic_partition: tuple[str, int]) -> int:
+        """As the asynchronous one."""
+        return self._run(lambda: self._client.leader(topic_partition))
+
+    def coordinator(self, key: str, *, transactional: bool = False) -> int:
+        """As the asynchronous one."""
+        return self._run(lambda: self._client.coordinator(key, transactional=transactional))
+
+    # --- figures ---
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the whole client by Kafka's names."""
+        return self._client.metrics()
+
+    def measurements(self) -> list[Metric]:
+        """All figures, also those of each broker; none while the client is not started."""
+        return self._client.measurements()
