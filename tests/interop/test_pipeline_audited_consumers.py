@@ -99,6 +99,48 @@ def settings(line: Line, **more: Any) -> dict[str, Any]:
     }
 
 
+class OnCommit:
+    """An interceptor that looks, at each commit, at how many records the audit topic tells of."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.seen: list[tuple[int, int]] = []
+
+    def on_consume(self, records: Any) -> Any:
+        return records
+
+    def on_commit(self, offsets: Any) -> None:
+        committed = sum(entry.offset for entry in offsets.values())
+        self.seen.append((committed, Told(self.line).received))
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("commits", ["commit", "commit_nowait"])
+def test_a_commit_is_made_when_its_counts_have_arrived(broker: OneBroker, commits: str) -> None:
+    line = Line(broker.bootstrap)
+    send(line, 100)
+    looks = OnCommit(line)
+
+    async def read() -> None:
+        more = {"enable.auto.commit": False, "interceptors": [looks]}
+        async with AuditedConsumer(settings(line, **more), audit=line.options(interval_s=600)) as consumer:
+            consumer.subscribe([line.topic])
+            left = 100
+            while left:
+                left -= sum(map(len, (await consumer.poll(5, max_records=40)).values()))
+                if commits == "commit":
+                    await consumer.commit()
+                else:
+                    committed = asyncio.Event()
+                    consumer.commit_nowait(on_done=lambda *_, done=committed: done.set())
+                    await committed.wait()
+
+    asyncio.run(read())
+    assert looks.seen[-1] == (100, 100)
+    assert all(committed == told for committed, told in looks.seen)
+
+
 @pytest.mark.parametrize("commits", ["commit", "commit_nowait", "auto", "at the end"])
 def test_members_of_a_group_count_what_they_commit(broker: OneBroker, commits: str) -> None:
     line = Line(broker.bootstrap)
