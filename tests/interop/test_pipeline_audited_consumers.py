@@ -99,46 +99,44 @@ def settings(line: Line, **more: Any) -> dict[str, Any]:
     }
 
 
-class OnCommit:
-    """An interceptor that looks, at each commit, at how many records the audit topic tells of."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        self.seen: list[tuple[int, int]] = []
-
-    def on_consume(self, records: Any) -> Any:
-        return records
-
-    def on_commit(self, offsets: Any) -> None:
-        committed = sum(entry.offset for entry in offsets.values())
-        self.seen.append((committed, Told(self.line).received))
-
-    def close(self) -> None: ...
-
-
 @pytest.mark.parametrize("commits", ["commit", "commit_nowait"])
 def test_a_commit_is_made_when_its_counts_have_arrived(broker: OneBroker, commits: str) -> None:
     line = Line(broker.bootstrap)
     send(line, 100)
-    looks = OnCommit(line)
+    partitions = [TopicPartition(line.topic, 0), TopicPartition(line.topic, 1)]
+    seen: list[tuple[int, int]] = []
+
+    class OnCommit:
+        """Told of commits that are done; looks at how many records the audit topic tells of then."""
+
+        def on_consume(self, records: Any) -> Any:
+            return records
+
+        def on_commit(self, offsets: Any) -> None:
+            seen.append((sum(entry.offset for entry in offsets.values()), Told(line).received))
+
+        def close(self) -> None: ...
 
     async def read() -> None:
-        more = {"enable.auto.commit": False, "interceptors": [looks]}
+        more = {"enable.auto.commit": False, "interceptors": [OnCommit()]}
         async with AuditedConsumer(settings(line, **more), audit=line.options(interval_s=600)) as consumer:
-            consumer.subscribe([line.topic])
+            consumer.assign(partitions)
             left = 100
             while left:
-                left -= sum(map(len, (await consumer.poll(5, max_records=40)).values()))
+                left -= sum(map(len, (await consumer.poll(5)).values()))
+            async with consumer._audit_lock:  # no report is made meanwhile
+                done = asyncio.Event()
                 if commits == "commit":
-                    await consumer.commit()
+                    work = asyncio.create_task(consumer.commit())
+                    work.add_done_callback(lambda _: done.set())
                 else:
-                    committed = asyncio.Event()
-                    consumer.commit_nowait(on_done=lambda *_, done=committed: done.set())
-                    await committed.wait()
+                    consumer.commit_nowait(on_done=lambda *_: done.set())
+                # On the connection of the commits, and after them.
+                assert set((await consumer.committed(partitions)).values()) == {None}
+            await done.wait()
 
     asyncio.run(read())
-    assert looks.seen[-1] == (100, 100)
-    assert all(committed == told for committed, told in looks.seen)
+    assert seen == [(100, 100)]
 
 
 @pytest.mark.parametrize("commits", ["commit", "commit_nowait", "auto", "at the end"])
