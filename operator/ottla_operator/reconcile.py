@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ottla_operator.acting import Actor, Pass, Planned
 from ottla_operator.conditions import find, is_true, no, parse_iso_time
+from ottla_operator.planning.audits import Audits, with_audit
 from ottla_operator.planning.cluster import ClusterPlan, Placement, plan_cluster
 from ottla_operator.planning.groups import plan_group
 from ottla_operator.planning.observed import DriverInstance, Observed
@@ -95,7 +96,8 @@ class Reconciler:
         if cluster.metadata.deleting:
             planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(ours, cluster, drivers)]
         else:
-            planned_all = self._of_members(cluster, ours, observed, plan, target)
+            audits = Audits.of((r for r in ours if isinstance(r, Pipeline)), drivers)
+            planned_all = self._of_members(cluster, ours, observed, plan, target, audits)
             planned_all += self._of_pipelines(cluster, ours, drivers, plan.placement.usable)
         others = {c.metadata.name for c in clusters[1:]}
         strangers = [r for r in members if r.spec.cluster_ref.name != cluster.metadata.name]
@@ -155,6 +157,7 @@ class Reconciler:
         observed: Observed,
         plan: ClusterPlan,
         target: Revision,
+        audits: Audits,
     ) -> list[Planned]:
         """The cluster itself, and what refers to it."""
         placement: Placement = plan.placement
@@ -171,7 +174,7 @@ class Reconciler:
         planned = []
         for resource in ours:
             if isinstance(resource, Topic):
-                t = topic_plans[resource.key]
+                t = with_audit(topic_plans[resource.key], resource, audits)
                 steps = throttling.let_through(t.steps)
                 planned.append(Planned(resource, t.findings, t.status, steps, t.done, t.keep))
             elif isinstance(resource, Quota):

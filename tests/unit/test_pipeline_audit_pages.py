@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from ottla_pipeline.completeness import pages
+from ottla_pipeline.completeness import by_topic, pages
 from ottla_pipeline.completeness.config import AuditConfig, interval_ms
 from ottla_pipeline.completeness.pages import AuditMetrics, Found
-from ottla_pipeline.completeness.verdicts import Row
+from ottla_pipeline.completeness.verdicts import Row, TierRule
 from ottla_pipeline.completeness.watching import caught_up_ms
 from ottla_pipeline.config.loading import ConfigError, validate
 
@@ -77,6 +77,57 @@ def test_a_page_is_drawn_anew_when_it_would_tell_something_else_or_is_old() -> N
     assert replace(FOUND, at_ms=FOUND.at_ms + 30_000).tells_more_than(FOUND, 30)
 
 
+RULES = {
+    "brokers": TierRule(1_000),
+    "lake": TierRule(60_000),
+    "billing": TierRule(0, lambda topic: topic == "b"),
+}
+
+
+def by_topic_of(rows: list[Row], horizons_ms: dict[str, int], named: tuple[str, ...] = ()) -> dict[str, Any]:
+    found = replace(FOUND, rows=rows, horizons_ms=horizons_ms)
+    told: dict[str, Any] = json.loads(json.dumps(by_topic.details(found, named, RULES)))
+    topics: dict[str, Any] = told["topics"]
+    return topics
+
+
+def test_a_topic_is_complete_until_every_tier_that_reads_it_was_read_beyond_its_grace() -> None:
+    read = {"brokers": 400_000, "lake": 370_000, "billing": 100_000}
+    told = by_topic_of([replace(WHOLE, start_ms=240_000)], read, ("orders", "b"))
+    assert told["orders"] == {
+        "completeUntil": 300_000,
+        "late": False,
+        "differing": 0,
+        "missing": 0,
+        "duplicated": 0,
+        "windows": [],
+    }
+    assert told["b"]["completeUntil"] == 60_000, "without a window, and billing reads it"
+    unread = by_topic_of([], {**read, "lake": 0}, ("a",))["a"]
+    assert (unread["completeUntil"], unread["late"]) == (None, True)
+
+
+@pytest.mark.parametrize(("read_ms", "late"), [(3_960_000, False), (3_960_001, True)])
+def test_a_topic_is_late_when_tiers_are_read_no_further(read_ms: int, late: bool) -> None:
+    at_ms = read_ms + by_topic.LATE_MS
+    rows = [replace(WHOLE, start_ms=3_780_000, status="pending")]
+    found = replace(FOUND, at_ms=at_ms, rows=rows, horizons_ms=dict.fromkeys(RULES, at_ms))
+    assert by_topic.details(found, (), RULES)["topics"]["orders"]["late"] is late
+
+
+def test_a_topic_is_complete_until_its_first_window_that_is_not() -> None:
+    read = dict.fromkeys(RULES, 3_600_000)
+    late = replace(LOSS, start_ms=180_000, status="pending", missing=1)
+    told = by_topic_of([WHOLE, replace(LOSS, start_ms=120_000, missing=2), late], read)["orders"]
+    assert (told["completeUntil"], told["late"], told["differing"], told["missing"]) == (120_000, False, 1, 2)
+    assert told["windows"] == [
+        {"start": 120_000, "tier": "lake", "status": "missing", "missing": 2, "duplicated": 0}
+    ]
+    many = [replace(LOSS, start_ms=60_000 * number) for number in range(30)]
+    told = by_topic_of(many, read)["orders"]
+    assert (told["differing"], told["missing"], len(told["windows"])) == (30, 30, by_topic.WINDOWS_MAX)
+
+
 def source(description: str, end: Any, latest: Any) -> dict[str, Any]:
     return {"description": description, "endOffset": end, "latestOffset": latest}
 
@@ -106,7 +157,10 @@ GOOD: dict[str, Any] = {
 def test_a_configuration_is_read_with_its_defaults() -> None:
     config = validate(GOOD, AuditConfig, "audit.yaml")
     assert (config.window_ms, config.audit_topic) == (60_000, "ottla.audit")
-    assert config.grace_ms == {"brokers": 60_000, "lake": 600_000}
+    assert {name: rule.grace_ms for name, rule in config.rules().items()} == {
+        "brokers": 60_000,
+        "lake": 600_000,
+    }
     assert interval_ms("7 days") == 7 * 86_400_000
 
 
@@ -115,7 +169,9 @@ def test_a_configuration_is_read_with_its_defaults() -> None:
     [
         ({"tiers": []}, "audit.yaml: tiers: "),
         ({"tiers": [{"name": "a"}, {"name": "a"}]}, "two are named 'a'"),
-        ({"tiers": [{"name": "a", "delta": ["/l"], "topicPrefix": "eu."}]}, "a tier is topics or a lake"),
+        ({"tiers": [{"name": "a", "delta": ["/l"], "topicPrefix": "eu."}]}, "a lake or an application"),
+        ({"tiers": [{"name": "a", "application": "b", "delta": ["/l"]}]}, "a lake or an application"),
+        ({"tiers": [{"name": "a", "exactlyOnce": True}]}, "tiers.0: topics and exactlyOnce are an"),
         ({"tiers": [{"name": "a", "deadLetters": ["/l"]}]}, "tiers.0: deadLetters are a lake's"),
         ({"tiers": [{"name": "a", "grace": "soon"}]}, "tiers.0.grace: must be a number and a unit"),
         ({"window": "1m"}, "window: must be a number and a unit"),

@@ -1,25 +1,37 @@
-"""What audited producers count, and what they say of it."""
+"""What audited producers and consumers count, and what they say of it."""
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla_pipeline.auditing.counting import Counter
-from ottla_pipeline.auditing.events import AuditEvent, EventError, WindowCount
+from ottla_pipeline.auditing import receiving
+from ottla_pipeline.auditing.counting import Counter as Counting
+from ottla_pipeline.auditing.events import (
+    AuditEvent,
+    ConsumerEvent,
+    EventError,
+    Receipt,
+    WindowCount,
+    read,
+)
+from ottla_pipeline.auditing.receiving import Receipts
 
 MINUTE_MS = 60_000
 
 
-def counter() -> Counter:
-    return Counter("web-17/1", "web-17", MINUTE_MS)
+def counter() -> Counting:
+    return Counting("web-17/1", "web-17", MINUTE_MS)
 
 
-def send(counts: Counter, topic: str, now_ms: int, fate: str) -> tuple[str, int, int]:
+def send(counts: Counting, topic: str, now_ms: int, fate: str) -> tuple[str, int, int]:
     window = counts.window(topic, now_ms)
     number = window.sent
     window.sent += 1
@@ -154,7 +166,8 @@ def test_whatever_happens_the_reports_that_arrive_name_just_what_was_acknowledge
     reader: dict[tuple[str, int], WindowCount] = {}
 
     def report(arrives: bool, final: bool = False) -> None:
-        event = AuditEvent.from_json(counts.report(now_ms, final=final).to_json())
+        event = read(counts.report(now_ms, final=final).to_json())
+        assert isinstance(event, AuditEvent)
         if arrives:
             assert not any(reader[name].closed for name in told(event) if name in reader)
             reader.update(told(event))
@@ -207,8 +220,8 @@ EVENT = AuditEvent(
 
 def test_an_audit_event_is_read_as_it_was_written_and_unknown_keys_are_left_out() -> None:
     body = json.loads(EVENT.to_json())
-    assert AuditEvent.from_json(EVENT.to_json()) == EVENT
-    assert AuditEvent.from_json(json.dumps(body | {"more": 1}).encode()) == EVENT
+    assert read(EVENT.to_json()) == EVENT
+    assert read(json.dumps(body | {"more": 1}).encode()) == EVENT
 
 
 @pytest.mark.parametrize(
@@ -230,7 +243,7 @@ def test_an_event_that_cannot_be_trusted_is_refused_with_the_reason(
 ) -> None:
     body = json.loads(EVENT.to_json()) | change
     with pytest.raises(EventError, match=what):
-        AuditEvent.from_json(json.dumps(body).encode())
+        read(json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(
@@ -245,10 +258,201 @@ def test_an_event_that_cannot_be_trusted_is_refused_with_the_reason(
 def test_a_window_that_contradicts_itself_is_refused(change: dict[str, object], what: str) -> None:
     window = replace(EVENT.windows[0], **change)  # type: ignore[arg-type]
     with pytest.raises(EventError, match=what):
-        AuditEvent.from_json(replace(EVENT, windows=(window,)).to_json())
+        read(replace(EVENT, windows=(window,)).to_json())
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{", b"[]", b"3", b"\xff"])
 def test_what_is_no_object_is_refused(value: bytes | None) -> None:
     with pytest.raises(EventError):
-        AuditEvent.from_json(value)
+        read(value)
+
+
+# --- consumers ---
+
+
+def receipts() -> Receipts:
+    return Receipts("app-3/1", "app-3", "billing", MINUTE_MS)
+
+
+def headers(number: int, at_ms: int = 0, producer: str = "web-17/1") -> list[tuple[str, bytes | None]]:
+    return [
+        ("own", None),
+        ("ottla-producer", producer.encode()),
+        ("ottla-produced", b"%d/%d" % (at_ms, number)),
+    ]
+
+
+def counts_of(events: list[ConsumerEvent]) -> tuple[dict[tuple[str, str, int, int], int], int]:
+    """How often each name was told, going by the documented format alone; and how many records in all."""
+    names: Counter[tuple[str, str, int, int]] = Counter()
+    records = 0
+    for event in events:
+        for window in json.loads(event.to_json())["windows"]:
+            bitmap = b64decode(window["numbers"])
+            records += window["received"]
+            names.update(
+                (window["topic"], window["producer"], window["start"], window["first"] + 8 * j + i)
+                for j, byte in enumerate(bitmap)
+                for i in range(8)
+                if byte >> i & 1
+            )
+    return dict(names), records
+
+
+def test_a_record_counts_when_the_application_is_done_with_it() -> None:
+    counts = receipts()
+    for offset in range(5):
+        counts.given_out("a", 0, offset, headers(10 + offset, 61_000))
+    assert not counts.waiting
+    counts.processed({("a", 0): 3, ("a", 1): 7})
+    assert counts.waiting
+    event = counts.report(99)
+    assert counts_of([event]) == ({("a", "web-17/1", MINUTE_MS, number): 1 for number in (10, 11, 12)}, 3)
+    counts.arrived()
+    assert not counts.waiting
+    counts.processed({("a", 0): 3})
+    assert counts.report(100).receipts == ()
+
+
+def test_a_report_that_did_not_arrive_is_made_again_as_it_was() -> None:
+    counts = receipts()
+    counts.given_out("a", 0, 0, headers(0))
+    counts.processed({("a", 0): 1})
+    first = counts.report(5)
+    counts.given_out("a", 0, 1, headers(1))
+    counts.processed({("a", 0): 2})
+    assert counts.report(6, final=True) is first
+    counts.arrived()
+    last = counts.report(7, final=True)
+    assert (last.report, last.final, last.receipts[0].first, last.receipts[0].bits) == (1, True, 0, 2)
+
+
+def test_what_was_taken_away_or_given_out_again_counts_as_often_as_it_was_processed() -> None:
+    counts = receipts()
+    counts.given_out("a", 0, 0, headers(0))
+    counts.given_out("a", 1, 0, headers(1))
+    counts.keep({("a", 1)})
+    counts.processed({("a", 0): 1, ("a", 1): 1})
+    counts.given_out("a", 1, 0, headers(1))
+    counts.processed({("a", 1): 1})
+    assert counts_of([counts.report(0)]) == ({("a", "web-17/1", 0, 1): 1}, 2)
+
+
+def test_records_that_an_application_rejects_are_told_and_must_be_pending() -> None:
+    counts = receipts()
+    for offset in range(3):
+        counts.given_out("a", 0, offset, headers(offset))
+    counts.reject("a", 0, 1)
+    counts.processed({("a", 0): 2})
+    with pytest.raises(ValueError, match="a-0: the record at offset 1 is not one to be committed"):
+        counts.reject("a", 0, 1)
+    (receipt,) = counts.report(0).receipts
+    assert (receipt.received, receipt.rejected) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [("ottla-producer", b"p")],
+        [("ottla-producer", b""), ("ottla-produced", b"0/1")],
+        [("ottla-producer", None), ("ottla-produced", b"0/1")],
+        [("ottla-producer", b"p"), ("ottla-produced", b"0")],
+        [("ottla-producer", b"p"), ("ottla-produced", b"-1/1")],
+        [("ottla-producer", b"p"), ("ottla-produced", b"253402300800000/1")],
+    ],
+)
+def test_records_without_a_name_are_counted_apart(given: list[tuple[str, bytes | None]]) -> None:
+    counts = receipts()
+    counts.given_out("a", 0, 0, given)
+    counts.processed({("a", 0): 1})
+    event = counts.report(0)
+    assert (event.receipts, event.unaudited) == ((), {"a": 1})
+
+
+def test_an_application_that_never_commits_is_warned_and_takes_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(receiving, "PENDING_MAX", 10)
+    counts = receipts()
+    for offset in range(15):
+        counts.given_out("a", 0, offset, headers(offset))
+    assert caplog.text.count("were read and not committed") == 1
+    counts.processed({("a", 0): 15})
+    assert counts_of([counts.report(0)])[1] == 10
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b"]),
+            st.integers(0, 1),
+            st.integers(0, 80_000),
+            st.sampled_from([0, 70_000]),
+        )
+    ),
+    st.integers(1, 50),
+    st.data(),
+)
+def test_reports_of_any_size_tell_each_processed_record_once(
+    given: list[tuple[str, int, int, int]], room: int, data: st.DataObject
+) -> None:
+    expected: Counter[tuple[str, str, int, int]] = Counter()
+    counts, events = receipts(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(receiving, "BITMAPS_BYTES_MAX", room)
+        for offset, (topic, producer, number, at_ms) in enumerate(given):
+            counts.given_out(topic, 0, offset, headers(number, at_ms, f"p/{producer}"))
+            expected[topic, f"p/{producer}", at_ms - at_ms % MINUTE_MS, number] += 1
+            if data.draw(st.booleans()):
+                counts.processed({(topic, 0): offset + 1})
+            if data.draw(st.booleans()):
+                events.append(counts.report(offset))
+                counts.arrived()
+        counts.processed({("a", 0): len(given), ("b", 0): len(given)})
+        while not (events and events[-1].final):
+            events.append(counts.report(0, final=True))
+            counts.arrived()
+    names, records = counts_of(events)
+    assert (names.keys(), records) == (expected.keys(), len(given))
+    assert [event.report for event in events] == list(range(len(events)))
+    assert [read(event.to_json()) for event in events] == events
+
+
+RECEIPT = Receipt("a", "web-17/1", MINUTE_MS, 4, 1, 40, 0b1011)
+PROCESSED = ConsumerEvent("app-3/1", "app-3", "billing", 7, 60_007, MINUTE_MS, False, (RECEIPT,), {"a": 2})
+
+
+def test_the_documented_consumer_event_is_the_one_that_is_written() -> None:
+    documented = (
+        b'{"version":1,"consumer":"app-3/1","server":"app-3","application":"billing","report":7,'
+        b'"published_at":60007,"window_ms":60000,"final":false,"unaudited":{"a":2},"windows":[{"topic":"a",'
+        b'"producer":"web-17/1","start":60000,"received":4,"rejected":1,"first":40,"numbers":"Cw=="}]}'
+    )
+    assert PROCESSED.to_json() == documented
+    assert read(documented) == PROCESSED
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"application": ""}, "application must be a string"),
+        ({"consumer": 3}, "consumer must be a string"),
+        ({"unaudited": [1]}, "unaudited must be an object"),
+        ({"unaudited": {"a": -1}}, "a must be a whole number"),
+        ({"windows": [3]}, "a window must be an object"),
+        ({"window": {"start": 7}}, "start 7 is no start of a window of 60000 ms"),
+        ({"window": {"numbers": "???"}}, "numbers must be a bitmap in base64"),
+        ({"window": {"numbers": ""}}, "numbers are 0, received 4"),
+        ({"window": {"received": 2}}, "numbers are 3, received 2"),
+        ({"window": {"rejected": 5}}, "rejected are 5, received 4"),
+        ({"window": {"first": -1}}, "first must be a whole number"),
+    ],
+)
+def test_a_consumer_event_that_cannot_be_trusted_is_refused_with_the_reason(
+    change: dict[str, Any], what: str
+) -> None:
+    body = json.loads(PROCESSED.to_json())
+    body["windows"][0] |= change.pop("window", {})
+    with pytest.raises(EventError, match=what):
+        read(json.dumps(body | change).encode())

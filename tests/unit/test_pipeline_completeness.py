@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla_pipeline.auditing.events import AuditEvent, WindowCount
-from ottla_pipeline.completeness import seen
+from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, Receipt, WindowCount
+from ottla_pipeline.completeness import applications, seen
+from ottla_pipeline.completeness.config import AuditConfig
 from ottla_pipeline.completeness.ledger import EVENTS, Counted, Ledger
 from ottla_pipeline.completeness.seen import BITS, FULL, Seen
-from ottla_pipeline.completeness.verdicts import Row, judge, problems, silent, verdict
+from ottla_pipeline.completeness.verdicts import Row, TierRule, judge, problems, silent, verdict
+from ottla_pipeline.config.loading import validate
 
 MINUTE_MS = 60_000
-GRACE_MS = {"brokers": 1_000, "lake": 5_000}
+RULES = {"brokers": TierRule(1_000), "lake": TierRule(5_000)}
 NUMBERS = st.one_of(st.integers(0, 300), st.integers(BITS - 100, BITS + 100))
 
 
@@ -89,7 +91,7 @@ class Audit:
         for stream in (*self.ledger.tiers, EVENTS):
             self.ledger.reached(stream, read_until_ms)
         self.ledger = Ledger.from_json(self.ledger.to_json())  # nothing may hang on what is not written down
-        return {(row.start_ms, row.tier): row for row in judge(self.ledger, GRACE_MS, read_until_ms)}
+        return {(row.start_ms, row.tier): row for row in judge(self.ledger, RULES, read_until_ms)}
 
     def lake(self, read_until_ms: int = 2 * MINUTE_MS) -> Row:
         return self.rows(read_until_ms)[0, "lake"]
@@ -161,7 +163,7 @@ def test_the_clock_alone_decides_nothing_while_a_tier_has_not_been_read(audit: A
     audit.ledger.add_events([event(0, window(3))])
     audit.ledger.reached(EVENTS, 100 * MINUTE_MS)
     audit.ledger.reached("brokers", 100 * MINUTE_MS)
-    found = {row.tier: row.status for row in judge(audit.ledger, GRACE_MS, 100 * MINUTE_MS)}
+    found = {row.tier: row.status for row in judge(audit.ledger, RULES, 100 * MINUTE_MS)}
     assert found == {"brokers": "missing", "lake": "pending"}
 
 
@@ -275,3 +277,132 @@ def test_a_dead_letter_has_landed_and_may_be_replayed_once(audit: Audit) -> None
     assert (audit.lake().status, audit.lake().counted) == ("complete", 3)
     audit.ledger.add_counts("lake", held(2))
     assert (audit.lake().status, audit.lake().duplicated) == ("duplicated", 1)
+
+
+# --- applications ---
+
+APPLICATION = validate(
+    {
+        "name": "test",
+        "kafka": {"bootstrap": "localhost:9092"},
+        "checkpoint": "/c",
+        "topics": {"topicPattern": "a|b"},
+        "tiers": [
+            {"name": "brokers"},
+            {"name": "billing", "application": "billing", "topics": {"topics": ["a"]}, "grace": "1 second"},
+            {"name": "once", "application": "billing", "exactlyOnce": True, "grace": "1 second"},
+            {"name": "copy", "application": "eu", "topicPrefix": "eu.", "grace": "1 second"},
+        ],
+    },
+    AuditConfig,
+    "test",
+)
+
+
+def processed(
+    report: int, *receipts: Receipt, application: str = "billing", unaudited: int = 0, final: bool = False
+) -> ConsumerEvent:
+    told = {"a": unaudited} if unaudited else {}
+    return ConsumerEvent("c/1", "c", application, report, 1_000 * report, MINUTE_MS, final, receipts, told)
+
+
+def receipt(*numbers: int, topic: str = "a", copies: int = 0, rejected: int = 0, first: int = 0) -> Receipt:
+    bits = sum(1 << number - first for number in set(numbers))
+    return Receipt(topic, "p/1", 0, len(set(numbers)) + copies, rejected, first, bits)
+
+
+class Applications:
+    """A ledger in which the brokers hold ten records of topic `a`."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger(MINUTE_MS, tuple(tier.name for tier in APPLICATION.tiers))
+        self.ledger.add_events([event(0, window(10))])
+        self.ledger.add_counts("brokers", held(*range(10)))
+
+    def process(self, *events: ConsumerEvent) -> None:
+        for each in events:
+            applications.add(self.ledger, APPLICATION, each)
+
+    def row(self, tier: str) -> Row:
+        for stream in (*self.ledger.tiers, EVENTS):
+            self.ledger.reached(stream, 2 * MINUTE_MS)
+        self.ledger = Ledger.from_json(self.ledger.to_json())
+        rows = judge(self.ledger, APPLICATION.rules(), 2 * MINUTE_MS)
+        (found,) = [row for row in rows if (row.topic, row.tier) == ("a", tier)]
+        return found
+
+
+@pytest.fixture
+def apps() -> Applications:
+    return Applications()
+
+
+def test_an_application_is_complete_when_its_consumers_together_processed_each_record(
+    apps: Applications,
+) -> None:
+    apps.process(processed(0, receipt(0, 2, 4, 6)), processed(1, receipt(8, 9, first=8), final=True))
+    assert (apps.row("billing").status, apps.row("billing").missing) == ("missing", 4)
+    assert apps.row("billing").samples == ("p/1 number 1", "p/1 number 3", "p/1 number 5", "p/1 number 7")
+    apps.process(replace(processed(0, receipt(1, 3, 5, 7)), consumer="c/2"))
+    assert (apps.row("billing").status, apps.row("billing").counted) == ("complete", 10)
+    assert apps.row("once").status == "complete"
+    assert apps.row("copy").missing == 10, "another application"
+
+
+def test_a_consumers_event_is_added_once_however_often_it_was_published(apps: Applications) -> None:
+    apps.process(*[processed(0, receipt(*range(10)), unaudited=2)] * 3)
+    assert (apps.row("once").status, apps.row("once").counted) == ("complete", 10)
+    assert apps.ledger.unaudited["billing"] == {"a": 2}
+    apps.process(processed(2))
+    assert problems(apps.ledger) == ["1 audit events of c/1 were published and have not been read"]
+
+
+def test_what_an_application_processed_again_is_counted_and_a_difference_for_exactly_once_alone(
+    apps: Applications,
+) -> None:
+    apps.process(processed(0, receipt(*range(10), copies=1)), processed(1, receipt(3, 4)))
+    assert (apps.row("billing").status, apps.row("billing").duplicated) == ("complete", 3)
+    assert (apps.row("once").status, apps.row("once").duplicated) == ("duplicated", 3)
+    apps.process(processed(2, receipt(*range(10))))  # a rewind, of a window that keeps sums only
+    assert (apps.row("billing").status, apps.row("billing").duplicated) == ("complete", 13)
+
+
+def test_an_application_is_held_to_the_topics_that_it_reads_under_the_names_of_their_sources(
+    apps: Applications,
+) -> None:
+    apps.ledger.add_events([event(1, window(2, topic="b"))])
+    apps.process(processed(0, receipt(0, 1, topic="b")))
+    apps.process(replace(processed(0, receipt(*range(10), topic="eu.a"), application="eu"), consumer="c/3"))
+    assert apps.row("copy").status == "complete"
+    assert apps.ledger.windows["b", 0].entries["p/1"].tiers.keys() == {"once"}
+    rows = judge(apps.ledger, APPLICATION.rules(), 2 * MINUTE_MS)
+    assert [row.tier for row in rows if row.topic == "b"] == ["brokers", "once", "copy"]
+
+
+def test_what_an_application_rejected_was_processed(apps: Applications) -> None:
+    apps.process(processed(0, receipt(*range(10), rejected=3)), processed(1, receipt(9, rejected=1)))
+    row = apps.row("billing")
+    assert (row.status, row.counted, row.rejected, row.missing) == ("complete", 11, 4, 0)
+
+
+def test_numbers_beyond_one_bucket_are_counted_where_they_are(apps: Applications) -> None:
+    numbers = (BITS - 3, BITS + 4, 3 * BITS)
+    apps.process(processed(0, receipt(*numbers, first=BITS - 8, copies=2)))
+    entry = apps.ledger.windows["a", 0].entries["p/1"].tiers["billing"]
+    assert entry == Seen(5, 0, {0: 1 << BITS - 3, 1: 1 << 4, 3: 1})
+
+
+def test_a_rewind_to_windows_that_are_no_longer_kept_is_no_problem(apps: Applications) -> None:
+    apps.row("billing")
+    apps.ledger.reached("brokers", 0)
+    apps.ledger.forget(0)
+    apps.process(processed(0, receipt(1)))
+    assert problems(apps.ledger) == []
+
+
+def test_a_killed_consumer_is_named(apps: Applications) -> None:
+    apps.process(processed(0))
+    apps.row("billing")
+    assert silent(apps.ledger, after_ms=MINUTE_MS) == ["c/1", "p/1"]
+    apps.process(processed(1, final=True))
+    assert silent(apps.ledger, after_ms=MINUTE_MS) == ["p/1"]

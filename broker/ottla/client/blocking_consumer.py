@@ -34,9 +34,15 @@ _ITERATION_S: Final = 0.5
 class Consumer:
     """The consumer for code without an event loop: made, it is started; for one thread at a time."""
 
-    def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
-        """As the asynchronous one, and started. Raises ConfigError."""
-        self._consumer = asynchronous.Consumer(settings, **keywords)
+    def __init__(
+        self, settings: Mapping[str, object] | asynchronous.Consumer | None = None, /, **keywords: object
+    ) -> None:
+        """As the asynchronous one, and started; or one that is given, and not started yet. Raises
+        ConfigError."""
+        if isinstance(settings, asynchronous.Consumer):
+            self._consumer = settings
+        else:
+            self._consumer = asynchronous.Consumer(settings, **keywords)
         self.config = self._consumer.config
         self._thread = LoopThread(f"consumer {self.config.client_id}")
         self._calls: _Calls | None = None

@@ -192,14 +192,47 @@ class BatchProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class DifferingWindow:
+    """A window of a topic's records of which a tier does not hold each once. `status` is the audit's."""
+
+    start_ms: int
+    tier: str
+    status: str
+    missing: int
+    duplicated: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedTopic:
+    """What an audit job tells of a topic: records and windows that differ, and the first of these windows."""
+
+    complete_until_ms: int | None = None
+    """Up to when every tier holds everything; None before the first window."""
+    late: bool = False
+    """That time is further behind than tiers may be."""
+    differing: int = 0
+    missing: int = 0
+    duplicated: int = 0
+    windows: tuple[DifferingWindow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    topics: Mapping[str, AuditedTopic]
+    problem: str = ""
+    """What keeps the job from a verdict on all topics."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobProgress:
-    """What a pipeline's driver tells of its job."""
+    """What a pipeline's driver tells of its job. `audit` is an audit job's."""
 
     application_id: str = ""
     lag: int | None = None
     caught_up: bool = False
     last_batch: BatchProgress | None = None
     error: str = ""
+    audit: AuditResult | None = None
 
 
 @dataclass(frozen=True, slots=True)

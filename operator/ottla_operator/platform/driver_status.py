@@ -11,7 +11,13 @@ from typing import Any, Final
 
 import aiohttp
 
-from ottla_operator.planning.observed import BatchProgress, JobProgress
+from ottla_operator.planning.observed import (
+    AuditedTopic,
+    AuditResult,
+    BatchProgress,
+    DifferingWindow,
+    JobProgress,
+)
 
 _TIMEOUT_S: Final = 3.0
 
@@ -41,13 +47,51 @@ def progress_of(content: object) -> JobProgress | None:
         return None
     batch = content.get("lastBatch")
     lag = content.get("lag")
+    details = content.get("details")
     return JobProgress(
         application_id=_text(content.get("applicationId")),
         lag=lag if _is_number(lag) else None,
         caught_up=content.get("caughtUp") is True,
         last_batch=_batch(batch) if isinstance(batch, dict) else None,
         error=_text(content.get("error")),
+        audit=_audit(details.get("audit")) if isinstance(details, dict) else None,
     )
+
+
+def _audit(content: object) -> AuditResult | None:
+    if not isinstance(content, dict) or not isinstance(content.get("topics"), dict):
+        return None
+    problems = content.get("problems")
+    return AuditResult(
+        {topic: _topic(each) for topic, each in content["topics"].items() if isinstance(each, dict)},
+        _text(problems[0]) if isinstance(problems, list) and problems else "",
+    )
+
+
+def _topic(content: Mapping[str, Any]) -> AuditedTopic:
+    until, windows = content.get("completeUntil"), content.get("windows")
+    return AuditedTopic(
+        complete_until_ms=until if _is_number(until) else None,
+        late=content.get("late") is True,
+        differing=_count(content.get("differing")),
+        missing=_count(content.get("missing")),
+        duplicated=_count(content.get("duplicated")),
+        windows=tuple(
+            DifferingWindow(
+                _count(each.get("start")),
+                _text(each.get("tier")),
+                _text(each.get("status")),
+                _count(each.get("missing")),
+                _count(each.get("duplicated")),
+            )
+            for each in (windows if isinstance(windows, list) else ())
+            if isinstance(each, dict)
+        ),
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _batch(content: Mapping[str, Any]) -> BatchProgress | None:

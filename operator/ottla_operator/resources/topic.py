@@ -57,6 +57,29 @@ class ReplicasChange(Model):
     message: str = ""
 
 
+class TopicAuditWindow(Model):
+    start: str = Field(json_schema_extra={"format": "date-time"}, description="When its records were sent.")
+    tier: str
+    status: str = Field(description="missing, duplicated or unknown, as in the audit's report.")
+    missing: int = 0
+    duplicated: int = 0
+
+
+class TopicAudit(Model):
+    """What an audit job found; of several, the one with the worst verdict."""
+
+    pipeline: str = Field(description="The Pipeline of the audit.")
+    complete_until: str | None = Field(
+        default=None,
+        json_schema_extra={"format": "date-time"},
+        description="Every tier holds all that was acknowledged until then.",
+    )
+    missing: int = Field(default=0, description="Records that some tier lacks, counted for each tier.")
+    duplicated: int = 0
+    differing_windows: int = Field(default=0, description="Counted for each tier.")
+    windows: list[TopicAuditWindow] = Field(default_factory=list, description="The first that differ.")
+
+
 class TopicStatus(Status):
     topic_name: str = ""
     topic_id: str = ""
@@ -64,6 +87,7 @@ class TopicStatus(Status):
     replicas: int = 0
     under_replicated_partitions: int = 0
     replicas_change: ReplicasChange | None = None
+    audit: TopicAudit | None = Field(default=None, description="Of a topic that an audit job looks after.")
     managed_settings: list[str] = Field(default_factory=list, description=MANAGED_SETTINGS)
     unmanaged_settings: list[UnmanagedSetting] = Field(
         default_factory=list, description=UNMANAGED_SETTINGS, json_schema_extra=LISTED_BY_NAME
@@ -79,16 +103,19 @@ class Topic(Resource[TopicSpec, TopicStatus]):
         kind="Topic",
         plural="topics",
         short_names=("ot",),
-        condition_types=("Ready", "ConfigSynced", "ReplicasChanging"),
+        condition_types=("Ready", "ConfigSynced", "ReplicasChanging"),  # and Complete, of one that is audited
         columns=(
             condition_column("Ready", "Ready"),
             PrinterColumn("Partitions", "integer", ".status.partitions"),
             PrinterColumn("Replicas", "integer", ".status.replicas"),
             PrinterColumn("URP", "integer", ".status.underReplicatedPartitions"),
+            condition_column("Complete", "Complete"),
             PrinterColumn("Cluster", "string", ".spec.clusterRef.name"),
             condition_column("Status", "Ready", "reason"),
             AGE,
             PrinterColumn("Topic", "string", ".status.topicName", 1),
+            PrinterColumn("CompleteUntil", "string", ".status.audit.completeUntil", 1),
+            PrinterColumn("Missing", "integer", ".status.audit.missing", 1),
         ),
         transition_rules=(
             immutable("spec.clusterRef", "cluster_ref"),

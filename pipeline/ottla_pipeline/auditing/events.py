@@ -1,6 +1,7 @@
-"""What audited producers say, in bytes: two headers on each record, and audit events as JSON.
+"""The audit's format in bytes: two headers on each record, and audit events as JSON.
 
-Called by the adapters, which write them, and by the audit job, which reads them. Pure.
+Called by the adapters, which write them, and by the audit job, which reads them. Pure. The format is public:
+docs/pipeline-audit.md describes it for clients in other languages.
 
 Headers, both short text:
 
@@ -24,12 +25,28 @@ counts it has told again: any other gap is an audit event that was lost behind i
 `final` event that says nothing more has died. `numbers` are the acknowledged ones as inclusive ranges; null
 while some are in flight. `closed`: nothing of this window can be acknowledged any more. Readers leave out
 keys that they do not know; what changes the meaning of these keys gets another version.
+
+An audited consumer's event has `consumer` in the place of `producer`, and holds what it has processed:
+
+    {"version": 1, "consumer": "app-3/90be…", "server": "app-3", "application": "billing", "report": 7,
+     "published_at": 1763840065000, "window_ms": 60000, "final": false, "unaudited": {"orders": 2},
+     "windows": [{"topic": "orders", "producer": "web-17/5f3a…", "start": 1763840000000, "received": 4,
+                  "rejected": 1, "first": 40, "numbers": "Bw=="}]}
+
+A consumer may read a window long after its end, and again, so its counts are differences: each event holds
+what was processed since the event before, and a reader adds an event once, by `consumer` and `report`. An
+event that was not acknowledged is published again unchanged: there are no lost reports, and any gap is an
+event that was lost. `numbers` is a bitmap in base64 (RFC 4648, section 4): bit i of byte j (bit 0 is the
+lowest) stands for number `first` + 8j + i of that producer, topic and window. `received` counts copies too;
+`rejected` of these are records that the application found invalid. `unaudited` counts records without the two
+headers, by topic.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,6 +54,8 @@ VERSION: Final = 1
 PRODUCER_HEADER: Final = "ottla-producer"
 PRODUCED_HEADER: Final = "ottla-produced"
 AUDIT_TOPIC: Final = "ottla.audit"
+AT_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: a later time in the header is none."""
 RANGES_MAX: Final = 10_000
 """More ranges than this are not listed: the window's count is compared without them."""
 
@@ -96,42 +115,157 @@ class AuditEvent:
         }
         return json.dumps(body, separators=(",", ":")).encode()
 
-    @classmethod
-    def from_json(cls, value: bytes | None) -> AuditEvent:
-        """Raises EventError for anything but an event of a version that is known here."""
-        try:
-            body: Any = json.loads(value or b"null")
-        except ValueError as error:
-            raise EventError(f"not JSON: {error}") from None
-        if not isinstance(body, Mapping):
-            raise EventError("not a JSON object")
-        version = body.get("version")
-        if version != VERSION:
-            raise EventError(f"version is {version!r}; known is {VERSION}")
-        windows = body.get("windows")
-        if not isinstance(windows, Sequence) or isinstance(windows, str):
-            raise EventError("windows must be a list")
-        window_ms = _count(body, "window_ms")
-        if window_ms == 0:
-            raise EventError("window_ms must be above 0")
-        return cls(
-            producer=_text(body, "producer"),
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Records of one producer, topic and window that one consumer has processed since its report before.
+    Bit i of `bits` stands for number `first` + i; `received` counts copies, `rejected` what was invalid."""
+
+    topic: str
+    producer: str
+    start_ms: int
+    received: int
+    rejected: int
+    first: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerEvent:
+    consumer: str
+    server: str
+    application: str
+    report: int
+    published_at_ms: int
+    window_ms: int
+    final: bool
+    receipts: tuple[Receipt, ...]
+    unaudited: Mapping[str, int]
+
+    def to_json(self) -> bytes:
+        windows = [
+            {
+                "topic": receipt.topic,
+                "producer": receipt.producer,
+                "start": receipt.start_ms,
+                "received": receipt.received,
+                "rejected": receipt.rejected,
+                "first": receipt.first,
+                "numbers": b64encode(_bytes_of(receipt.bits)).decode(),
+            }
+            for receipt in self.receipts
+        ]
+        body = {
+            "version": VERSION,
+            "consumer": self.consumer,
+            "server": self.server,
+            "application": self.application,
+            "report": self.report,
+            "published_at": self.published_at_ms,
+            "window_ms": self.window_ms,
+            "final": self.final,
+            "unaudited": dict(self.unaudited),
+            "windows": windows,
+        }
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
+def read(value: bytes | None) -> AuditEvent | ConsumerEvent:
+    """Raises EventError for anything but an event of a version that is known here."""
+    try:
+        body: Any = json.loads(value or b"null")
+    except ValueError as error:
+        raise EventError(f"not JSON: {error}") from None
+    if not isinstance(body, Mapping):
+        raise EventError("not a JSON object")
+    version = body.get("version")
+    if version != VERSION:
+        raise EventError(f"version is {version!r}; known is {VERSION}")
+    windows = body.get("windows")
+    if not isinstance(windows, Sequence) or isinstance(windows, str):
+        raise EventError("windows must be a list")
+    window_ms = _count(body, "window_ms")
+    if window_ms == 0:
+        raise EventError("window_ms must be above 0")
+    if "consumer" in body:
+        return ConsumerEvent(
+            consumer=_text(body, "consumer"),
             server=_text(body, "server"),
+            application=_text(body, "application"),
             report=_count(body, "report"),
             published_at_ms=_count(body, "published_at"),
             window_ms=window_ms,
             final=_truth(body, "final"),
-            windows=tuple(_window(window, window_ms) for window in windows),
-            lost_reports=_numbers(body, "lost_reports"),
+            receipts=tuple(_receipt(window, window_ms) for window in windows),
+            unaudited=_counts(body, "unaudited"),
         )
+    return AuditEvent(
+        producer=_text(body, "producer"),
+        server=_text(body, "server"),
+        report=_count(body, "report"),
+        published_at_ms=_count(body, "published_at"),
+        window_ms=window_ms,
+        final=_truth(body, "final"),
+        windows=tuple(_window(window, window_ms) for window in windows),
+        lost_reports=_numbers(body, "lost_reports"),
+    )
+
+
+def name_of(headers: Iterable[tuple[str, bytes | None]]) -> tuple[str, int, int] | None:
+    """Producer, time (epoch ms) and number of a record; None without both headers, or if they are no name."""
+    producer = produced = None
+    for name, value in headers:
+        if name == PRODUCER_HEADER and producer is None:
+            producer = value
+        elif name == PRODUCED_HEADER and produced is None:
+            produced = value
+    if not producer or produced is None:
+        return None
+    at, separator, number = produced.partition(b"/")
+    if not separator or not at.isdigit() or not number.isdigit():
+        return None
+    at_ms = int(at)
+    return (producer.decode(errors="replace"), at_ms, int(number)) if at_ms <= AT_MS_MAX else None
+
+
+def _bytes_of(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def _start(body: Mapping[str, Any], window_ms: int) -> int:
+    start_ms = _count(body, "start")
+    if start_ms % window_ms:
+        raise EventError(f"start {start_ms} is no start of a window of {window_ms} ms")
+    return start_ms
+
+
+def _receipt(body: Any, window_ms: int) -> Receipt:
+    if not isinstance(body, Mapping):
+        raise EventError("a window must be an object")
+    numbers, received, rejected = body.get("numbers"), _count(body, "received"), _count(body, "rejected")
+    try:
+        bits = int.from_bytes(b64decode(numbers or "", validate=True), "little")
+    except (TypeError, ValueError):
+        raise EventError(f"numbers must be a bitmap in base64, not {numbers!r}") from None
+    if not 0 < bits.bit_count() <= received:
+        raise EventError(f"numbers are {bits.bit_count()}, received {received}")
+    if rejected > received:
+        raise EventError(f"rejected are {rejected}, received {received}")
+    return Receipt(
+        topic=_text(body, "topic"),
+        producer=_text(body, "producer"),
+        start_ms=_start(body, window_ms),
+        received=received,
+        rejected=rejected,
+        first=_count(body, "first"),
+        bits=bits,
+    )
 
 
 def _window(body: Any, window_ms: int) -> WindowCount:
     if not isinstance(body, Mapping):
         raise EventError("a window must be an object")
-    start_ms, acknowledged = _count(body, "start"), _count(body, "acknowledged")
-    if start_ms % window_ms:
-        raise EventError(f"start {start_ms} is no start of a window of {window_ms} ms")
+    start_ms, acknowledged = _start(body, window_ms), _count(body, "acknowledged")
     raw = body.get("numbers")
     numbers: tuple[tuple[int, int], ...] | None = None
     if raw is not None:
@@ -175,6 +309,13 @@ def _numbers(body: Mapping[str, Any], key: str) -> tuple[int, ...]:
     if not isinstance(value, Sequence) or not all(type(number) is int for number in value):
         raise EventError(f"{key} must be a list of whole numbers, not {value!r}")
     return tuple(value)
+
+
+def _counts(body: Mapping[str, Any], key: str) -> dict[str, int]:
+    value = body.get(key, {})
+    if not isinstance(value, Mapping):
+        raise EventError(f"{key} must be an object, not {value!r}")
+    return {name: _count(value, name) for name in value}
 
 
 def _truth(body: Mapping[str, Any], key: str) -> bool:

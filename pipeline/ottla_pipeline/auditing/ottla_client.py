@@ -42,6 +42,13 @@ _SHARED: Final = (
 """Of the application's settings, those that the reports' own producer has as well."""
 
 
+def reports_producer(settings: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Producer:
+    """The audit events' own producer, for a client of these settings."""
+    written = {**(settings or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
+    shared = {key: value for key, value in written.items() if key.startswith(_SHARED)}
+    return Producer({**shared, "client.id": "ottla-audit"})
+
+
 class AuditedProducer(Producer):
     def __init__(
         self,
@@ -55,9 +62,7 @@ class AuditedProducer(Producer):
         self._options = audit or AuditOptions()
         self._counter = self._options.counter()
         self._producer_header = (PRODUCER_HEADER, self._counter.producer.encode())
-        written = {**(settings or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
-        shared = {key: value for key, value in written.items() if key.startswith(_SHARED)}
-        self._reports = Producer({**shared, "client.id": "ottla-audit"})
+        self._reports = reports_producer(settings, keywords)
         self._reporting = asyncio.Lock()
         self._periodic: asyncio.Task[None] | None = None
 

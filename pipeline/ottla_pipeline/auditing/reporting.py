@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from ottla_pipeline.auditing.counting import Counter
 from ottla_pipeline.auditing.events import AUDIT_TOPIC, PRODUCED_HEADER, PRODUCER_HEADER
+from ottla_pipeline.auditing.receiving import Receipts
 
 FLUSH_REPORT_S: Final = 1.0
 """A flush reports at once, but no more often than this: some applications flush after every record."""
@@ -28,16 +29,25 @@ CLOSE_AT_EXIT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """How a producer is audited. The window's length must be that of the audit job."""
+    """How a client is audited. The window's length must be that of the audit job. `application` is a
+    consumer's, and its group.id when left out."""
 
     topic: str = AUDIT_TOPIC
     window_s: float = 60.0
     interval_s: float = 10.0
     server: str = ""  # this machine's name
+    application: str = ""
 
     def counter(self) -> Counter:
+        return Counter(*self._names(), round(self.window_s * 1000))
+
+    def receipts(self, application: str) -> Receipts:
+        return Receipts(*self._names(), application, round(self.window_s * 1000))
+
+    def _names(self) -> tuple[str, str]:
+        """A client's name while it lives, and its server's."""
         server = self.server or socket.gethostname()
-        return Counter(f"{server}/{secrets.token_hex(8)}", server, round(self.window_s * 1000))
+        return f"{server}/{secrets.token_hex(8)}", server
 
 
 class Publisher(Protocol):

@@ -9,9 +9,8 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
-from ottla_pipeline.auditing.events import PRODUCED_HEADER, PRODUCER_HEADER
+from ottla_pipeline.auditing.events import AT_MS_MAX, PRODUCED_HEADER, PRODUCER_HEADER
 
-AT_MS_MAX = 253_402_300_799_999  # of the year 9999: what is beyond would end the batch with an overflow
 PRODUCER = "kafka_producer"  # STRING
 PRODUCED_AT = "kafka_produced_at"  # TIMESTAMP
 PRODUCED_NUMBER = "kafka_produced_number"  # BIGINT
@@ -28,7 +27,8 @@ def produced_columns(headers: Column) -> dict[str, Column]:
     at_ms = sf.split_part(stamp, sf.lit("/"), sf.lit(1)).try_cast("bigint")
     number = sf.split_part(stamp, sf.lit("/"), sf.lit(2)).try_cast("bigint")
     producer = header(headers, PRODUCER_HEADER)
-    # All of it or nothing: half a name would count as a record of its own.
+    # All of it or nothing: half a name would count as a record of its own, and a time beyond AT_MS_MAX would
+    # end the batch with an overflow.
     whole = (sf.length(producer) > 0) & at_ms.between(0, AT_MS_MAX) & (number >= 0)
     return {
         PRODUCER: sf.when(whole, producer),

@@ -14,6 +14,10 @@ tiers:
     delta: [/data/lake/orders.new, /data/lake/orders.paid]
     deadLetters: [/data/lake-dead-letters]
     grace: 10 minutes
+  - name: billing
+    application: billing
+    topics: {topics: [orders.paid]}
+    grace: 5 minutes
 report: /data/audit-report
 """
 
@@ -26,6 +30,7 @@ from pydantic import Field, model_validator
 
 from ottla_pipeline.auditing.events import AUDIT_TOPIC
 from ottla_pipeline.completeness.ledger import EVENTS, dead_letters_of
+from ottla_pipeline.completeness.verdicts import TierRule
 from ottla_pipeline.config.common import (
     NAME,
     Interval,
@@ -54,9 +59,10 @@ def interval_ms(text: str) -> int:
 
 class TierConfig(Model):
     """Where the same records are held: topics of a cluster (the job's own, if no `kafka` is given), the Delta
-    tables of a lake, or a Parquet lake (for audit-report). `topicPrefix` is what a mirror puts before a
+    tables of a lake, or a Parquet lake (for audit-report); or `application`, whose audited consumers process
+    them: all topics of the job, or those that `topics` names. `topicPrefix` is what a mirror puts before a
     topic's name. A verdict on what lacks waits until the tier has been read up to `grace` after a window's
-    end."""
+    end. Copies that an application received are no difference, unless it is to process `exactlyOnce`."""
 
     name: Annotated[str, Field(pattern=NAME, max_length=50)]
     kafka: KafkaConfig | None = None
@@ -64,22 +70,35 @@ class TierConfig(Model):
     delta: Annotated[list[Folder], Field(min_length=1)] | None = None
     parquet: Folder | None = None
     dead_letters: list[Folder] | None = None
+    application: Annotated[str, Field(min_length=1)] | None = None
+    topics: TopicsConfig | None = None
+    exactly_once: bool = False
     grace: Interval = "1 minute"
 
     @model_validator(mode="after")
     def _one_kind(self) -> TierConfig:
-        topics = self.kafka is not None or bool(self.topic_prefix)
-        if [topics, self.delta is not None, self.parquet is not None].count(True) > 1:
-            raise ValueError("give kafka and topicPrefix, or delta, or parquet: a tier is topics or a lake")
+        application = self.application is not None
+        topics = self.kafka is not None or (bool(self.topic_prefix) and not application)
+        if [topics, self.delta is not None, self.parquet is not None, application].count(True) > 1:
+            raise ValueError(
+                "give kafka and topicPrefix, or delta, or parquet, or application: a tier is topics, a lake "
+                "or an application"
+            )
+        if not application and (self.topics is not None or self.exactly_once):
+            raise ValueError("topics and exactlyOnce are an application's: give application, too")
         if self.dead_letters is not None and self.delta is None and self.parquet is None:
             raise ValueError("deadLetters are a lake's: give delta or parquet, too")
         if self.name == EVENTS or self.name.endswith(dead_letters_of("")):
             raise ValueError(f"name: {self.name!r} is taken")
         return self
 
-    @property
-    def grace_ms(self) -> int:
-        return interval_ms(self.grace)
+    def rule(self) -> TierRule:
+        """How the tier is to be judged."""
+        return TierRule(
+            interval_ms(self.grace),
+            reads=None if self.topics is None else self.topics.fits,
+            copies_allowed=self.application is not None and not self.exactly_once,
+        )
 
 
 class AuditConfig(JobConfig):
@@ -108,6 +127,5 @@ class AuditConfig(JobConfig):
     def window_ms(self) -> int:
         return interval_ms(self.window)
 
-    @property
-    def grace_ms(self) -> dict[str, int]:
-        return {tier.name: tier.grace_ms for tier in self.tiers}
+    def rules(self) -> dict[str, TierRule]:
+        return {tier.name: tier.rule() for tier in self.tiers}

@@ -1,4 +1,5 @@
-"""What the audit knows: of each topic and window, what each producer said and what each tier holds.
+"""What the audit knows: of each topic and window, what each producer said and what each tier holds. An
+application is a tier that holds what its consumers said that they have processed.
 
 Called by the audit job, which adds what its streams bring batch by batch, and by `verdicts`, which reads it.
 Pure: the shell writes `to_json` down after every batch and gives it back after a crash.
@@ -12,11 +13,11 @@ for these, not for the clock. A window that is complete in every tier, with no m
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from ottla_pipeline.auditing.events import AuditEvent, WindowCount
+from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, WindowCount
 from ottla_pipeline.completeness.seen import BITS, Seen
 
 EVENTS: Final = "audit events"
@@ -83,11 +84,13 @@ class Window:
     entries: dict[str, Entry] = field(default_factory=dict)
     completed_ms: dict[str, int] = field(default_factory=dict)
     folded: Folded | None = None
+    rejected: dict[str, int] = field(default_factory=dict)
+    """By tier, of what it holds: what an application found invalid."""
 
 
 @dataclass(slots=True)
-class Producer:
-    """What a producer's audit events tell of itself."""
+class Client:
+    """What an audited client's events tell of itself. `application` is a consumer's, else empty."""
 
     server: str
     first_report: int
@@ -97,6 +100,7 @@ class Producer:
     published_at_ms: int
     window_ms: int
     final: bool
+    application: str = ""
 
     def gaps(self) -> int:
         """Reports that were published, by its own word, and have not been read."""
@@ -109,7 +113,7 @@ class Ledger:
     window_ms: int
     tiers: tuple[str, ...]
     windows: dict[tuple[str, int], Window] = field(default_factory=dict)
-    producers: dict[str, Producer] = field(default_factory=dict)
+    clients: dict[str, Client] = field(default_factory=dict)
     horizons_ms: dict[str, int] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
     unaudited: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -147,7 +151,7 @@ class Ledger:
     def add_events(self, events: Iterable[AuditEvent], unreadable: int = 0) -> None:
         self.unreadable_events += unreadable
         for event in events:
-            self._add_producer(event)
+            self._add_client(event.producer, event)
             if event.window_ms != self.window_ms:
                 continue  # its windows are none of ours; the verdicts name the producer
             for told in event.windows:
@@ -160,18 +164,42 @@ class Ledger:
                 if event.report > entry.report:
                     entry.told, entry.report = told, event.report
 
-    def _add_producer(self, event: AuditEvent) -> None:
-        known = self.producers.get(event.producer)
+    def add_receipts(
+        self,
+        event: ConsumerEvent,
+        held: Mapping[str, tuple[list[Counted], Mapping[tuple[str, int], int]]],
+    ) -> None:
+        """A consumer's event: for each tier of its application what is held now, and how many of it were
+        rejected by topic and window. Adds an event once, however often it was published. What an application
+        reads again of windows that are no longer kept is no problem, and left out."""
+        known = self.clients.get(event.consumer)
+        bucket, bit = divmod(event.report, BITS)
+        if known is not None and known.reports.bits(bucket) >> bit & 1:
+            return
+        self._add_client(event.consumer, event)
+        if event.window_ms != self.window_ms:
+            return
+        for tier, (rows, rejected) in held.items():
+            kept = (row for row in rows if row.producer is None or row.start_ms >= self.forgotten_before_ms)
+            self.add_counts(tier, kept)
+            for key, count in rejected.items():
+                if (window := self.windows.get(key)) is not None:
+                    window.rejected[tier] = window.rejected.get(tier, 0) + count
+
+    def _add_client(self, name: str, event: AuditEvent | ConsumerEvent) -> None:
+        known = self.clients.get(name)
         if known is None:
-            known = self.producers[event.producer] = Producer(
-                event.server, event.report, event.report, Seen(), [], 0, event.window_ms, False
+            application = event.application if isinstance(event, ConsumerEvent) else ""
+            known = self.clients[name] = Client(
+                event.server, event.report, event.report, Seen(), [], 0, event.window_ms, False, application
             )
         known.reports.add(event.report // BITS, 1 << event.report % BITS, 1)
         known.first_report = min(known.first_report, event.report)
         known.last_report = max(known.last_report, event.report)
         known.published_at_ms = max(known.published_at_ms, event.published_at_ms)
         known.final = known.final or event.final
-        known.lost_reports = sorted({*known.lost_reports, *event.lost_reports})
+        if isinstance(event, AuditEvent):
+            known.lost_reports = sorted({*known.lost_reports, *event.lost_reports})
 
     def reached(self, stream: str, at_ms: int) -> None:
         """Everything that the stream's source held at this time has been added."""
@@ -184,17 +212,17 @@ class Ledger:
         return min(self.horizons_ms.get(stream, 0) for stream in streams)
 
     def forget(self, keep_ms: int) -> None:
-        """Drops windows that were over so long before every horizon, and producers that ended then."""
+        """Drops windows that were over so long before every horizon, and clients that ended then."""
         before_ms = min(self.horizon_ms(tier) for tier in self.tiers) - keep_ms
         before_ms -= before_ms % self.window_ms
         if before_ms <= self.forgotten_before_ms:
             return
         self.forgotten_before_ms = before_ms
         self.windows = {key: window for key, window in self.windows.items() if key[1] >= before_ms}
-        self.producers = {
-            name: producer
-            for name, producer in self.producers.items()
-            if producer.published_at_ms >= before_ms or not producer.final
+        self.clients = {
+            name: client
+            for name, client in self.clients.items()
+            if client.published_at_ms >= before_ms or not client.final
         }
 
     def to_json(self) -> str:
@@ -203,9 +231,9 @@ class Ledger:
             "tiers": self.tiers,
             "windows": [_window_to_json(key, window) for key, window in self.windows.items()],
             "producers": {
-                name: {slot: getattr(producer, slot) for slot in Producer.__slots__}
-                | {"reports": producer.reports.to_json()}
-                for name, producer in self.producers.items()
+                name: {slot: getattr(client, slot) for slot in Client.__slots__}
+                | {"reports": client.reports.to_json()}
+                for name, client in self.clients.items()
             },
             "horizons_ms": self.horizons_ms,
             "batches": self.batches,
@@ -221,9 +249,9 @@ class Ledger:
         raw: dict[str, Any] = json.loads(text)
         raw["tiers"] = tuple(raw["tiers"])
         raw["windows"] = dict(_window_from_json(one) for one in raw["windows"])
-        raw["producers"] = {
-            name: Producer(**(one | {"reports": Seen.from_json(one["reports"])}))
-            for name, one in raw["producers"].items()
+        raw["clients"] = {
+            name: Client(**(one | {"reports": Seen.from_json(one["reports"])}))
+            for name, one in raw.pop("producers").items()
         }
         return cls(**raw)
 
@@ -237,17 +265,19 @@ def _window_to_json(key: tuple[str, int], window: Window) -> list[Any]:
         ]
         for name, entry in window.entries.items()
     }
-    return [*key, entries, window.completed_ms, asdict(window.folded) if window.folded else None]
+    folded = asdict(window.folded) if window.folded else None
+    return [*key, entries, window.completed_ms, folded, window.rejected]
 
 
 def _window_from_json(raw: Sequence[Any]) -> tuple[tuple[str, int], Window]:
-    topic, start_ms, entries, completed_ms, folded = raw
+    topic, start_ms, entries, completed_ms, folded, *rejected = raw  # an older ledger has none rejected
     window = Window(
         {name: _entry_from_json(*parts) for name, parts in entries.items()},
         completed_ms,
         Folded(**(folded | {"tiers": {tier: Sums(**sums) for tier, sums in folded["tiers"].items()}}))
         if folded
         else None,
+        *rejected,
     )
     return (topic, start_ms), window
 

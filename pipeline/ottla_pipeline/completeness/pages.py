@@ -22,7 +22,15 @@ from ottla_pipeline.completeness import plots
 from ottla_pipeline.completeness.verdicts import STATUSES, Row
 
 HTML_ROWS_MAX: Final = 500
-KINDS: Final = ("acknowledged", "counted", "missing", "duplicated", "unacknowledged", "unreported")
+KINDS: Final = (
+    "acknowledged",
+    "counted",
+    "missing",
+    "duplicated",
+    "unacknowledged",
+    "unreported",
+    "rejected",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,7 @@ class Found:
     horizons_ms: Mapping[str, int]
     unaudited: Mapping[str, Mapping[str, int]]
     producers: int
+    consumers: int = 0
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Records of each tier, by kind."""
@@ -79,6 +88,7 @@ class Found:
             "problems": list(self.problems),
             "silent_producers": list(self.silent),
             "producers": self.producers,
+            "consumers": self.consumers,
             "tiers": {
                 tier: {
                     "read_until": iso(self.horizons_ms[tier]) if self.horizons_ms[tier] else None,
@@ -165,7 +175,9 @@ class AuditMetrics(Collector):
         yield windows
         yield until
         yield GaugeMetricFamily(
-            "ottla_audit_silent_producers", "Producers that stopped reporting.", value=len(found.silent)
+            "ottla_audit_silent_producers",
+            "Producers and consumers that stopped reporting.",
+            value=len(found.silent),
         )
         yield GaugeMetricFamily(
             "ottla_audit_problems", "What keeps the audit from telling.", value=len(found.problems)

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from ottla_pipeline.auditing.events import AuditEvent, EventError
+from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, EventError, read
 from ottla_pipeline.completeness.columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 from ottla_pipeline.completeness.config import AuditConfig, TierConfig
 from ottla_pipeline.completeness.ledger import Counted
@@ -131,12 +131,13 @@ def count(records: DataFrame, window_ms: int) -> list[Counted]:
     ]
 
 
-def read_events(records: DataFrame) -> tuple[list[AuditEvent], int]:
+def read_events(records: DataFrame) -> tuple[list[AuditEvent | ConsumerEvent], int]:
     """A batch's audit events, and how many records were none."""
-    found, unreadable = [], 0
+    found: list[AuditEvent | ConsumerEvent] = []
+    unreadable = 0
     for row in records.collect():
         try:
-            found.append(AuditEvent.from_json(row["value"]))
+            found.append(read(row["value"]))
         except EventError:
             unreadable += 1
     return found, unreadable

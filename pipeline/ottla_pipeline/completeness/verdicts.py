@@ -9,6 +9,7 @@ Of a window, a tier and a producer:
     duplicated       records beyond the first of their number, also where a loss makes up for them in the sum
     unacknowledged   numbers that it holds and that were not acknowledged: nobody was promised these; no error
     unreported       records of a producer that has said nothing of the window
+    rejected         records that it holds, and that the application found invalid
 
 A verdict on what lacks waits until the tier and the audit events have been read up to `grace` after the
 window's end; before, it is pending. Unknown is what nobody can tell: a producer was killed with its last
@@ -17,7 +18,7 @@ counts (its windows stay open), or an audit event was lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +32,19 @@ UNKNOWN: Final = "unknown"
 BOTH: Final = "missing, duplicated"
 STATUSES: Final = (COMPLETE, PENDING, MISSING, DUPLICATED, BOTH, UNKNOWN)
 SAMPLES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TierRule:
+    """How a tier is judged: `reads` says which topics it should hold (None: all). Where `copies_allowed`, as
+    of an application that processes at least once, copies are counted and are no difference."""
+
+    grace_ms: int
+    reads: Callable[[str], bool] | None = None
+    copies_allowed: bool = False
+
+    def covers(self, topic: str) -> bool:
+        return self.reads is None or self.reads(topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +64,7 @@ class Row:
     unreported: int = 0
     completed_ms: int | None = None
     samples: tuple[str, ...] = ()
+    rejected: int = 0
 
     @property
     def differs(self) -> bool:
@@ -86,26 +101,31 @@ class _Sum:
         self.unacknowledged += seen.distinct - held
 
 
-def judge(ledger: Ledger, grace_ms: Mapping[str, int], now_ms: int) -> list[Row]:
-    """A row for each window and tier, by topic, time and tier. `now_ms` is noted for what is complete now."""
+def judge(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list[Row]:
+    """A row for each window and tier that should hold it, by topic, time and tier. `now_ms` is noted for what
+    is complete now."""
     rows: list[Row] = []
     for (topic, start_ms), window in sorted(ledger.windows.items()):
         end_ms = start_ms + ledger.window_ms
-        settled = {tier: ledger.horizon_ms(tier) >= end_ms + grace_ms[tier] for tier in ledger.tiers}
-        found = [_row(topic, start_ms, tier, window, settled[tier], now_ms) for tier in ledger.tiers]
-        over = all(settled.values()) and all(row.status == COMPLETE for row in found)
+        wanted = [tier for tier in ledger.tiers if rules[tier].covers(topic)]
+        settled = {tier: ledger.horizon_ms(tier) >= end_ms + rules[tier].grace_ms for tier in wanted}
+        found = [_row(topic, start_ms, tier, window, settled[tier], rules[tier], now_ms) for tier in wanted]
+        over = bool(found) and all(settled.values()) and all(row.status == COMPLETE for row in found)
         if over and window.entries and not any(entry.replayable() for entry in window.entries.values()):
+            sums = {row.tier: Sums(row.counted, row.duplicated, row.unacknowledged) for row in found}
             window.folded = Folded(
                 [*(window.folded.producers if window.folded else ()), *window.entries],
                 found[0].acknowledged,
-                {row.tier: Sums(row.counted, row.duplicated, row.unacknowledged) for row in found},
+                {tier: sums.get(tier) or Sums(0, 0, 0) for tier in ledger.tiers},
             )
             window.entries.clear()
         rows += found
     return rows
 
 
-def _row(topic: str, start_ms: int, tier: str, window: Window, settled: bool, now_ms: int) -> Row:
+def _row(
+    topic: str, start_ms: int, tier: str, window: Window, settled: bool, rule: TierRule, now_ms: int
+) -> Row:
     total = _Sum()
     if window.folded is not None:
         sums = window.folded.tiers[tier]
@@ -117,14 +137,13 @@ def _row(topic: str, start_ms: int, tier: str, window: Window, settled: bool, no
         )
     for entry in window.entries.values():
         total.add(entry, tier)
-    status = _status(total, settled)
     if total.missing == 0 and not total.open:
         window.completed_ms.setdefault(tier, now_ms)
     return Row(
         topic,
         start_ms,
         tier,
-        status,
+        _status(total, settled, rule),
         total.acknowledged,
         total.counted,
         total.missing,
@@ -133,15 +152,17 @@ def _row(topic: str, start_ms: int, tier: str, window: Window, settled: bool, no
         total.unreported,
         window.completed_ms.get(tier),
         _samples(window, tier) if total.missing and settled else (),
+        window.rejected.get(tier, 0),
     )
 
 
-def _status(total: _Sum, settled: bool) -> str:
+def _status(total: _Sum, settled: bool, rule: TierRule) -> str:
     if not settled and (total.missing or total.open):
         return PENDING
+    duplicated = total.duplicated and not rule.copies_allowed
     if total.missing:
-        return BOTH if total.duplicated else MISSING
-    if total.duplicated:
+        return BOTH if duplicated else MISSING
+    if duplicated:
         return DUPLICATED
     return UNKNOWN if total.open else COMPLETE
 
@@ -159,12 +180,12 @@ def _samples(window: Window, tier: str) -> tuple[str, ...]:
 def problems(ledger: Ledger) -> list[str]:
     """What keeps the audit from telling, beside the windows: a line each."""
     found = []
-    for name, producer in sorted(ledger.producers.items()):
-        if gaps := producer.gaps():
+    for name, client in sorted(ledger.clients.items()):
+        if gaps := client.gaps():
             found.append(f"{gaps:,} audit events of {name} were published and have not been read")
-        if producer.window_ms != ledger.window_ms:
+        if client.window_ms != ledger.window_ms:
             found.append(
-                f"{name} counts in windows of {producer.window_ms} ms, and this job in such of "
+                f"{name} counts in windows of {client.window_ms} ms, and this job in such of "
                 f"{ledger.window_ms} ms: what it says was left out"
             )
     if ledger.unreadable_events:
@@ -175,12 +196,12 @@ def problems(ledger: Ledger) -> list[str]:
 
 
 def silent(ledger: Ledger, after_ms: int) -> list[str]:
-    """Producers that said nothing for so long, without a last report: killed, or cut off."""
+    """Clients that said nothing for so long, without a last report: killed, or cut off."""
     until_ms = ledger.horizons_ms.get(EVENTS, 0) - after_ms
     return sorted(
         name
-        for name, producer in ledger.producers.items()
-        if not producer.final and producer.published_at_ms < until_ms
+        for name, client in ledger.clients.items()
+        if not client.final and client.published_at_ms < until_ms
     )
 
 

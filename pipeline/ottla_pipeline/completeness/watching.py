@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline.completeness import pages, tiers
+from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent
+from ottla_pipeline.completeness import applications, by_topic, pages, tiers
 from ottla_pipeline.completeness.config import AuditConfig, interval_ms
 from ottla_pipeline.completeness.ledger import EVENTS, Counted, Ledger, dead_letters_of
 from ottla_pipeline.completeness.pages import Found
@@ -73,7 +75,7 @@ class Watch:
         self._queries = queries
         with self._lock:
             for query in queries:
-                self._ledger.reached(str(query.name), 0)
+                self._reached(str(query.name), 0)
         self._thread.start()
 
     def tier_batch(self, tier: str, dead_letters: bool = False) -> Callable[[DataFrame, int], None]:
@@ -103,7 +105,20 @@ class Watch:
 
     def events_batch(self, records: DataFrame, batch_id: int) -> None:
         events, unreadable = tiers.read_events(records)
-        self._add(EVENTS, batch_id, lambda ledger: ledger.add_events(events, unreadable))
+        wanted = self._config.topics.fits
+        of_producers = [
+            replace(event, windows=tuple(window for window in event.windows if wanted(window.topic)))
+            for event in events
+            if isinstance(event, AuditEvent)
+        ]
+
+        def add(ledger: Ledger) -> None:
+            ledger.add_events(of_producers, unreadable)
+            for event in events:
+                if isinstance(event, ConsumerEvent):
+                    applications.add(ledger, self._config, event)
+
+        self._add(EVENTS, batch_id, add)
 
     def _add(self, stream: str, batch_id: int, add: Add) -> None:
         with self._lock:
@@ -120,7 +135,7 @@ class Watch:
             if self._config.trigger.available_now:
                 for query in self._queries:
                     if query.exception() is None:  # it took all that there was when it began
-                        self._ledger.reached(str(query.name), self._began_ms)
+                        self._reached(str(query.name), self._began_ms)
             self.found = self._judge()
             self._store.save(self._ledger.to_json())
         self._write()
@@ -134,12 +149,20 @@ class Watch:
         horizons = [(str(query.name), self._horizon_ms(query)) for query in self._queries]
         with self._lock:
             for stream, at_ms in horizons:
-                self._ledger.reached(stream, at_ms)
+                self._reached(stream, at_ms)
             self._ledger.forget(interval_ms(self._config.keep))
             before, self.found = self.found, self._judge()
         if before.verdict != self.found.verdict:
             self._say(self.found.line())
         self._write(draw=self._drawn is None or self.found.tells_more_than(self._drawn, DRAW_S))
+
+    def _reached(self, stream: str, at_ms: int) -> None:
+        """Applications have no stream but the audit events."""
+        self._ledger.reached(stream, at_ms)
+        if stream == EVENTS:
+            for tier in self._config.tiers:
+                if tier.application is not None:
+                    self._ledger.reached(tier.name, at_ms)
 
     def _horizon_ms(self, query: StreamingQuery) -> int:
         """Up to when the query has read its source; 0 if that cannot be told now."""
@@ -152,11 +175,12 @@ class Watch:
 
     def _judge(self) -> Found:
         ledger, now_ms = self._ledger, _now_ms()
-        rows = judge(ledger, self._config.grace_ms, now_ms)
+        rules = self._config.rules()
+        rows = judge(ledger, rules, now_ms)
         troubles = problems(ledger)
         word = verdict(rows, troubles)
-        self._details["verdict"] = word
-        return Found(
+        producers = sum(not client.application for client in ledger.clients.values())
+        found = Found(
             name=self._config.name,
             at_ms=now_ms,
             window_ms=ledger.window_ms,
@@ -166,8 +190,12 @@ class Watch:
             silent=silent(ledger, interval_ms(self._config.silent_after)),
             horizons_ms={tier: ledger.horizon_ms(tier) for tier in ledger.tiers},
             unaudited={tier: dict(topics) for tier, topics in ledger.unaudited.items()},
-            producers=len(ledger.producers),
+            producers=producers,
+            consumers=len(ledger.clients) - producers,
         )
+        self._details["verdict"] = word
+        self._details["audit"] = by_topic.details(found, self._config.topics.topics or (), rules)
+        return found
 
     def _write(self, *, draw: bool = True) -> None:
         if self._config.report is None:

@@ -213,6 +213,13 @@ class TopicsConfig(Model):
             raise ValueError("give topics or topicPattern, one of the two")
         return self
 
+    def fits(self, topic: str) -> bool:
+        """Whether it is one of them."""
+        if self.topics is not None:
+            return topic in self.topics
+        assert self.topic_pattern is not None
+        return re.fullmatch(self.topic_pattern, topic) is not None
+
     def subscription(self) -> dict[str, str]:
         """As options of Spark's Kafka source."""
         if self.topics is not None:

@@ -1,9 +1,10 @@
-"""Holds brokers, mirrors and lake against what audited producers say to have sent, window by window.
+"""Holds brokers, mirrors, lakes and applications against what audited producers sent, window by window.
 
     ottla-pipeline audit --config audit.yaml [--status-port 9404]
 
 The auditing of Kafka's first paper (section 4) as streams that run beside the pipeline: one reads the audit
-topic, one for each tier counts records by producer, topic and window. Records are told apart by their numbers
+topic, where producers and the consumers of applications report, and one for each other tier counts records by
+producer, topic and window. Records are told apart by their numbers
 (`auditing.events`), so a lost and a doubled one are both found where their sum is right.
 docs/pipeline-audit.md says how to read the report.
 """
@@ -43,7 +44,7 @@ def begin(context: Context, config: AuditConfig) -> tuple[Watch, Sequence[Stream
         (EVENTS, tiers.events(spark, config), watch.events_batch)
     ]
     for tier in config.tiers:
-        if tier.parquet is not None:
+        if tier.parquet is not None or tier.application is not None:
             continue
         if tier.delta is None:
             found = tiers.topics(spark, config, tier)

@@ -1,0 +1,116 @@
+"""The condition Complete of a Topic: what the audit jobs of its cluster found.
+
+Called by `reconcile` with the progress of the Pipelines' drivers. Pure. A Topic that no audit job names has
+no such condition. Invariant: a condition that says True or False is what a job that runs has just told;
+without one, the last result stays in `status.audit`, and the condition is Unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ottla_operator.conditions import Finding, iso_time, no, parse_iso_time, unknown, yes
+from ottla_operator.planning.observed import AuditedTopic, AuditResult, DriverInstance
+from ottla_operator.planning.topics import TopicPlan
+from ottla_operator.resources import Pipeline, Topic, TopicStatus
+from ottla_operator.resources.topic import TopicAudit, TopicAuditWindow
+
+JOB: Final = "audit"
+_TOLD_MS: Final = 10_000
+"""`completeUntil` moves with every window: the status is not written for each of them."""
+_NAMED_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Audits:
+    """The audit Pipelines of a cluster, and the results of those that answer, by name."""
+
+    names: frozenset[str] = frozenset()
+    results: Mapping[str, AuditResult] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pipelines: Iterable[Pipeline], drivers: Mapping[str, DriverInstance]) -> Audits:
+        names, results = set(), {}
+        for pipeline in pipelines:
+            if pipeline.spec.job != JOB or pipeline.metadata.deleting:
+                continue
+            names.add(pipeline.metadata.name)
+            progress = drivers.get(pipeline.key, DriverInstance()).progress
+            if progress is not None and progress.audit is not None:
+                results[pipeline.metadata.name] = progress.audit
+        return cls(frozenset(names), results)
+
+
+def with_audit(plan: TopicPlan, topic: Topic, audits: Audits) -> TopicPlan:
+    """The plan of a topic that is there, with what the audits found."""
+    if plan.keep or plan.done or topic.metadata.deleting or not plan.status.topic_id:
+        return plan
+    finding, told = _judge(topic.topic_name, topic.status, audits)
+    status = plan.status.model_copy(update={"audit": told})
+    return replace(plan, findings=(*plan.findings, finding) if finding else plan.findings, status=status)
+
+
+def _judge(name: str, status: TopicStatus, audits: Audits) -> tuple[Finding | None, TopicAudit | None]:
+    found = [
+        (_finding(result.topics[name], result.problem), pipeline, result.topics[name])
+        for pipeline, result in sorted(audits.results.items())
+        if name in result.topics
+    ]
+    if found:
+        finding, pipeline, audited = min(
+            found, key=lambda each: ("False", "Unknown", "True").index(each[0].status)
+        )
+        return finding, _told(pipeline, audited, status.audit)
+    before = status.audit
+    if before is not None and before.pipeline in audits.names - audits.results.keys():
+        return unknown("Complete", "AuditNotRunning", f"Pipeline {before.pipeline} does not answer"), before
+    return None, None
+
+
+def _finding(audited: AuditedTopic, problem: str) -> Finding:
+    named = "; ".join(
+        f"{window.tier} from {iso_time(window.start_ms)}: {window.status}"
+        for window in audited.windows[:_NAMED_MAX]
+    )
+    of_windows = f"in {audited.differing} windows of tiers ({named})"
+    if audited.missing:
+        return no("Complete", "Missing", f"{audited.missing} records are missing {of_windows}")
+    if audited.duplicated:
+        return no("Complete", "Duplicated", f"{audited.duplicated} copies of records {of_windows}")
+    if audited.differing:
+        message = f"a producer was killed, or an event was lost, before all was told {of_windows}"
+        return unknown("Complete", "NotReported", message)
+    if problem:
+        return unknown("Complete", "AuditProblem", problem)
+    if audited.complete_until_ms is None or audited.late:
+        return unknown("Complete", "Pending", "not all tiers have been read up to the latest windows yet")
+    message = "every tier holds all that was acknowledged until status.audit.completeUntil"
+    return yes("Complete", "Complete", message)
+
+
+def _told(pipeline: str, audited: AuditedTopic, before: TopicAudit | None) -> TopicAudit:
+    until_ms = audited.complete_until_ms
+    told = TopicAudit(
+        pipeline=pipeline,
+        complete_until=None if until_ms is None else iso_time(until_ms),
+        missing=audited.missing,
+        duplicated=audited.duplicated,
+        differing_windows=audited.differing,
+        windows=[
+            TopicAuditWindow(
+                start=iso_time(window.start_ms),
+                tier=window.tier,
+                status=window.status,
+                missing=window.missing,
+                duplicated=window.duplicated,
+            )
+            for window in audited.windows
+        ],
+    )
+    if before is None or until_ms is None or not before.complete_until:
+        return told
+    if told.model_copy(update={"complete_until": before.complete_until}) != before:
+        return told
+    return before if 0 <= until_ms - parse_iso_time(before.complete_until) < _TOLD_MS else told

@@ -1,0 +1,233 @@
+"""`AuditedConsumer` in the place of `ottla.client`'s `Consumer`.
+
+    async with AuditedConsumer(bootstrap_servers="…", group_id="billing", audit=AuditOptions()) as consumer:
+        consumer.subscribe(["orders"])
+        async for record in consumer:
+            …
+
+For applications; `BlockingAuditedConsumer` is the same for code without an event loop. Everything that a
+Consumer does, they do. A record counts when the application is done with it, which is what a commit says: a
+commit first publishes the counts of what it covers, waits for their acknowledgement, and is made then. So
+what is committed has been reported, whenever the process dies; what was reported and not committed is given
+out, and counted, once more, as it is processed once more. An audit topic that cannot be written holds up
+commits for COMMIT_WAIT_S once, and no longer: the counts are kept and published when it can.
+
+Without a group a record counts when the next poll asks for more. An application that keeps offsets elsewhere,
+or commits them in a producer's transaction, calls `processed` before it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ottla.client import blocking
+from ottla.client.consumer import Consumer
+from ottla.client.consumer_offsets import Committed, Offsets
+from ottla.client.consumer_parts import Records
+from ottla.client.core.assigned import OffsetAndMetadata
+from ottla.client.core.settings import ConfigError
+from ottla.client.core.types import ConsumerRecord, TopicPartition
+from ottla.client.errors import ClientError
+from ottla.client.interceptors import ConsumerInterceptors
+from ottla.client.producer import Producer
+from ottla_pipeline.auditing.ottla_client import reports_producer
+from ottla_pipeline.auditing.reporting import CLOSE_S, AuditOptions, now_ms
+
+log = logging.getLogger(__name__)
+
+COMMIT_WAIT_S: Final = 5.0
+
+
+class AuditedConsumer(Consumer):
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        /,
+        *,
+        audit: AuditOptions | None = None,
+        **keywords: object,
+    ) -> None:
+        """Raises ConfigError, also without the application's name: `audit.application`, else group.id."""
+        super().__init__(settings, **keywords)
+        self._audit_options = audit or AuditOptions()
+        application = self._audit_options.application or self.config.group_id
+        if not application:
+            raise ConfigError("group.id", None, "is not set: name AuditOptions.application")
+        self._receipts = self._audit_options.receipts(application)
+        self._commits = self.config.group_id is not None and not self.config.group_ephemeral
+        self._interceptors = ConsumerInterceptors((_GivenOut(self), *self.config.interceptors))
+        self._audit_producer: Producer = reports_producer(settings, keywords)
+        self._audit_lock = asyncio.Lock()
+        self._waits_for_reports = True
+        """False after a report that did not arrive, until one has."""
+        self._deferred: set[asyncio.Task[None]] = set()
+        self._periodic: asyncio.Task[None] | None = None
+
+    @property
+    def audit_name(self) -> str:
+        """What the audit events name as `consumer`."""
+        return self._receipts.consumer
+
+    async def start(self) -> None:
+        await super().start()
+        await self._audit_producer.start()
+        self._periodic = asyncio.create_task(self._report_now_and_then(), name="ottla-audit")
+
+    async def stop(self, *, commit: bool = True, timeout_s: float = 30.0) -> None:
+        """As a Consumer, and publishes the last report."""
+        periodic, self._periodic = self._periodic, None
+        if periodic is None:
+            return await super().stop(commit=commit, timeout_s=timeout_s)
+        try:
+            if self._deferred:
+                await asyncio.wait(self._deferred, timeout=timeout_s)
+            if not self._commits:
+                self._done_before(self._consumed(finished=commit))
+            await super().stop(commit=commit, timeout_s=timeout_s)
+        finally:
+            periodic.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await periodic
+            await self.report(final=True)
+            await self._audit_producer.stop(0)
+
+    async def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> Records:
+        if not self._commits:
+            self._done_before(self._consumed())
+        return await super().poll(timeout_s, max_records)
+
+    # --- what was processed ---
+
+    async def processed(self, offsets: Offsets | None = None) -> None:
+        """Counts what was given out before these offsets of next records, or everything up to here, and
+        publishes it, without a commit."""
+        if offsets is None:
+            self._done_before(self._consumed())
+        else:
+            self._receipts.processed(
+                {(tp[0], tp[1]): at if isinstance(at, int) else at.offset for tp, at in offsets.items()}
+            )
+        await self._report_before_commit()
+
+    def reject(self, record: ConsumerRecord) -> None:
+        """The application finds this record invalid: it was received, and counts as rejected. To be called
+        before it is committed. ValueError if it is not a record that was given out since."""
+        self._receipts.reject(record.topic, record.partition, record.offset)
+
+    def commit_nowait(self, offsets: Offsets | None = None, on_done: Committed | None = None) -> None:
+        wanted = self._to_commit(offsets)
+        self._done_before(wanted)
+        if not self._receipts.waiting and not self._deferred:
+            super().commit_nowait(wanted, on_done)
+            return
+        task = asyncio.create_task(self._commit_when_reported(wanted, on_done), name="ottla-audit-commit")
+        self._deferred.add(task)
+        task.add_done_callback(self._deferred.discard)
+
+    async def _commit_when_reported(
+        self, wanted: dict[TopicPartition, OffsetAndMetadata], on_done: Committed | None
+    ) -> None:
+        await self._report_before_commit()
+        super().commit_nowait(wanted, on_done)
+
+    async def _committing(self, wanted: dict[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
+        self._done_before(wanted)
+        await self._report_before_commit()
+        await super()._committing(wanted, timeout_s)
+
+    def _done_before(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._receipts.processed({tp: entry.offset for tp, entry in offsets.items()})
+
+    # --- reports ---
+
+    async def _report_before_commit(self) -> None:
+        if not self._waits_for_reports:
+            return
+        try:
+            async with asyncio.timeout(COMMIT_WAIT_S):
+                if self._receipts.waiting or self._audit_lock.locked():
+                    await self.report()
+        except TimeoutError:
+            self._report_failed(f"no acknowledgement within {COMMIT_WAIT_S:g} s")
+
+    async def report(self, *, final: bool = False) -> None:
+        """Publishes what was processed, and waits until it has arrived or not."""
+        async with self._audit_lock:
+            while True:
+                event = self._receipts.report(now_ms(), final=final)
+                try:
+                    async with asyncio.timeout(CLOSE_S):
+                        key = event.consumer.encode()
+                        await self._audit_producer.send_and_wait(
+                            self._audit_options.topic, event.to_json(), key
+                        )
+                except (ClientError, TimeoutError) as problem:
+                    self._report_failed(problem)
+                    return
+                self._receipts.arrived()
+                self._waits_for_reports = True
+                if event.final or not (final or self._receipts.waiting):
+                    return
+
+    def _report_failed(self, problem: object) -> None:
+        if self._waits_for_reports:
+            log.warning(
+                "audit reports to %s do not arrive, and commits do not wait for them: %s",
+                self._audit_options.topic,
+                problem,
+            )
+        self._waits_for_reports = False
+
+    async def _report_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self._audit_options.interval_s)
+            await self.report()
+
+
+class _GivenOut:
+    """Before the application's interceptors: what was read counts, whatever they make of it."""
+
+    def __init__(self, consumer: AuditedConsumer) -> None:
+        self._consumer = consumer
+
+    def on_consume(self, records: Records) -> Records:
+        receipts = self._consumer._receipts
+        receipts.keep(self._consumer.assignment())
+        for (topic, partition), given in records.items():
+            for record in given:
+                receipts.given_out(topic, partition, record.offset, record.headers)
+        return records
+
+    def on_commit(self, offsets: Mapping[Any, Any]) -> None:
+        """What is committed has been counted."""
+
+    def close(self) -> None: ...
+
+
+class BlockingAuditedConsumer(blocking.Consumer):
+    """In the place of `ottla.client.blocking`'s Consumer."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        /,
+        *,
+        audit: AuditOptions | None = None,
+        **keywords: object,
+    ) -> None:
+        self._audited = AuditedConsumer(settings, audit=audit, **keywords)
+        super().__init__(self._audited)
+
+    @property
+    def audit_name(self) -> str:
+        return self._audited.audit_name
+
+    def processed(self, offsets: Offsets | None = None) -> None:
+        self._run(self._audited.processed(offsets))
+
+    def reject(self, record: ConsumerRecord) -> None:
+        self._soon(lambda: self._audited.reject(record))

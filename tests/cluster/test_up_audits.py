@@ -1,0 +1,111 @@
+"""The condition Complete of a Topic under `ottla up`: real brokers, a real audit job, audited clients.
+
+One run for the whole story: each start of Spark takes seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from up_session import UpSession
+
+from ottla.local.java import JavaUnusable, find_java
+from ottla_pipeline.auditing.confluent import AuditedProducer
+from ottla_pipeline.auditing.ottla_consumer import BlockingAuditedConsumer
+from ottla_pipeline.auditing.reporting import AuditOptions
+
+pytestmark = pytest.mark.timeout(900)
+OPTIONS = AuditOptions(window_s=1.0, interval_s=0.5)
+KEY = "Topic/orders"
+CLUSTER = {"clusterRef": {"name": "demo"}}
+
+
+def audit(*, suspend: bool = False) -> dict[str, Any]:
+    return {
+        **CLUSTER,
+        "job": "audit",
+        "storage": {"size": "1Gi"},
+        "suspend": suspend,
+        "config": {
+            "topics": {"topics": ["orders"]},
+            "window": "1 second",
+            "trigger": {"interval": "500 milliseconds"},
+            "tiers": [
+                {"name": "brokers", "grace": "1 second"},
+                {"name": "billing", "application": "billing", "grace": "1 second"},
+            ],
+            "spark": {"settings": {"spark.sql.shuffle.partitions": "1"}},
+        },
+    }
+
+
+def produce(session: UpSession, records: int) -> None:
+    with AuditedProducer({"bootstrap.servers": session.bootstrap}, audit=OPTIONS) as producer:
+        for number in range(records):
+            producer.produce("orders", b"v%d" % number)
+
+
+def consume(session: UpSession, records: int) -> None:
+    """As the application billing."""
+    given = {"bootstrap.servers": session.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}
+    with BlockingAuditedConsumer(given, audit=OPTIONS) as consumer:
+        consumer.subscribe(["orders"])
+        for _ in range(records):
+            consumer.getone()
+
+
+def told(session: UpSession) -> dict[str, Any]:
+    resource = session.resource(KEY)
+    assert resource is not None
+    found: dict[str, Any] = resource["status"].get("audit") or {}
+    return found
+
+
+def test_a_topic_says_what_has_not_reached_every_tier_and_until_when_all_has(
+    tmp_path: Path, quick_spark: None
+) -> None:
+    try:
+        find_java()
+    except JavaUnusable as error:
+        pytest.skip(str(error))
+    with UpSession(tmp_path) as session:
+        offsets = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 1}
+        session.write("BrokerCluster", "demo", {"replicas": 1, "config": offsets})
+        for name in ("orders", "ottla.audit"):
+            session.write("Topic", name, {**CLUSTER, "partitions": 2, "replicas": 1})
+        session.wait_ready()
+        assert session.condition(KEY, "Complete") == ("", "", "")
+        produce(session, 500)
+        consume(session, 490)
+        session.write("Pipeline", "audit", audit())
+        session.wait_until(
+            lambda: session.condition(KEY, "Complete")[:2] == ("False", "Missing"), "Missing", 240
+        )
+        assert session.condition(KEY, "Complete")[2].startswith("10 records are missing in ")
+        session.wait_line(rf"{KEY} Complete=False Missing")
+        found = told(session)
+        assert (found["pipeline"], found["missing"], found["duplicated"]) == ("audit", 10, 0)
+        assert {window["tier"] for window in found["windows"]} == {"billing"}
+        assert sum(window["missing"] for window in found["windows"]) == 10
+
+        # The application goes on, and everything that was produced has reached it.
+        consume(session, 10)
+        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        session.wait_until(lambda: session.condition(KEY, "Complete")[:2] == ("True", "Complete"), "Complete")
+        session.wait_until(lambda: told(session)["completeUntil"] >= until, f"complete until {until}")
+        assert told(session)["missing"] == 0
+        assert "windows" not in told(session) or told(session)["windows"] == []
+
+        # Without its audit nothing more is said, and the last result stays until the audit goes.
+        session.write("Pipeline", "audit", audit(suspend=True))
+        session.wait_until(
+            lambda: session.condition(KEY, "Complete")[:2] == ("Unknown", "AuditNotRunning"), "Unknown"
+        )
+        assert told(session)["completeUntil"] >= until
+        session.remove("Pipeline", "audit")
+        session.wait_until(lambda: session.condition(KEY, "Complete") == ("", "", ""), "no audit")
+        assert told(session) == {}
+        assert session.stop() == 0
