@@ -57,6 +57,27 @@ print(json.dumps(sorted(table["id"].to_pylist())))
 """
 
 
+# A job of a user's own, in the resource, and what it wrote.
+FUNCTION = """
+def shouted(job):
+    rows = job.read_topic("orders", "id STRING, event_time TIMESTAMP")
+    job.write(rows.selectExpr("upper(id) AS id"), job.topic_sink("shouts"))
+"""
+READ_TOPIC = """
+import json, sys
+from confluent_kafka import Consumer
+consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "judge", "auto.offset.reset": "earliest"})
+consumer.subscribe(["shouts"])
+found = []
+while len(found) < int(sys.argv[2]) or record is not None:
+    record = consumer.poll(5)
+    if record is not None:
+        assert record.error() is None, record.error()
+        found.append(json.loads(record.value())["id"])
+print(json.dumps(sorted(found)))
+"""
+
+
 def spec(*, suspend: bool = False, **config: Any) -> Object:
     small = {"requests": {"cpu": "100m", "memory": "1Gi"}}
     return {
@@ -98,7 +119,9 @@ class Line:
             "pod", self.namespace, f"ottla.dev/pipeline={NAME},ottla.dev/component=executor"
         )
 
-    def run(self, name: str, script: str, *arguments: str, volume: bool = False) -> str:
+    def run(
+        self, name: str, script: str, *arguments: str, volume: bool = False, timeout_s: float = 60
+    ) -> str:
         """A pod of Spark's image that runs Python, to its end; what it printed."""
         container: Object = {
             "name": "run",
@@ -119,7 +142,7 @@ class Line:
             phase = found.get("status", {}).get("phase", "")
             return phase if phase in ("Succeeded", "Failed") else ""
 
-        ended = wait_for(f"pod {name} has ended", phase, 60)
+        ended = wait_for(f"pod {name} has ended", phase, timeout_s)
         said = self.kube.kubectl("logs", name, "-n", self.namespace)
         self.kube.delete("pod", name, self.namespace, "--now")
         assert ended == "Succeeded", said
@@ -250,3 +273,21 @@ def test_a_pipeline_from_its_first_mistake_to_its_deletion(line: Line) -> None:
     wait_for("nothing of it is left", lambda: not left(), 60)
     assert line.reached() == line.produced, "the group's offsets stay"
     say("gone")
+
+
+def test_a_function_in_the_resource_is_a_job(line: Line) -> None:
+    line.produce(100)
+    line.cluster.create_topic("shouts", partitions=2, replicas=1)
+    config = {
+        "function": "shouted",
+        "source": FUNCTION,
+        "trigger": CONFIG["trigger"],
+        "spark": CONFIG["spark"],
+    }
+    line.kube.apply(
+        line.cluster.resource("Pipeline", "shouts", {**spec(), "job": "python", "config": config})
+    )
+    bootstrap = f"demo-bootstrap.{line.namespace}.svc:9092"
+    said = line.run("judge", READ_TOPIC, bootstrap, str(line.produced), timeout_s=_SPARK_S)
+    assert json.loads(said.strip().splitlines()[-1]) == sorted(f"ORDER-{n}" for n in range(line.produced))
+    line.kube.delete("pipelines.ottla.dev", "shouts", line.namespace, "--timeout=120s")
