@@ -21,6 +21,8 @@ from confluent_kafka import Consumer, Producer
 from kafka.errors import NotLeaderForPartitionError, TopicAuthorizationFailedError
 
 from ottla.client import errors
+from ottla.client.blocking import AdminClient
+from ottla.client.core.types import TopicPartition
 from ottla.testing import DevBroker, RecordsMissing
 
 WAIT_S = 60
@@ -120,6 +122,18 @@ def test_all_three_clients_write_what_the_others_read_in_groups_and_transactions
             read.append(message.value())
     consumer.close()
     assert read == [b"1", b"2", b"3"]
+
+
+def test_records_of_a_log_whose_first_are_deleted(broker: DevBroker, topic: str) -> None:
+    producer = confluent(broker)
+    for value in (b"one", b"two", b"three"):
+        producer.produce(topic, value)
+    assert producer.flush(WAIT_S) == 0
+    with AdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 2})
+        assert [(record.offset, record.value) for record in broker.records(topic)] == [(2, b"three")]
+        admin.delete_records({TopicPartition(topic, 0): 3})
+        assert broker.records(topic) == []
 
 
 def test_an_error_meets_as_many_requests_as_ordered_and_a_retrying_client_gets_through(

@@ -21,6 +21,7 @@ from judges import needs_kafka_jars
 from kafka import KafkaProducer
 
 from bench.apache_kafka import run_tool
+from ottla.client.admin import AdminClient
 from ottla.client.connection import BrokerConnection
 from ottla.local.cluster import LocalCluster
 from ottla.local.ports import wait_until
@@ -260,6 +261,38 @@ def test_clients_are_slowed_to_their_limits(cluster: LocalCluster) -> None:
         if not runs:
             break
     assert not runs, told
+
+
+def test_an_admin_client_sends_nothing_while_it_is_throttled(cluster: LocalCluster) -> None:
+    """The broker would not read it. What was sent and answered when is seen on the way to the broker."""
+    limit_clients(cluster, hurried={"request_percentage": 0.00001})
+    broker = next(iter(cluster.brokers.values()))
+    passed: list[tuple[str, float]] = []
+
+    async def carry(direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            passed.append((direction, time.monotonic()))
+            writer.write(data)
+        writer.close()
+
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, there = await asyncio.open_connection(broker.host, broker.port)
+        await asyncio.gather(carry("request", reader, there), carry("response", behind, writer))
+
+    async def ask() -> None:
+        async with await asyncio.start_server(join, "127.0.0.1", 0) as proxy:
+            port = proxy.sockets[0].getsockname()[1]
+            async with AdminClient(bootstrap_servers=f"127.0.0.1:{port}", client_id="hurried") as admin:
+                for _ in range(3):
+                    await admin.describe_cluster()
+
+    asyncio.run(ask())
+    answered = [when for direction, when in passed if direction == "response"]
+    asked = [when for direction, when in passed if direction == "request"]
+    # ApiVersions and three times Metadata, of which each is too long: a second's wait, the longest there is.
+    assert len(asked) == len(answered) == 4
+    waits = [later - earlier for earlier, later in zip(answered[1:], asked[2:], strict=False)]
+    assert min(waits) > 0.95, waits
 
 
 def test_a_move_is_slowed_to_its_throttle(cluster: LocalCluster, tmp_path: Path) -> None:

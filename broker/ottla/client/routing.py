@@ -1,8 +1,8 @@
 """The brokers of a cluster: connections to them, and the way to any or to a certain one.
 
 Called by the admin client. One connection a broker, opened when it is needed.
-Invariant: what the brokers answer is handed on, errors of items included. Not safe for use from several event
-loops.
+Invariants: what the brokers answer is handed on, errors of items included; a broker that throttles us gets no
+request until the time is over (KIP-219). Not safe for use from several event loops.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Brokers:
         self._retry_pause_s = retry_pause_s
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
         self._opening: dict[tuple[str, int], asyncio.Lock] = {}
+        self._throttled_until: dict[tuple[str, int], float] = {}
         self._heard_of: tuple[Node, ...] = ()
 
     async def close(self) -> None:
@@ -91,8 +92,13 @@ class Brokers:
     async def _asked(
         self, host: str, port: int, request: Message, timeout_s: float, version: int | None = None
     ) -> Any:
-        connection = await self._connection(host, port)
         now = time.monotonic
+        if (throttled_s := self._throttled_until.get((host, port), 0.0) - now()) > 0:
+            if throttled_s >= timeout_s:
+                raise TimeoutError(f"throttles this client for {throttled_s:.1f} s")
+            timeout_s -= throttled_s
+            await asyncio.sleep(throttled_s)
+        connection = await self._connection(host, port)
         node_id, began = self._id_of(host, port), now()
         self.stats.sent(node_id, began)
         try:
@@ -102,6 +108,8 @@ class Brokers:
                 self.stats.closed.record(1, now())
             raise
         throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self._throttled_until[host, port] = now() + throttle_ms / 1000
         self.stats.answered(node_id, request.api_key, now() - began, throttle_ms, now())
         return response
 

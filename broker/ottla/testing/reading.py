@@ -14,6 +14,8 @@ from ottla.testing.wire import Wire
 _METADATA_VERSION: Final = 8
 _FETCH_VERSION: Final = 11
 """The last in which topics have names and sessions need not be."""
+_LIST_OFFSETS_VERSION: Final = 5
+_EARLIEST_TIMESTAMP: Final = -2
 _BYTES_MAX: Final = 16 << 20
 
 
@@ -36,8 +38,8 @@ def _partition(wire: Wire, tp: TopicPartition, *, committed: bool) -> Iterator[C
     offset = 0
     while True:
         answer = _fetch(wire, tp, offset, committed=committed)
-        if answer.error_code == errors.OffsetOutOfRangeError.code and offset < answer.log_start_offset:
-            offset = answer.log_start_offset
+        if answer.error_code == errors.OffsetOutOfRangeError.code and offset < (start := _start(wire, tp)):
+            offset = start
             continue
         if answer.error_code:
             raise errors.for_code(answer.error_code, f"{tp} at offset {offset}")
@@ -53,6 +55,18 @@ def _partition(wire: Wire, tp: TopicPartition, *, committed: bool) -> Iterator[C
         if data.next_offset == offset:
             return
         offset = data.next_offset
+
+
+def _start(wire: Wire, tp: TopicPartition) -> int:
+    """The first offset that is left, which a Fetch that is out of range does not say."""
+    kind = m.ListOffsetsRequest
+    wanted = kind.ListOffsetsPartition(partition_index=tp.partition, timestamp=_EARLIEST_TIMESTAMP)
+    request = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name=tp.topic, partitions=[wanted])])
+    (found,) = wire.ask(request, _LIST_OFFSETS_VERSION).topics
+    (answer,) = found.partitions
+    if answer.error_code:
+        raise errors.for_code(answer.error_code, f"the first offset of {tp}")
+    return int(answer.offset)
 
 
 def _fetch(wire: Wire, tp: TopicPartition, offset: int, *, committed: bool) -> Any:
