@@ -15,6 +15,7 @@ RUN python3 -m venv --copies /opt/ottla \
  && case "$FLAVOUR" in spark) lock=spark ;; *) lock=runtime ;; esac \
  && /opt/ottla/bin/pip install --no-cache-dir --no-compile --quiet --require-hashes -r requirements/$lock.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY client client
 COPY broker broker
 COPY operator operator
 COPY pipeline pipeline

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client_loads import BATCH_BYTES, LOADS
-from bench.sides import on_core
+from bench.sides import on_core, python_path
 from bench.tools import BROKER_CORE, CLIENT_CORE
 from ottla.client.admin import AdminClient
 from ottla.client.core.types import TopicPartition
@@ -131,7 +131,7 @@ def one_broker() -> Iterator[DevBroker]:
 def measured(kind: str, who: Subject, bootstrap: str, topic: str, size: int, count: int) -> dict[str, float]:
     """One run in a process of its own. Raises click.ClickException."""
     command = [sys.executable, "-m", "bench.client_loads", kind, who.name, bootstrap, topic]
-    paths = {"PYTHONPATH": os.pathsep.join((str(who.checkout / "broker"), str(HERE)))}
+    paths = {"PYTHONPATH": python_path(who.checkout)}
     with on_core(CLIENT_CORE):
         done = subprocess.run(
             [*command, str(size), str(count)],
@@ -139,7 +139,7 @@ def measured(kind: str, who: Subject, bootstrap: str, topic: str, size: int, cou
             text=True,
             timeout=_TIMEOUT_S,
             check=False,
-            cwd=HERE,
+            cwd=who.checkout,
             env={**os.environ, **paths},
         )
     if done.returncode:
@@ -191,7 +191,9 @@ def produce_run(broker: DevBroker, who: Subject, partitions: int, size: int, cou
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(list(LOADS)), help="Default: both.")
 @click.option("--size", "sizes", multiple=True, type=int, help="Bytes of a value. Default: 100 and 1000.")
 @click.option("--only", multiple=True, help="Clients whose name has this text; repeatable.")
-@click.option("--against", type=click.Path(path_type=Path, exists=True), help="Another checkout.")
+@click.option(
+    "--against", type=click.Path(path_type=Path, exists=True, resolve_path=True), help="Another checkout."
+)
 @click.option("--scale", default=1.0, show_default=True, help="Times as many records.")
 @click.option("--quick", is_flag=True, help="A tenth of the records, once: whether it works at all.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to this file.")

@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.sides import KafkaSide, OttlaSide, Side
-from ottla.client.connection import BrokerConnection
 from ottla.metadata import znodes
 from ottla.protocol.messages import MetadataRequest, MetadataResponse
+from ottla.wire.connection import BrokerConnection
 
 SESSION_TIMEOUT_MS = 6000
 WAIT_S = 120.0

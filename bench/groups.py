@@ -28,7 +28,6 @@ from bench.sides import KafkaSide, OttlaSide, Side
 from bench.tools import CLIENT_CORE
 from bench.usage import usage_of
 from ottla.client.admin import AdminClient
-from ottla.client.connection import BrokerConnection
 from ottla.coordinators.records import partition_for
 from ottla.protocol.messages import (
     ApiVersionsRequest,
@@ -43,6 +42,7 @@ from ottla.protocol.messages import (
     OffsetCommitResponse,
     SyncGroupRequest,
 )
+from ottla.wire.connection import BrokerConnection
 
 TOPICS = 10
 CLIENTS = 8

@@ -23,8 +23,8 @@ from rich.table import Table
 from bench.sides import KafkaSide, OttlaSide, Side
 from bench.usage import usage_of
 from ottla.client.admin import AdminClient
-from ottla.client.connection import BrokerConnection
 from ottla.protocol.messages import MetadataRequest, MetadataResponse
+from ottla.wire.connection import BrokerConnection
 
 PER_TOPIC = 100
 WAIT_S = 400.0

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from bench.memory import touch_free_pages
 from bench.requests import IN_FLIGHT, TOPIC, Load, Peer, produce_frame
-from bench.sides import OttlaSide
+from bench.sides import OttlaSide, python_path
 from bench.tools import CLIENT_CORE
 
 ACKS_ALL = -1
@@ -51,7 +51,7 @@ def loads() -> list[Load]:
 def cluster(checkout: Path, directory: Path) -> Iterator[OttlaSide]:
     """Three brokers with the code of `checkout`, and the topic."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(checkout / "broker")
+    os.environ["PYTHONPATH"] = python_path(checkout)
     try:
         side = OttlaSide(directory, BROKERS, SETTINGS)
         with side:
@@ -83,7 +83,9 @@ def measure(side: OttlaSide, load: Load, in_flight: int) -> Cost:
 
 
 @click.command()
-@click.option("--against", type=click.Path(path_type=Path, exists=True), help="Another checkout.")
+@click.option(
+    "--against", type=click.Path(path_type=Path, exists=True, resolve_path=True), help="Another checkout."
+)
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--only", default="", help="Loads whose name has this text.")
 @click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests at a time.")

@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.memory import touch_free_pages
+from bench.sides import python_path
 from ottla.client.admin import AdminClient
 from ottla.local.cluster import run_admin
 from ottla.local.ports import wait_until
@@ -40,7 +41,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
-from ottla.server.broker import Broker, new_event_loop
+from ottla.server.assembly.broker import Broker, new_event_loop
 
 BROKER_CORE, CLIENT_CORE = 0, 1
 IN_FLIGHT = 5
@@ -185,8 +186,8 @@ def subject(name: str, checkout: Path, directory: Path) -> Iterator[Subject]:
     ready = directory / "ready"
     command = [sys.executable, "-m", "bench.requests", "--serve", str(directory)]
     log = directory / "broker.log"
-    environment = f"PYTHONPATH={checkout / 'broker'}:{Path(__file__).parent.parent}"
-    broker = ChildProcess(name, ["/usr/bin/env", environment, *command], log=log)
+    environment = ["/usr/bin/env", f"--chdir={checkout}", f"PYTHONPATH={python_path(checkout)}"]
+    broker = ChildProcess(name, [*environment, *command], log=log)
     broker.start()
     try:
         if not wait_until(lambda: ready.exists() or not broker.running, timeout_s=30) or not ready.exists():
@@ -244,7 +245,9 @@ def measure(who: Subject, load: Load, in_flight: int) -> tuple[float, float]:
 
 
 @click.command()
-@click.option("--against", type=click.Path(path_type=Path, exists=True), help="Another checkout.")
+@click.option(
+    "--against", type=click.Path(path_type=Path, exists=True, resolve_path=True), help="Another checkout."
+)
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--only", default="", help="Loads whose name has this text.")
 @click.option("--in-flight", default=IN_FLIGHT, show_default=True, help="Produce requests at a time.")

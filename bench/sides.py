@@ -282,3 +282,11 @@ class KafkaSide(Side):
 
 def _addresses(ports: Sequence[int]) -> str:
     return ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+def python_path(checkout: Path) -> str:
+    """PYTHONPATH for processes that run the code of another checkout of this repository, and its benchmarks.
+
+    A checkout from before client/ was a folder of its own has everything in broker/.
+    """
+    return os.pathsep.join(str(checkout / folder) for folder in ("client", "broker", "."))

@@ -71,8 +71,8 @@ repaired."""
 
 AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/cli": ("cli", "kafka_tools", "kafka_admin_tools", "tools_like"),
-    "broker/ottla/client": ("client_", "clients", "consumer", "admin", "assignors"),
-    "broker/ottla/client/legacy": ("082", "older"),
+    "client/ottla/client": ("client_", "clients", "consumer", "admin", "assignors"),
+    "client/ottla/client/legacy": ("082", "older"),
     "broker/ottla/controller": (
         *(
             "controller",
@@ -98,10 +98,10 @@ AREAS: Mapping[str, tuple[str, ...]] = {
         "stored_passwords",
         "inter_broker",
     ),
-    "broker/ottla/protocol": ("protocol", "records", "fuzzed"),
+    "client/ottla/protocol": ("protocol", "records", "fuzzed"),
     "broker/ottla/quotas": ("quota",),
     "broker/ottla/replication": ("replication", "divergence", "repeated_kills", "follower_fetch", "log_dirs"),
-    "broker/ottla/security": ("secur", "acls"),
+    "client/ottla/security": ("secur", "acls"),
     "broker/ottla/server": (
         *("fuzzed", "hostile", "fetch_sessions", "records_like", "admin_like", "security_like", "network"),
         *("single_broker", "large_requests", "kcat", "broker_life", "streams_and"),
@@ -109,6 +109,8 @@ AREAS: Mapping[str, tuple[str, ...]] = {
     "broker/ottla/server/handlers/transactions": ("transactions",),
     "broker/ottla/server/handlers/groups": ("group",),
     "broker/ottla/server/metrics": ("metrics",),
+    "broker/ottla/server/logs": ("compaction", "cold_reads", "disks", "bombs"),
+    "client/ottla/wire": ("secur", "clients", "controller"),
     "broker/ottla/storage": (
         "storage",
         "records",

@@ -13,10 +13,10 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from ottla.client.connection import ConnectionLost
 from ottla.client.routing import ClusterUnreachable
 from ottla.local.cluster import LocalCluster
 from ottla.protocol.errors import KafkaError
+from ottla.wire.connection import ConnectionLost
 
 
 class Member:

@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ottla.client.connection import BrokerConnection, ConnectionLost
 from ottla.local.brokers import BrokerProcess
 from ottla.protocol.messages import ProduceRequest
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
+from ottla.wire.connection import BrokerConnection, ConnectionLost
 
 
 def batch_request(topic: str, value: str, *, acks: int, partition: int = 0) -> ProduceRequest:

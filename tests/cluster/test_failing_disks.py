@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import pytest
 from small_disk import SmallDisk
 
-from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import Record, build_batch, decode_records
+from ottla.wire.connection import BrokerConnection
 
 pytestmark = pytest.mark.timeout(420)
 

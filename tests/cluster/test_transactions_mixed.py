@@ -20,13 +20,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from judges import needs_kafka_jars
 from mixed import Kind, Seat
 
-from ottla.client.connection import BrokerConnection
 from ottla.coordinators.records import partition_for
 from ottla.local.ports import wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Message
+from ottla.wire.connection import BrokerConnection
 from tests.interop.transaction_talk import (
     Producer,
     add,

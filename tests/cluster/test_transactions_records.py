@@ -26,12 +26,12 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from faults import SETTINGS, close_session_of, leader_of
 from judges import needs_kafka_jars
 
-from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
 from ottla.local.ports import wait_until
 from ottla.protocol.messages import ListOffsetsRequest
 from ottla.protocol.records import decode_records
+from ottla.wire.connection import BrokerConnection
 from tests.interop.kafka_tools import Command, run_all
 
 WAIT_S: Final = 150

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.apache_kafka import KafkaBroker
-from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port
 from ottla.local.zookeeper import EmbeddedZooKeeper
@@ -35,6 +34,7 @@ from ottla.protocol.messages import (
     SyncGroupRequest,
 )
 from ottla.protocol.types import Message, Struct
+from ottla.wire.connection import BrokerConnection
 
 CLIENTS = ("anna", "bert", "carl", "dora")
 _UUID = re.compile(r"([a-z0-9]*-)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")

@@ -13,7 +13,7 @@ from pathlib import Path
 from ottla import logs
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore
-from ottla.server.broker import Broker, new_event_loop
+from ottla.server.assembly.broker import Broker, new_event_loop
 
 SETTINGS = {
     "broker.id": "0",

@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 from group_talk import Talk, kafka_and_ottla, same, side_by_side, until, until_led
 from judges import needs_kafka_jars
 
-from ottla.client.connection import ConnectionLost
 from ottla.protocol import messages as m
+from ottla.wire.connection import ConnectionLost
 
 SETTINGS = {
     "offsets.topic.replication.factor": "1",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.connection import BrokerConnection
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.protocol.errors import ErrorCode
@@ -29,7 +28,8 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.records import Record, build_batch, decode_records
 from ottla.replication.fetcher import LeaderFetcher
-from ottla.server.broker import Broker, StartupError, new_event_loop
+from ottla.server.assembly.broker import Broker, StartupError, new_event_loop
+from ottla.wire.connection import BrokerConnection
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -212,7 +212,7 @@ def test_a_broker_that_cannot_come_back_at_once_goes_on_trying(
                 if len(tries) == 1:
                     raise OSError(28, "no space left")
 
-            monkeypatch.setattr("ottla.server.broker.REJOIN_RETRY_S", 0.01)
+            monkeypatch.setattr("ottla.server.assembly.broker.REJOIN_RETRY_S", 0.01)
             broker.parts.controller.start = fails_once  # type: ignore[method-assign]
             store.expire()
 

@@ -23,7 +23,7 @@ TOPIC = "t"
 OLD_BROKER = """\
 import runpy, sys
 from ottla.protocol.messages import JoinGroupRequest
-from ottla.server.dispatch import Route
+from ottla.server.dispatch.dispatcher import Route
 
 init = Route.__init__
 

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import pytest
 
-from ottla.client.connection import BrokerConnection
 from ottla.local.ports import wait_until
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
@@ -31,9 +30,10 @@ from ottla.protocol.messages import (
     ProduceRequest,
 )
 from ottla.protocol.records import Record, build_batch, iter_batches
-from ottla.server.broker import Broker, new_event_loop
-from ottla.server.cold_reads import MISSES_MAX
+from ottla.server.assembly.broker import Broker, new_event_loop
+from ottla.server.logs.cold_reads import MISSES_MAX
 from ottla.storage import page_cache
+from ottla.wire.connection import BrokerConnection
 
 MIB = 1 << 20
 BATCHES, RECORDS = 400, 60

@@ -22,7 +22,6 @@ from judges import needs_kafka_jars
 from kafka_tools import run_program
 
 from bench.apache_kafka import KafkaBroker, run_tool
-from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
@@ -31,6 +30,7 @@ from ottla.protocol.compression import CODEC_BY_NAME
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import Record, build_batch
 from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets
+from ottla.wire.connection import BrokerConnection
 
 WAIT_S = 120.0
 pytestmark = pytest.mark.timeout(600)

@@ -23,7 +23,6 @@ from pairs import JAVA, OURS, WAIT_S, Pair, until
 from bench.apache_kafka import KafkaBroker
 from ottla.client.admin import AdminClient as OurAdmin
 from ottla.client.admin_types import TopicPartition as GroupOffset
-from ottla.client.connection import BrokerConnection
 from ottla.client.routing import ClusterUnreachable
 from ottla.coordinators.records import partition_for
 from ottla.local.cluster import run_admin
@@ -36,6 +35,7 @@ from ottla.protocol.messages import (
     MetadataResponse,
 )
 from ottla.protocol.records import decode_records
+from ottla.wire.connection import BrokerConnection
 from tests.judges import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(420)

@@ -18,8 +18,8 @@ from ottla.client.admin import AdminClient
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.records import Record, build_batch
-from ottla.server.broker import Broker, new_event_loop
-from ottla.server.fetch_sessions import FetchSession
+from ottla.server.assembly.broker import Broker, new_event_loop
+from ottla.server.dispatch.fetch_sessions import FetchSession
 
 PARTITIONS, ROUNDS = 20, 3
 COUNT = PARTITIONS * ROUNDS

@@ -16,7 +16,6 @@ import pytest
 from group_talk import compare, kafka_and_ottla
 from judges import needs_kafka_jars
 
-from ottla.client.connection import BrokerConnection
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     CreateTopicsRequest,
@@ -30,6 +29,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import ZERO_UUID
+from ottla.wire.connection import BrokerConnection
 
 SLOTS = 64
 SETTINGS = {

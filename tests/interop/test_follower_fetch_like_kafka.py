@@ -24,7 +24,6 @@ from kafka_tools import run_program
 from bench.apache_kafka import KafkaBroker
 from ottla.client import Consumer as OurConsumer
 from ottla.client import Producer as OurProducer
-from ottla.client.connection import BrokerConnection
 from ottla.client.errors import LogTruncationError
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
@@ -32,6 +31,7 @@ from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DeleteRecordsRequest, FetchRequest, FetchResponse, MetadataRequest
+from ottla.wire.connection import BrokerConnection
 
 pytestmark = pytest.mark.timeout(420)
 

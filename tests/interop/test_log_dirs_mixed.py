@@ -22,10 +22,10 @@ from kazoo.exceptions import NoNodeError
 from pairs import JAVA, OURS, WAIT_S, Pair, until
 
 from bench.apache_kafka import run_tool
-from ottla.client.connection import BrokerConnection
 from ottla.metadata import znodes
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import DescribeLogDirsRequest, MetadataRequest, MetadataResponse
+from ottla.wire.connection import BrokerConnection
 
 pytestmark = pytest.mark.timeout(420)
 

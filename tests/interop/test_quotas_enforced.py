@@ -22,11 +22,11 @@ from kafka import KafkaProducer
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
-from ottla.client.connection import BrokerConnection
 from ottla.local.cluster import LocalCluster
 from ottla.local.ports import wait_until
 from ottla.protocol.messages import ProduceRequest, ProduceResponse
 from ottla.protocol.records import Record, build_batch
+from ottla.wire.connection import BrokerConnection
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -21,7 +21,6 @@ from kazoo.client import KazooClient
 
 from bench.apache_kafka import run_tool
 from ottla.client.admin import AdminClient
-from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
 from ottla.local.ports import free_port
@@ -39,6 +38,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import Message
+from ottla.wire.connection import BrokerConnection
 
 SETTINGS = {"offsets.topic.replication.factor": "1", "auto.create.topics.enable": "false"}
 pytestmark = pytest.mark.timeout(420)

@@ -15,9 +15,9 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.protocol.records import Record, build_batch
 from ottla.replication.partition import Partition
-from ottla.server.broker import Broker, new_event_loop, wall_clock_ms
-from ottla.server.fetch_sessions import FetchSession
-from ottla.server.parts import steady_clock_ms
+from ottla.server.assembly.broker import Broker, new_event_loop, wall_clock_ms
+from ottla.server.assembly.parts import steady_clock_ms
+from ottla.server.dispatch.fetch_sessions import FetchSession
 
 pytestmark = pytest.mark.timeout(200)
 

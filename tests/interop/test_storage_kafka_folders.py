@@ -28,7 +28,6 @@ from kazoo.client import KazooClient
 
 from bench.apache_kafka import KafkaBroker, run_tool
 from ottla.cli.main import main
-from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import EmbeddedZooKeeper
@@ -40,6 +39,7 @@ from ottla.storage.log import Log
 from ottla.storage.log_dir_checks import check_log_dirs
 from ottla.storage.manager import LogManager
 from ottla.storage.snapshots import decode, encode
+from ottla.wire.connection import BrokerConnection
 
 STAYS_OPEN_MS = 600_000
 """Kafka aborts a transaction that is open for longer; its default, a minute, is little on a busy machine."""

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from test_broker_life import make, metadata, run, running, until
 
-from ottla.client.connection import BrokerConnection
 from ottla.coordinators.transactions.ports import Marker
 from ottla.metadata.memory import MemoryTree
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest
-from ottla.server.transaction_verification import Question
+from ottla.server.coordination.transaction_verification import Question
+from ottla.wire.connection import BrokerConnection
 
 ASKING, ASKED, STUCK = 1, 2, 3
 pytestmark = pytest.mark.timeout(200)

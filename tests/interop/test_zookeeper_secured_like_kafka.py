@@ -23,7 +23,6 @@ from secured_zookeeper import USER, Acl, SecuredZooKeeper
 
 from bench.apache_kafka import LEAN_JVM, SMALL_BROKER_JVM, KafkaBroker, java_command
 from ottla.client.admin import AdminClient
-from ottla.client.connection import BrokerConnection
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import run_admin
 from ottla.local.ports import free_port, wait_until
@@ -40,6 +39,7 @@ from ottla.security.acls import (
     ResourceType,
 )
 from ottla.security.scram import salted_password
+from ottla.wire.connection import BrokerConnection
 from tests.judges import needs_kafka_jars
 
 pytestmark = pytest.mark.timeout(500)

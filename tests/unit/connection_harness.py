@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from ottla.server.cold_reads import ColdReads, Disk
-from ottla.server.connection import Connection
-from ottla.server.listener import SocketServer
+from ottla.server.logs.cold_reads import ColdReads, Disk
+from ottla.server.network.connection import Connection
+from ottla.server.network.listener import SocketServer
 from ottla.storage import page_cache
 
 

@@ -11,7 +11,6 @@ import random
 from collections import defaultdict, deque
 from typing import Any
 
-from ottla.client.connection import ConnectionLost
 from ottla.client.core.accumulator import Accumulator
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
@@ -22,6 +21,7 @@ from ottla.client.core.types import ANY_NODE, Outgoing, TopicPartition
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import decode_batch, parse_batch_header
+from ottla.wire.connection import ConnectionLost
 
 TOPIC = "orders"
 NODES = (1, 2)

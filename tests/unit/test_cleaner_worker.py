@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from cleaner_logs import Found, in_memory_place, job_for, open_log, put, records, seal, survivors
 
-from ottla.server.cleaner_process import CleanerProcess, ProcessDied
+from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
 from ottla.storage.cleaner.filtering import Counts
 from ottla.storage.cleaner.job import (
     Abort,

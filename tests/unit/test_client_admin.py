@@ -13,9 +13,9 @@ import pytest
 from ottla.client import blocking, errors
 from ottla.client.admin import AdminClient, QuotaEntity, Results
 from ottla.client.admin.fan_out import COORDINATOR, Patience, fan_out
-from ottla.client.connection import ConnectionLost, UnsupportedApi
 from ottla.client.core.types import Node
 from ottla.client.errors import ClientError, ConfigError
+from ottla.wire.connection import ConnectionLost, UnsupportedApi
 
 HERE, THERE = Node(1, "h", 1), Node(2, "h", 2)
 PATIENT = Patience(

@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from ottla.client.connection import BrokerConnection, ConnectionLost, UnsupportedApi
 from ottla.protocol import frames
 from ottla.protocol.errors import MalformedMessage
 from ottla.protocol.messages import (
@@ -20,6 +19,7 @@ from ottla.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedApi
 
 Answer = Callable[[frames.RequestHeader], bytes | None]
 """None: silence; nothing: the end of the connection."""

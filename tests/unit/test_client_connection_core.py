@@ -11,19 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.core.connection import (
-    RENEW_AFTER,
-    Answer,
-    Connection,
-    Event,
-    Lost,
-    Ready,
-    Send,
-    State,
-    UnsupportedApi,
-)
-from ottla.client.core.framing import READ_BUFFER_BYTES_MAX, ConnectionLost
-from ottla.client.core.handshake import Login, Prove
 from ottla.protocol import frames
 from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from ottla.protocol.messages import (
@@ -37,6 +24,19 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.types import Message
 from ottla.security.mechanisms import SaslFailed
+from ottla.wire.connection_state import (
+    RENEW_AFTER,
+    Answer,
+    Connection,
+    Event,
+    Lost,
+    Ready,
+    Send,
+    State,
+    UnsupportedApi,
+)
+from ottla.wire.framing import READ_BUFFER_BYTES_MAX, ConnectionLost
+from ottla.wire.handshake import Login, Prove
 
 Key = ApiVersionsResponse.ApiVersion
 VERSIONS = ApiVersionsResponse(

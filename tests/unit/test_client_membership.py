@@ -17,7 +17,6 @@ from ottla.client.core.assigned import Assigned
 from ottla.client.core.assignment import encode_assignment
 from ottla.client.core.baseline import Baseline
 from ottla.client.core.cluster import GROUP, Cluster
-from ottla.client.core.connection import UnsupportedApi
 from ottla.client.core.consumer_config import ConsumerConfig
 from ottla.client.core.coordinator import Coordinator
 from ottla.client.core.member_state import State
@@ -40,6 +39,7 @@ from ottla.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from ottla.wire.connection_state import UnsupportedApi
 
 PLACES = [TopicPartition("t", number) for number in range(5)]
 

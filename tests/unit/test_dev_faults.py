@@ -18,7 +18,7 @@ from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Message
-from ottla.server.dispatch import Request
+from ottla.server.dispatch.dispatcher import Request
 
 
 def request(message: Message, client_id: str = "app") -> Request:

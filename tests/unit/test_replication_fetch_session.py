@@ -12,8 +12,8 @@ from ottla.protocol import codec
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.replication.fetch_session import FetchSession
-from ottla.server.fetch_sessions import FetchSessionCache
-from ottla.server.handlers.fetch_response import FetchedPartition, by_topic
+from ottla.server.dispatch.fetch_sessions import FetchSessionCache
+from ottla.server.handlers.fetch.response import FetchedPartition, by_topic
 
 Key = tuple[str, int]
 TOPICS = {UUID(int=1): "a", UUID(int=2): "b", UUID(int=3): "a"}

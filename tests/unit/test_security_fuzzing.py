@@ -20,7 +20,7 @@ from ottla.security.mechanisms import PlainServer, SaslFailed, SaslServer
 from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, first_message
 from ottla.security.principals import USER, Principal
 from ottla.security.scram import ScramClient, ScramServer
-from ottla.server.authenticator import Authenticator, Mechanism, SaslRules
+from ottla.server.network.authenticator import Authenticator, Mechanism, SaslRules
 from tests.unit.test_server_authenticator import FakeConnection
 
 NOW = 1_700_000_000_000

@@ -18,9 +18,9 @@ from ottla.protocol.messages import (
 from ottla.protocol.types import Message
 from ottla.security.mechanisms import PlainServer, plain_token
 from ottla.security.principals import ANONYMOUS, USER, Principal
-from ottla.server import authenticator
-from ottla.server.authenticator import Authenticator, Mechanism, SaslRules
-from ottla.server.connection import Part
+from ottla.server.network import authenticator
+from ottla.server.network.authenticator import Authenticator, Mechanism, SaslRules
+from ottla.server.network.connection import Part
 
 
 class FakeConnection:

@@ -10,9 +10,9 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from ottla.quotas.levels import DEFAULT, UNNAMED, QuotaEntity
 from ottla.security.principals import ANONYMOUS
-from ottla.server.dispatch import Request
-from ottla.server.handlers.auto_create import IN_FLIGHT_MAX, TopicCreator
-from ottla.server.throttling import ClientThrottle, broker_quotas
+from ottla.server.dispatch.dispatcher import Request
+from ottla.server.dispatch.throttling import ClientThrottle, broker_quotas
+from ottla.server.handlers.cluster.auto_create import IN_FLIGHT_MAX, TopicCreator
 
 NOW_MS = 1_000_000
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from connection_harness import Harness, framed
 
-from ottla.server.listener import Endpoint
-from ottla.server.plaintext_connection import PARKED_MAX, SENDFILE_TURN_BYTES
+from ottla.server.network.listener import Endpoint
+from ottla.server.network.plaintext_connection import PARKED_MAX, SENDFILE_TURN_BYTES
 from ottla.storage.segment import FileSlice
 from ottla.storage.segment_files import SegmentFile
 

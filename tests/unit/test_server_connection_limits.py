@@ -12,10 +12,10 @@ import pytest
 from ottla.metadata.config import BrokerConfig, ConfigError
 from ottla.quotas.connections import ConnectionRates
 from ottla.quotas.rates import Windows
-from ottla.server.connection import Connection
-from ottla.server.connection_limits import ConnectionLimits
-from ottla.server.idle_watch import IdleWatch
-from ottla.server.listener import Endpoint, SocketServer
+from ottla.server.network.connection import Connection
+from ottla.server.network.connection_limits import ConnectionLimits
+from ottla.server.network.idle_watch import IdleWatch
+from ottla.server.network.listener import Endpoint, SocketServer
 
 BOTH = {
     "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",

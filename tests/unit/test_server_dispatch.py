@@ -18,9 +18,9 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.types import Message
 from ottla.security.principals import ANONYMOUS
-from ottla.server.connection import Part
-from ottla.server.dispatch import Dispatcher, Request, Route
-from ottla.server.handlers.api_versions import ApiVersionsHandler
+from ottla.server.dispatch.dispatcher import Dispatcher, Request, Route
+from ottla.server.handlers.cluster.api_versions import ApiVersionsHandler
+from ottla.server.network.connection import Part
 from ottla.storage.segment import FileSlice
 
 

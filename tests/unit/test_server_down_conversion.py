@@ -16,15 +16,15 @@ from ottla.protocol.legacy_records import decode_message_set
 from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.protocol.records import Record, build_batch
 from ottla.protocol.types import ZERO_UUID
-from ottla.server.dispatch import Request, Route
-from ottla.server.fetch_sessions import WantedPartition
-from ottla.server.handlers.down_conversion import (
+from ottla.server.dispatch.dispatcher import Request, Route
+from ottla.server.dispatch.fetch_sessions import WantedPartition
+from ottla.server.handlers.fetch.down_conversion import (
     ANSWER_MAX_BYTES,
     INLINE_MAX_BYTES,
     DownConverter,
     refuse_zstd,
 )
-from ottla.server.handlers.fetch_response import FetchedPartition
+from ottla.server.handlers.fetch.response import FetchedPartition
 from ottla.storage.log_config import LogConfig
 from ottla.storage.segment import FileSlice
 from ottla.storage.segment_files import SegmentFile

@@ -12,8 +12,8 @@ from ottla.metadata.cache import BrokerEndpoint
 from ottla.protocol import codec, frames
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest, FetchResponse
-from ottla.server.fetch_sessions import WantedPartition
-from ottla.server.handlers.fetch_response import (
+from ottla.server.dispatch.fetch_sessions import WantedPartition
+from ottla.server.handlers.fetch.response import (
     INLINE_SLICE_MAX_BYTES,
     FetchedPartition,
     begin_session,

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest
-from ottla.server.fetch_sessions import (
+from ottla.server.dispatch.fetch_sessions import (
     EVICTION_MS,
     NO_SESSION,
     READ_MAX,
@@ -19,8 +19,8 @@ from ottla.server.fetch_sessions import (
     WantedPartition,
     WholeFetch,
 )
-from ottla.server.handlers.fetch_response import FetchedPartition
-from ottla.server.purgatory import FetchWatcher
+from ottla.server.dispatch.purgatory import FetchWatcher
+from ottla.server.handlers.fetch.response import FetchedPartition
 
 IDS = {"a": UUID(int=1), "b": UUID(int=2)}
 NAMES = {topic_id: name for name, topic_id in IDS.items()}

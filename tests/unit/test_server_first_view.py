@@ -12,8 +12,8 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import StoreUnavailable
 from ottla.protocol.messages import UpdateMetadataRequest
-from ottla.server.handlers import first_view
-from ottla.server.handlers.first_view import FirstView, read_cluster
+from ottla.server.handlers.cluster import first_view
+from ottla.server.handlers.cluster.first_view import FirstView, read_cluster
 
 WAIT_S = 60
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from ottla.server.buffers import (
+from ottla.server.network.buffers import (
     FREE_BYTES_MAX,
     PLENTY_BYTES,
     POOLED_BYTES_MAX,
     BufferPool,
     RequestMemory,
 )
-from ottla.server.framing import SMALL_FRAMES_BEFORE_SHRINK, FrameBuffer, InvalidFrameSize
+from ottla.server.network.framing import SMALL_FRAMES_BEFORE_SHRINK, FrameBuffer, InvalidFrameSize
 
 BASE = 8192
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from ottla.server.http_port import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpPort
-from ottla.server.metrics.counters import TopicCounters
+from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.metrics.exposition import SLICE_SAMPLES, Family, counter, gauge, write
+from ottla.server.metrics.http_port import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpPort
 
 
 @pytest.fixture

@@ -16,13 +16,21 @@ from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message, fields_of
-from ottla.server import sliced_work
-from ottla.server.dispatch import Dispatcher, Request, Route
-from ottla.server.handlers.client_quotas import ClientQuotasHandler
-from ottla.server.handlers.scram_credentials import ScramCredentialsHandler
-from ottla.server.large_requests import PART_ITEMS_MAX, LargeRequests
-from ottla.server.sliced_work import SLICE_S, Abandoned, SlicedWork
-from ottla.server.splits import BETWEEN_BROKERS, SPLITS, WHOLE, WHOLE_ITEMS_MAX, join, parts, split_of
+from ottla.server.dispatch import sliced_work
+from ottla.server.dispatch.dispatcher import Dispatcher, Request, Route
+from ottla.server.dispatch.large_requests import PART_ITEMS_MAX, LargeRequests
+from ottla.server.dispatch.sliced_work import SLICE_S, Abandoned, SlicedWork
+from ottla.server.dispatch.splits import (
+    BETWEEN_BROKERS,
+    SPLITS,
+    WHOLE,
+    WHOLE_ITEMS_MAX,
+    join,
+    parts,
+    split_of,
+)
+from ottla.server.handlers.admin.client_quotas import ClientQuotasHandler
+from ottla.server.handlers.admin.scram_credentials import ScramCredentialsHandler
 
 ITEMS = 30_000
 

@@ -26,9 +26,9 @@ from ottla.protocol.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from ottla.server.handlers.cluster import ClusterHandler
-from ottla.server.handlers.log_dirs import LogDirsHandler
-from ottla.server.lost_logs import LostLogs
+from ottla.server.handlers.admin.log_dirs import LogDirsHandler
+from ottla.server.handlers.cluster.control import ClusterHandler
+from ottla.server.logs.lost_logs import LostLogs
 
 OLD = UUID(int=0xA)
 NEW = UUID(int=0xB)
@@ -289,7 +289,7 @@ def test_a_stray_log_that_no_controller_spoke_of_makes_room_too(tmp_path: Path) 
 
 
 def test_a_store_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.server.handlers.cluster.STORE_RETRY_S", 0.001)
+    monkeypatch.setattr("ottla.server.handlers.cluster.control.STORE_RETRY_S", 0.001)
 
     async def scenario(scene: Scene) -> None:
         await scene.create(NEW)
@@ -477,7 +477,7 @@ def test_the_only_replica_in_sync_starts_with_an_empty_log_as_in_kafka(tmp_path:
 def test_the_controller_is_notified_until_a_lost_replica_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.server.lost_logs.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("ottla.server.logs.lost_logs.RETRY_S_MIN", 0.001)
 
     async def scenario(scene: Scene) -> None:
         await scene.create_and_fill(NEW, "a")

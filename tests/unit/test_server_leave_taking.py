@@ -14,9 +14,9 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.store import ensure_path
 from ottla.protocol.messages import UpdateMetadataRequest
-from ottla.server import controlled_shutdown
-from ottla.server.controlled_shutdown import ControlledShutdown
-from ottla.server.controller_channel import ControllerChannel
+from ottla.server.assembly import controlled_shutdown
+from ottla.server.assembly.controlled_shutdown import ControlledShutdown
+from ottla.server.inter_broker.controller_channel import ControllerChannel
 
 
 class Silence:

@@ -14,7 +14,7 @@ from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.protocol.errors import KafkaError
-from ottla.server.broker import Broker, new_event_loop
+from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.storage.log_config import LogConfig
 
 WAIT_S = 60.0

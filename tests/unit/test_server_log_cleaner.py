@@ -15,7 +15,7 @@ from cleaner_logs import Found, in_memory_place, put, records, survivors
 from ottla.client.admin import AdminClient
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
-from ottla.server.broker import Broker, new_event_loop
+from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.storage.checkpoints import read_offsets
 from ottla.storage.cleaner.preparation import CHECKPOINT_FILE
 from ottla.storage.log import Log

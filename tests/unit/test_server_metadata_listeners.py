@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.connection import BrokerConnection
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.znodes import BrokerInfo, Endpoint
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import MetadataRequest, MetadataResponse
-from ottla.server.broker import Broker, new_event_loop
+from ottla.server.assembly.broker import Broker, new_event_loop
+from ottla.wire.connection import BrokerConnection
 
 SETTINGS = {
     "broker.id": "0",

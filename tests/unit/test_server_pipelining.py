@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ottla.server.connection import Connection, Slot
-from ottla.server.plaintext_connection import PARKED_MAX
+from ottla.server.network.connection import Connection, Slot
+from ottla.server.network.plaintext_connection import PARKED_MAX
 
 EXAMPLES = 100 if "OTTLA_EXPLORE" not in os.environ else 3000
 PRODUCE, FETCH = 0, 1

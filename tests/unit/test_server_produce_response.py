@@ -6,7 +6,7 @@ import pytest
 
 from ottla.protocol import frames
 from ottla.protocol.messages import ProduceResponse
-from ottla.server.handlers.produce_response import PACKED_FROM, pack
+from ottla.server.handlers.produce.response import PACKED_FROM, pack
 
 
 @pytest.mark.parametrize("version", range(PACKED_FROM, ProduceResponse.max_version + 1))

@@ -10,8 +10,8 @@ from typing import Any
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import FetchRequest
 from ottla.protocol.types import ZERO_UUID
-from ottla.server.fetch_sessions import FetchSession, WantedPartition
-from ottla.server.purgatory import TICK_MS, PartitionKey, Purgatory
+from ottla.server.dispatch.fetch_sessions import FetchSession, WantedPartition
+from ottla.server.dispatch.purgatory import TICK_MS, PartitionKey, Purgatory
 
 
 class ManualLoop:

@@ -12,8 +12,8 @@ from ottla.protocol import codec
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.types import Field, FieldType, Message, Struct, fields_of
-from ottla.server.broker import Broker, new_event_loop
-from ottla.server.dispatch import Route
+from ottla.server.assembly.broker import Broker, new_event_loop
+from ottla.server.dispatch.dispatcher import Route
 
 
 @pytest.fixture(scope="module")

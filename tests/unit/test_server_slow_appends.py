@@ -14,7 +14,7 @@ from test_records_legacy import message, wrapped
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import Record, build_batch, parse_batch_header
-from ottla.server.slow_appends import SlowAppends, Verdict
+from ottla.server.logs.slow_appends import SlowAppends, Verdict
 from ottla.storage.log_config import LogConfig
 from ottla.storage.record_checks import RecordsRefused
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.tls_connection import RECORD_BYTES, TlsStream
+from ottla.server.network.tls_connection import RECORD_BYTES, TlsStream
 from tests.certificates import Authority
 
 Pair = tuple[TlsStream, ssl.SSLSocket]

@@ -22,7 +22,7 @@ from ottla.metadata.config import BrokerConfig, ConfigError, read_properties
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 
 if TYPE_CHECKING:
-    from ottla.server.broker import Broker
+    from ottla.server.assembly.broker import Broker
 
 log = logging.getLogger("ottla")
 
@@ -73,7 +73,7 @@ def broker(config_file: Path, override: tuple[str, ...], log_level: str, state: 
     for warning in config.warnings:
         log.warning("%s", warning)
     raise_descriptor_limit()
-    from ottla.server.broker import new_event_loop
+    from ottla.server.assembly.broker import new_event_loop
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         raise SystemExit(runner.run(_serve(config, access, state)))
@@ -106,7 +106,7 @@ def give_back_memory() -> None:
 
 async def _serve(config: BrokerConfig, access: ZooKeeperAccess, state: Path | None) -> int:
     """Start, serve until a signal, stop. The exit code: 0, or 1 when it could not start or died."""
-    from ottla.server.broker import Broker
+    from ottla.server.assembly.broker import Broker
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ async def _serve(config: BrokerConfig, access: ZooKeeperAccess, state: Path | No
 
 
 async def _live(server: Broker, stopping: asyncio.Event) -> int:
-    from ottla.server.broker import StartupError
+    from ottla.server.assembly.broker import StartupError
 
     loop = asyncio.get_running_loop()
     start = loop.create_task(server.start())

@@ -61,7 +61,7 @@ def _run(data: Path, keep: bool, host: str, port: int, settings: dict[str, str],
     from ottla.dev.journal import DamagedJournal
     from ottla.dev.serve import DevOptions, run
     from ottla.metadata.config import ConfigError
-    from ottla.server.broker import StartupError
+    from ottla.server.assembly.broker import StartupError
 
     options = DevOptions(data, keep=keep, host=host, port=port, settings=settings, control=control)
     try:

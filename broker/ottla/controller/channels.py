@@ -26,7 +26,7 @@ RETRY_DELAY_S_MAX = 1.0
 
 
 class BrokerClient(Protocol):
-    """What a channel needs of a connection (`ottla.client.connection.BrokerConnection` has it)."""
+    """What a channel needs of a connection (`ottla.wire.connection.BrokerConnection` has it)."""
 
     async def request(self, message: Message, *, timeout_s: float = 30) -> Any: ...
 

@@ -19,7 +19,7 @@ def main() -> int:
     from ottla.dev.journal import DamagedJournal
     from ottla.dev.serve import DevOptions, run
     from ottla.metadata.config import ConfigError
-    from ottla.server.broker import StartupError
+    from ottla.server.assembly.broker import StartupError
 
     given = json.loads(sys.argv[1])
     for name in ("data", "control"):

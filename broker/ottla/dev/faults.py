@@ -22,8 +22,8 @@ from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message, Struct
-from ottla.server.connection import Connection, Part, Slot
-from ottla.server.dispatch import AsyncHandler, Request, Route, SyncHandler
+from ottla.server.dispatch.dispatcher import AsyncHandler, Request, Route, SyncHandler
+from ottla.server.network.connection import Connection, Part, Slot
 
 CONTROL_CLIENT_ID: Final = "ottla.testing"
 Effect = Literal["error", "delay", "drop", "drop_answer"]

@@ -22,7 +22,7 @@ from ottla.dev.journal import JournaledTree
 from ottla.dev.settings import BROKER_ID, properties
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
-from ottla.server.broker import Broker, new_event_loop
+from ottla.server.assembly.broker import Broker, new_event_loop
 
 _PARENT_CHECK_S: Final = 0.5
 

@@ -1,8 +1,8 @@
 """How fast connections may be made: to a listener, to the broker, and from one address (KIP-402, KIP-612).
 
-Called by ottla.server.listener for each connection that is accepted. The first two make the acceptor wait,
-and the connection with it; an address above its own rate has its connection closed, after a wait, and not
-counted. Nobody waits longer than one window. All as `ConnectionQuotas` of Kafka 3.9.1 has it (a test asks
+Called by ottla.server.network.listener for each connection that is accepted. The first two make the acceptor
+wait, and the connection with it; an address above its own rate has its connection closed, after a wait, and
+not counted. Nobody waits longer than one window. All as `ConnectionQuotas` of Kafka 3.9.1 has it (a test asks
 it).
 """
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.client.connection import BrokerConnection
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     ListOffsetsRequest,
@@ -18,6 +17,7 @@ from ottla.protocol.messages import (
 )
 from ottla.replication.follower import FollowerFetch, Retry
 from ottla.replication.requests import PartitionKey
+from ottla.wire.connection import BrokerConnection
 
 LIST_OFFSETS_MAX = 7
 EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ottla.client.connection import Answered, BrokerConnection, UnsupportedApi
 from ottla.metadata.config import BrokerConfig
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import FetchRequest, FetchResponse
@@ -34,6 +33,7 @@ from ottla.replication.follower import AskOffsets, FollowerFetch, Ignore, Retry,
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
+from ottla.wire.connection import Answered, BrokerConnection, UnsupportedApi
 
 _logger = logging.getLogger(__name__)
 

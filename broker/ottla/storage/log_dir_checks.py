@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ottla.protocol.topic_names import INTERNAL_TOPICS
 from ottla.storage.checkpoints import (
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
@@ -42,7 +43,6 @@ CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FI
 _OTHER_FILES = (META_PROPERTIES_FILE, LOCK_FILE, CLEAN_SHUTDOWN_FILE)
 _OF_OTHERS = ("remote-log-index-cache", "lost+found")
 """Folders of Kafka's tiered storage and of file systems."""
-_ALWAYS_COMPACTED = ("__consumer_offsets", "__transaction_state")
 _FLOCK = struct.Struct("hhqqi")
 
 Offsets = Mapping[TopicPartition, int]
@@ -133,7 +133,7 @@ def _log(
         folder,
         is_clean,
         recovery_point=0 if key is None else recovery_points.get(key, 0),
-        is_compacted=key is not None and (key in cleaned or key[0] in _ALWAYS_COMPACTED),
+        is_compacted=key is not None and (key in cleaned or key[0] in INTERNAL_TOPICS),
     )
 
 

@@ -22,11 +22,11 @@ from ottla.client.admin_types import (
     TopicDescription,
     TopicPartition,
 )
-from ottla.client.connection import ConnectionLost, UnsupportedApi
 from ottla.client.errors import NetworkError, UnsupportedVersionError
 from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.clients import ClientSecurity
+from ottla.wire.connection import ConnectionLost, UnsupportedApi
 from ottla_operator.planning.observed import (
     AccessState,
     GroupQuery,

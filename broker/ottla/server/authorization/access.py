@@ -17,7 +17,7 @@ from typing import Final
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.security.acls import CLUSTER_NAME, Operation, ResourceType
 from ottla.security.authorizer import AclAuthorizer
-from ottla.server.dispatch import Request
+from ottla.server.dispatch.dispatcher import Request
 
 log = logging.getLogger("kafka.authorizer.logger")
 

@@ -17,7 +17,7 @@ from ottla.protocol.types import Message
 from ottla.security.acls import Operation, ResourceType
 from ottla.security.authorizer import AclAuthorizer
 from ottla.server.authorization.access import REFUSALS, Access
-from ottla.server.dispatch import Request, Route
+from ottla.server.dispatch.dispatcher import Request, Route
 
 Amend: TypeAlias = Callable[[Any], None]
 """Changes the response before it is sent."""

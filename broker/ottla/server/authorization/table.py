@@ -1,6 +1,6 @@
 """Which guard stands before which API. An API that is in neither table cannot be served with an authorizer.
 
-Called by `ottla.server.routes` when a broker has one.
+Called by `ottla.server.assembly.routes` when a broker has one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ottla.server.authorization.guarding import (
     itself,
     resource,
 )
-from ottla.server.dispatch import Route
+from ottla.server.dispatch.dispatcher import Route
 
 TOPIC, GROUP, TRANSACTION = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 READ, WRITE, DELETE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DELETE, Operation.DESCRIBE

@@ -1,6 +1,6 @@
 """What the Produce and Fetch handlers ask, topic by topic: each topic once in a request.
 
-Made by `ottla.server.routes` for these two handlers where there is an authorizer.
+Made by `ottla.server.assembly.routes` for these two handlers where there is an authorizer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeAlias
 from ottla.security.acls import Operation, ResourceType
 from ottla.security.authorizer import AclAuthorizer
 from ottla.server.authorization.access import Access
-from ottla.server.dispatch import Request
+from ottla.server.dispatch.dispatcher import Request
 
 MayTouch: TypeAlias = Callable[[str | None], bool]
 """Of a topic's name; None for a topic id that nobody knows."""

@@ -8,7 +8,7 @@ whether it exists. Called through `ottla.server.authorization.table`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from struct import Struct
 from typing import Any, Final
@@ -30,7 +30,7 @@ from ottla.protocol.messages import (
     ProduceRequest,
 )
 from ottla.protocol.records import MAGIC_V2, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_FLAG
-from ottla.protocol.topic_names import is_legal_topic_name
+from ottla.protocol.topic_names import INTERNAL_TOPICS, is_legal_topic_name
 from ottla.protocol.types import ZERO_UUID
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.access import WORDS, Access
@@ -44,16 +44,27 @@ from ottla.server.authorization.guarding import (
     refusals,
     take_out,
 )
-from ottla.server.handlers.auto_create import INTERNAL_TOPICS
-from ottla.server.handlers.metadata import named_by_id
 
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 NOBODYS_OPERATIONS: Final = 0
 DELETE_BY_ID_FROM: Final = 6
+METADATA_BY_ID_FROM: Final = 12
+"""Versions 10 and 11 have the field, and Kafka refuses ids and null names in them."""
 _MAGIC_AND_ATTRIBUTES: Final = Struct(">16xb4xh")
 
 Topic = MetadataResponse.MetadataResponseTopic
+
+
+def named_by_id(topics: Sequence[MetadataRequest.MetadataRequestTopic], version: int) -> bool:
+    """Whether a Metadata request names topics by their ids. Raises INVALID_REQUEST."""
+    by_id = any(topic.topic_id != ZERO_UUID for topic in topics)
+    if version < METADATA_BY_ID_FROM and (by_id or any(topic.name is None for topic in topics)):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Metadata requests of version {version} name topics by their names, not by topic ids",
+        )
+    return by_id
 
 
 def metadata(cache: MetadataCache, *, auto_create: bool) -> Guard:

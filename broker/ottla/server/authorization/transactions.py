@@ -17,10 +17,10 @@ from ottla.protocol.messages import (
     ListTransactionsResponse,
     TxnOffsetCommitRequest,
 )
+from ottla.protocol.topic_names import INTERNAL_TOPICS
 from ottla.security.acls import Operation, ResourceType
 from ottla.server.authorization.access import REFUSALS, Access
 from ottla.server.authorization.guarding import Amend, Guard, Verdict, each, in_order, itself
-from ottla.server.handlers.auto_create import INTERNAL_TOPICS
 
 TRANSACTION, TOPIC, GROUP = ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC, ResourceType.GROUP
 BROKERS_FROM: Final = 4

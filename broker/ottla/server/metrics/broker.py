@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
-from ottla.server.dispatch import Dispatcher
-from ottla.server.listener import SocketServer
-from ottla.server.log_cleaner import LogCleaner
-from ottla.server.loop_usage import LoopUsage
-from ottla.server.metrics.counters import TopicCount, TopicCounters
+from ottla.server.dispatch.counters import TopicCount, TopicCounters
+from ottla.server.dispatch.dispatcher import Dispatcher
+from ottla.server.dispatch.purgatory import Purgatory
+from ottla.server.logs.log_cleaner import LogCleaner
 from ottla.server.metrics.exposition import Family, Sample, counter, gauge
-from ottla.server.purgatory import Purgatory
+from ottla.server.metrics.loop_usage import LoopUsage
+from ottla.server.network.listener import SocketServer
 from ottla.storage.log import Log
 from ottla.storage.manager import LogManager
 

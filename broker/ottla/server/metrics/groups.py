@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final
 
-from ottla.client.connection import BrokerConnection
 from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.coordinators.group import Group, GroupState
 from ottla.metadata.cache import MetadataCache
@@ -24,6 +23,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from ottla.replication.manager import ReplicaManager
 from ottla.server.metrics.exposition import Family, Sample, gauge
+from ottla.wire.connection import BrokerConnection
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,456 @@
+"""From a frame to its handler, and from whatever a handler does to one answer.
+
+The table of routes is what ApiVersions advertises: what has no route is not served. A handler is either
+- a plain function `handle(request) -> None` that calls `request.respond(...)` now or later (the hot path:
+  no task, no future), or
+- `async def handle(request) -> Message`, run as a task (admin and coordinator APIs).
+
+Errors end here and nowhere else: a KafkaError becomes the API's own error response through its route's
+`on_error`, an unexpected exception the same with UNKNOWN_SERVER_ERROR and a traceback in the log. As in
+Kafka, a malformed request, an unknown API or an unsupported version closes the connection; only ApiVersions
+of an unknown version is answered, with a version 0 body, error 35 and the range served (KIP-511).
+
+Called by connections with frames; routes come from ottla.server.handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+
+from ottla.protocol import codec, frames
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage, TooManyElements
+from ottla.protocol.messages import ApiVersionsResponse
+from ottla.protocol.types import Message
+from ottla.security.principals import Principal
+from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters
+from ottla.server.dispatch.splits import Split, has_items
+from ottla.server.network.connection import Connection, Part, Slot
+
+if TYPE_CHECKING:
+    from ottla.server.dispatch.sliced_work import SlicedTask
+
+log = logging.getLogger(__name__)
+
+LARGE_REQUEST_BYTES: Final = 8 << 10
+"""Such requests are served in slices of the loop's time."""
+SLOW_ITEM_BYTES: Final = 512
+"""So are those of SLOW_ITEMS."""
+SLOW_ITEMS: Final = frozenset(
+    (
+        ApiKey.CREATE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+    )
+)
+"""An item takes up to a millisecond."""
+LARGE_FETCH_BYTES: Final = 64 << 10
+"""About 2,000 partitions."""
+NEVER_LARGE: Final = 1 << 40
+LARGE_RESPONSE_ITEMS: Final = 1000
+
+M = TypeVar("M", bound=Message)
+SyncHandler = Callable[["Request"], None]
+AsyncHandler = Callable[["Request"], Coroutine[Any, Any, Message]]
+LargeHandler = Callable[["Request", "SlicedTask"], Coroutine[Any, Any, None]]
+OnError = Callable[[Any, int, ErrorCode, "str | None"], Message]
+"""(decoded request, version, error, detail) -> the response that says so."""
+
+
+class Meter(Protocol):
+    """Measures the loop's time that a request takes (server.throttling)."""
+
+    def pause(self, request: Request) -> None:
+        """The loop goes on with something else."""
+
+    def resume(self) -> None:
+        """The loop is back at it."""
+
+    def answered(self, request: Request) -> int:
+        """Called before the answer goes out: for how many ms the client has to wait."""
+
+
+class Limits(Protocol):
+    limited: bool
+    """Whether anybody has a quota on time: asked for each request, so a plain attribute."""
+
+
+class Meters(Protocol):
+    """Makes them, where a client has a quota on time."""
+
+    @property
+    def quotas(self) -> Limits: ...
+
+    def begin(self, request: Request) -> Meter | None:
+        """None for requests that are exempt."""
+
+
+class Large(Protocol):
+    """What serves requests that would hold the loop for long (server.large_requests)."""
+
+    async def serve(self, request: Request) -> None: ...
+
+    async def respond(self, request: Request, answers: Iterator[Message], split: Split) -> None: ...
+
+    async def send(self, request: Request, answer: Message) -> None: ...
+
+
+class Route:
+    """One API: the versions served, who handles it, how it reports an error."""
+
+    __slots__ = (
+        "api_key",
+        "counters",
+        "handle",
+        "is_async",
+        "keeps_frame",
+        "large",
+        "large_bytes",
+        "max_version",
+        "min_version",
+        "on_error",
+        "request_class",
+    )
+
+    def __init__(
+        self,
+        request_class: type[Message],
+        handle: SyncHandler | AsyncHandler,
+        on_error: OnError,
+        *,
+        versions: tuple[int, int] | None = None,
+        large: LargeHandler | None = None,
+    ) -> None:
+        """`large` answers large requests, which are decoded; without it they are answered in parts."""
+        low, high = versions or (request_class.min_version, request_class.max_version)
+        assert request_class.min_version <= low <= high <= request_class.max_version
+        self.api_key = ApiKey(request_class.api_key)
+        self.min_version = low
+        self.max_version = high
+        self.request_class = request_class
+        self.handle = handle
+        self.on_error = on_error
+        self.large = large
+        self.counters = RequestCounters(request_class.max_version)
+        self.is_async = inspect.iscoroutinefunction(handle)
+        self.keeps_frame = self.api_key == ApiKey.PRODUCE
+        """What is decoded refers to the frame's bytes: only records do."""
+        self.large_bytes = SLOW_ITEM_BYTES if self.api_key in SLOW_ITEMS else LARGE_REQUEST_BYTES
+        if self.keeps_frame:
+            self.large_bytes = NEVER_LARGE
+        elif self.api_key == ApiKey.FETCH:
+            self.large_bytes = LARGE_FETCH_BYTES
+
+    def handled_by(self, handle: SyncHandler | AsyncHandler) -> Route:
+        """The same API, before somebody else's handler."""
+        versions = (self.min_version, self.max_version)
+        return Route(self.request_class, handle, self.on_error, versions=versions, large=self.large)
+
+
+class Request:
+    """A request on its way through a handler. Answer it once."""
+
+    is_part = False
+    """Whether it is a part of a larger one (server.large_requests)."""
+
+    __slots__ = (
+        "_body_offset",
+        "_frame",
+        "_message",
+        "_slot",
+        "_timed_from",
+        "amend",
+        "answered",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "meter",
+        "route",
+        "size",
+        "version",
+    )
+
+    def __init__(
+        self, connection: Connection, route: Route, header: frames.RequestHeader, frame: memoryview
+    ) -> None:
+        self.connection = connection
+        self.route = route
+        self.version = header.api_version
+        self.correlation_id = header.correlation_id
+        self.client_id = header.client_id
+        self.amend: Callable[[Any], None] | None = None
+        """What is still to be done to the response message (ottla.server.authorization)."""
+        self.answered = False
+        self.meter: Meter | None = None
+        self._timed_from = 0.0
+        self.size = len(frame)
+        """Of header and body, in bytes: what quotas count."""
+        self._frame: memoryview | None = frame
+        self._body_offset = header.body_offset
+        self._message: Message | None = None
+        self._slot: Slot | None = None
+
+    def decode(self, cls: type[M]) -> M:
+        """The body. Views in it are valid until the request is answered. Raises MalformedMessage."""
+        if self._message is None:
+            assert self._frame is not None
+            self._message = codec.decode(cls, self.version, self._frame, self._body_offset)
+        return cast(M, self._message)
+
+    def decode_steps(self) -> Generator[None, None, Message]:
+        """As `decode`, as work in slices."""
+        assert self._frame is not None
+        self._message = yield from codec.decode_steps(
+            self.route.request_class, self.version, self._frame, self._body_offset
+        )
+        return self._message
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks."""
+        return self.connection.principal
+
+    @property
+    def abandoned(self) -> bool:
+        """The client is gone: nobody will read an answer."""
+        return self.connection.closed
+
+    def detach(self) -> None:
+        """Keep no bytes of the client's while this waits; nothing of what was decoded may refer to them."""
+        if self._message is not None and self._frame is not None:
+            self._frame = None
+            self.connection.detach()
+
+    def park(self) -> None:
+        """A Produce waits for its replicas, and keeps no bytes of the client's: those behind it may go on."""
+        self._frame = self._message = None
+        self._slot = self.connection.park()
+
+    def prepare(self, message: Message) -> None:
+        """Do to the response what is still to be done to it."""
+        if self.amend is not None:
+            self.amend(message)
+
+    def throttle(self, message: Message) -> None:
+        """Count the time that the request took."""
+        if self.meter is not None and hasattr(message, "throttle_time_ms"):
+            message.throttle_time_ms = max(message.throttle_time_ms, self.meter.answered(self))
+
+    def respond(self, message: Message) -> None:
+        self.prepare(message)
+        self.throttle(message)
+        data = frames.encode_response(message, self.version, self.correlation_id)
+        self.respond_raw((data,))
+
+    def respond_raw(self, parts: Sequence[Part]) -> None:
+        """Answer with ready bytes and file slices: size, header and body."""
+        assert not self.answered, f"{self.route.api_key!r} was answered twice"
+        self.answered = True
+        if self._timed_from:
+            self.route.counters.times_ms.append((perf_counter() - self._timed_from) * 1000)
+        # The frame's bytes are the buffer's again from here on.
+        self._frame = self._message = None
+        if self._slot is None:
+            self.connection.respond(parts)
+        else:
+            self.connection.respond_parked(self._slot, parts)
+
+    def timed(self) -> None:
+        """Measure how long this one takes."""
+        self._timed_from = perf_counter()
+
+    def respond_nothing(self) -> None:
+        """Done, and the client expects no answer (acks=0)."""
+        assert not self.answered
+        self.answered = True
+        self._frame = self._message = None
+        self.connection.skip_response()
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error; the one place that turns exceptions into responses."""
+        route = self.route
+        if isinstance(error, MalformedMessage):
+            self.connection.close(f"malformed {route.api_key.name} v{self.version} request: {error}")
+            return
+        if isinstance(error, KafkaError):
+            code, detail = error.code, error.message or None
+        else:
+            code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, None
+            log.error(
+                "%s v%d from %s failed", route.api_key.name, self.version, self.client_id, exc_info=error
+            )
+        if self.answered or self.connection.closed:
+            return
+        try:
+            self.respond(route.on_error(self.decode(route.request_class), self.version, code, detail))
+        except MalformedMessage as e:
+            self.connection.close(f"malformed {route.api_key.name} v{self.version} request: {e}")
+        except Exception:
+            log.exception("no error response for %s v%d", route.api_key.name, self.version)
+            self.connection.close("no response could be made")
+
+
+class _Metered:
+    """Awaits a coroutine, and measures the loop's time that it takes."""
+
+    def __init__(self, work: Coroutine[Any, Any, Message], request: Request, meter: Meter) -> None:
+        self._work = work
+        self._request = request
+        self._meter = meter
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        request, meter = self._request, self._meter
+        steps = self._work.__await__()
+        step: Callable[[], Any] = partial(next, steps)
+        while True:
+            meter.resume()
+            try:
+                awaited = step()
+            except StopIteration as done:
+                return cast(Message, done.value)
+            finally:
+                meter.pause(request)
+            try:
+                step = partial(steps.send, (yield awaited))
+            except BaseException as e:
+                step = partial(steps.throw, e)
+
+
+class Dispatcher:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.meters: Meters | None = None
+        self.large: Large | None = None
+        self._routes: dict[int, Route] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def register(self, routes: Iterable[Route]) -> None:
+        for route in routes:
+            assert route.api_key not in self._routes, f"{route.api_key!r} is registered twice"
+            self._routes[route.api_key] = route
+
+    def wrap(self, around: Callable[[Route], Route]) -> None:
+        """Put something around every API (ottla.dev); requests counted so far stay counted."""
+        for key, route in self._routes.items():
+            wrapped = around(route)
+            wrapped.counters = route.counters
+            self._routes[key] = wrapped
+
+    def routes(self) -> list[Route]:
+        """In the order of API keys."""
+        return [self._routes[key] for key in sorted(self._routes)]
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        """A connection's next request. Never raises."""
+        try:
+            header = frames.parse_request_header(frame)
+        except MalformedMessage as e:
+            connection.close(f"malformed request header: {e}")
+            return
+        route = self._routes.get(header.api_key)
+        if route is None:
+            connection.close(f"API key {header.api_key} is not served")
+            return
+        request = Request(connection, route, header, frame)
+        meters = self.meters
+        if meters is not None and meters.quotas.limited:
+            request.meter = meters.begin(request)
+        version = header.api_version
+        if not route.min_version <= version <= route.max_version:
+            self._refuse_version(request)
+            return
+        counts = route.counters.by_version
+        counts[version] = number = counts[version] + 1
+        if not number % TIMED_EVERY:
+            request.timed()
+        if request.size > route.large_bytes and self.large is not None:
+            self._start(self._finish(request, self.large.serve(request)))
+        elif route.is_async:
+            try:
+                request.decode(route.request_class)
+            except MalformedMessage as e:
+                request.fail(e)
+                return
+            request.detach()
+            self._start(self._run(request))
+        else:
+            try:
+                route.handle(request)
+            except TooManyElements as e:
+                if self.large is None:
+                    request.fail(e)
+                else:
+                    self._start(self._finish(request, self.large.serve(request)))
+            except Exception as e:
+                request.fail(e)
+            if not request.answered and not route.keeps_frame:
+                request.detach()
+        if request.meter is not None:
+            request.meter.pause(request)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def respond_in_slices(self, request: Request, answers: Iterator[Message], split: Split) -> None:
+        """Answer with the join of `answers`, each of which is quickly made."""
+        assert self.large is not None
+        self._start(self._finish(request, self.large.respond(request, answers, split)))
+
+    async def _finish(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as e:
+            request.fail(e)
+
+    async def _run(self, request: Request) -> None:
+        try:
+            work = cast(AsyncHandler, request.route.handle)(request)
+            response = await (work if request.meter is None else _Metered(work, request, request.meter))
+            if request.connection.closed:
+                return
+            if self.large is not None and has_items(response, LARGE_RESPONSE_ITEMS):
+                await self.large.send(request, response)
+            else:
+                request.respond(response)
+        except Exception as e:
+            request.fail(e)
+
+    def _refuse_version(self, request: Request) -> None:
+        route = request.route
+        if route.api_key != ApiKey.API_VERSIONS:
+            request.connection.close(
+                f"{route.api_key.name} v{request.version} is not served, "
+                f"versions {route.min_version} to {route.max_version} are"
+            )
+            return
+        served = ApiVersionsResponse.ApiVersion(
+            api_key=route.api_key, min_version=route.min_version, max_version=route.max_version
+        )
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[served])
+        request.respond_raw((frames.encode_response(response, 0, request.correlation_id),))
+
+    async def idle(self) -> None:
+        """Wait until no request is worked on in a task."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def stop(self) -> None:
+        """Cancel what still runs (after the connections are closed)."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,282 @@
+"""Requests that would hold the loop for long: decoded, handled, answered and freed in slices.
+
+Called by the dispatcher with requests of more than `Route.large_bytes` (of Produce, whose bytes are records:
+with more than `ProduceRequest.elements_max` partitions), and with long answers to short requests. A request
+is cut into parts (ottla.server.dispatch.splits); guard and handler see each part as a request, one after the
+other, and their answers become one. A part has as many items as take PART_S, going by the part before it.
+
+The closing of its connection ends the work on a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Coroutine, Generator, Iterator, Sequence
+from time import perf_counter, thread_time
+from typing import Any, Final, cast
+
+from ottla.protocol import codec, frames
+from ottla.protocol.types import Message
+from ottla.server.dispatch.dispatcher import AsyncHandler, Request, SyncHandler
+from ottla.server.dispatch.sliced_work import Abandoned, SlicedTask, SlicedWork
+from ottla.server.dispatch.splits import (
+    BETWEEN_BROKERS,
+    WHOLE_ITEMS_MAX,
+    Limit,
+    Split,
+    has_items,
+    join,
+    limit_of,
+    parts,
+    release,
+    split_of,
+)
+from ottla.server.network.connection import Part
+
+PART_S: Final = 0.004
+FIRST_PART_ITEMS: Final = 20
+PART_ITEMS_MIN: Final = 5
+PART_ITEMS_MAX: Final = 1000
+ABANDONED_CHECK_S: Final = 1.0
+
+
+class PartRequest(Request):
+    """Some of the items of a request; its answer is kept, not sent."""
+
+    __slots__ = ("answer",)
+    is_part = True
+
+    def __init__(self, whole: Request, message: Message, answer: asyncio.Future[Message | None]) -> None:
+        self.connection = whole.connection
+        self.route = whole.route
+        self.version = whole.version
+        self.correlation_id = whole.correlation_id
+        self.client_id = whole.client_id
+        self.amend = None
+        self.answered = False
+        self.meter = None
+        self.size = whole.size
+        self.answer = answer
+        self._timed_from = 0.0
+        self._frame = None
+        self._message = message
+        self._slot = None
+
+    def park(self) -> None:
+        """The connection takes no further request before the whole is answered."""
+
+    def detach(self) -> None:
+        """The bytes are the whole request's."""
+
+    def respond(self, message: Message) -> None:
+        if self.amend is not None:
+            self.amend(message)
+        self._done(message)
+
+    def respond_raw(self, parts: Sequence[Part]) -> None:
+        data = memoryview(b"".join(cast("Sequence[bytes]", parts)))[4:]
+        cls = frames.RESPONSES[self.route.api_key]
+        offset = frames.response_body_offset(self.route.api_key, self.version, data)
+        self._done(codec.decode(cls, self.version, data, offset))
+
+    def respond_nothing(self) -> None:
+        self._done(None)
+
+    def _done(self, message: Message | None) -> None:
+        assert not self.answered, f"{self.route.api_key!r} was answered twice"
+        self.answered = True
+        if not self.answer.done():
+            self.answer.set_result(message)
+
+
+class LargeRequests:
+    """See the module."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: SlicedWork | None = None) -> None:
+        self._loop = loop
+        self._work = SlicedWork(loop) if work is None else work
+
+    async def serve(self, request: Request) -> None:
+        """Answer a request that has not been decoded. Raises what `Request.fail` takes."""
+        client = (request.principal, request.connection.peer_host)
+        around = None
+        if request.meter is not None:
+            meter = request.meter
+            around = (meter.resume, lambda: meter.pause(request))
+        urgent = request.route.api_key in BETWEEN_BROKERS
+        try:
+            async with self._work.task(
+                request.size, client, lambda: request.abandoned, around, urgent=urgent
+            ) as task:
+                await self._serve(request, task)
+        except Abandoned:
+            pass
+
+    async def _serve(self, request: Request, task: SlicedTask) -> None:
+        route = request.route
+        message = await task.run(request.decode_steps())
+        if not route.keeps_frame:
+            request.detach()
+        if route.large is not None:
+            await route.large(request, task)
+            return
+        split = split_of(message, request.version)
+        answer: Message | None
+        if (limit := limit_of(message, request.version)) and has_items(message, WHOLE_ITEMS_MAX):
+            answer = await task.run(_refused(request, message, limit))
+        elif split is None:
+            answer = await self._handle(request, message, task, is_part=False)
+        else:
+            answer = await self._in_parts(request, message, split, task)
+        if answer is None:
+            request.respond_nothing()
+            return
+        await self._send(request, answer, task)
+
+    async def respond(self, request: Request, answers: Iterator[Message], split: Split) -> None:
+        """Answer with the join of `answers`, each of which is quickly made."""
+        client = (request.principal, request.connection.peer_host)
+        try:
+            async with self._work.task(request.size, client, lambda: request.abandoned) as task:
+                answer = await task.run(_joined(request, answers, split))
+                await self._send(request, answer, task)
+        except Abandoned:
+            pass
+
+    async def send(self, request: Request, answer: Message) -> None:
+        """Answer with a message of many rows."""
+        client = (request.principal, request.connection.peer_host)
+        try:
+            async with self._work.task(request.size, client, lambda: request.abandoned) as task:
+                request.prepare(answer)
+                await self._send(request, answer, task)
+        except Abandoned:
+            pass
+
+    async def _in_parts(
+        self, request: Request, message: Message, split: Split, task: SlicedTask
+    ) -> Message | None:
+        items = FIRST_PART_ITEMS
+        steps = parts(message, split, lambda: items)
+        answer: Message | None = None
+        while (part := await task.run(_next_part(steps))) is not None:
+            began, began_cpu_s = task.spent_s, thread_time()
+            more = await self._handle(request, part, task, is_part=True)
+            # A coroutine may have had others do its work, as the controller does.
+            took_s = thread_time() - began_cpu_s if request.route.is_async else task.spent_s - began
+            if took_s > PART_S:
+                items = max(PART_ITEMS_MIN, int(items * PART_S / took_s))
+            elif took_s < PART_S / 2:
+                items = min(items * 2, PART_ITEMS_MAX)
+            if answer is None:
+                answer = more
+            elif more is not None:
+                join(answer, more, split)
+        return answer
+
+    async def _handle(
+        self, whole: Request, message: Message, task: SlicedTask, *, is_part: bool
+    ) -> Message | None:
+        """What the API's guard and handler answer."""
+        part = PartRequest(whole, message, self._loop.create_future())
+        await task.turn()
+        if whole.route.is_async:
+            await task.wait(self._run(part, task), is_part=is_part)
+        else:
+            began = perf_counter()
+            try:
+                cast(SyncHandler, whole.route.handle)(part)
+            except Exception as e:
+                part.fail(e)
+            task.spent_s += perf_counter() - began
+        if not part.answer.done():
+            await task.wait(self._answered(part), is_part=is_part)
+        return part.answer.result()
+
+    @staticmethod
+    async def _run(part: PartRequest, task: SlicedTask) -> None:
+        try:
+            part.respond(await _Timed(cast(AsyncHandler, part.route.handle)(part), task))
+        except Exception as e:
+            part.fail(e)
+
+    @staticmethod
+    async def _answered(part: PartRequest) -> None:
+        while not part.answer.done():
+            if part.abandoned:
+                raise Abandoned
+            await asyncio.wait((part.answer,), timeout=ABANDONED_CHECK_S)
+
+    async def _send(self, request: Request, answer: Message, task: SlicedTask) -> None:
+        request.throttle(answer)
+        steps = frames.encode_response_steps(answer, request.version, request.correlation_id)
+        data = await task.run(steps)
+        if not request.abandoned:
+            request.respond_raw(data)
+        await task.run(release(answer))
+
+
+class _Timed:
+    """Awaits a coroutine, and adds the loop's time that it takes to a task's."""
+
+    def __init__(self, work: Coroutine[Any, Any, Message], task: SlicedTask) -> None:
+        self._work = work
+        self._task = task
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        steps = self._work.__await__()
+        send: Any = None
+        problem: BaseException | None = None
+        while True:
+            began = perf_counter()
+            try:
+                awaited = steps.send(send) if problem is None else steps.throw(problem)
+            except StopIteration as done:
+                return cast(Message, done.value)
+            finally:
+                self._task.spent_s += perf_counter() - began
+            try:
+                send, problem = (yield awaited), None
+            except BaseException as e:
+                problem = e
+
+
+def _next_part(steps: Iterator[Message | None]) -> Generator[None, None, Message | None]:
+    for part in steps:
+        if part is not None:
+            return part
+        yield
+    return None
+
+
+def _refused(request: Request, message: Message, limit: Limit) -> Generator[None, None, Message]:
+    """The answer to a request that may not be that large."""
+    on_error, version, error = request.route.on_error, request.version, limit.error
+    words = f"more than {WHOLE_ITEMS_MAX} items in one request"
+    lists = {split.asked: getattr(message, split.asked) for split in limit.splits}
+    for name in lists:
+        setattr(message, name, [])
+    whole = on_error(message, version, error, words)
+    for split in limit.splits:
+        some = copy.copy(message)
+        setattr(some, split.asked, lists.pop(split.asked))
+        for part in parts(some, split, lambda: FIRST_PART_ITEMS):
+            if part is not None:
+                join(whole, on_error(part, version, error, words), split)
+            yield
+    return whole
+
+
+def _joined(request: Request, answers: Iterator[Message], split: Split) -> Generator[None, None, Message]:
+    whole: Message | None = None
+    for answer in answers:
+        if request.amend is not None:
+            request.amend(answer)
+        if whole is None:
+            whole = answer
+        else:
+            join(whole, answer, split)
+        yield
+    assert whole is not None
+    return whole

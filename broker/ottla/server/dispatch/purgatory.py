@@ -1,0 +1,376 @@
+"""Where requests wait: acks=all for the high watermark, long polls for data, both for a deadline at most.
+
+Plain callbacks and one timer, no task or future per request. Called by the produce and fetch handlers and
+the broker's group log (to wait), and by replication as its ReplicationListener (to wake).
+
+- `ReplicationWait`: callbacks per partition in a queue; a partition's offsets are appended in order, so the
+  high watermark completes from the front and a wake costs what it completes.
+- `DelayedFetch` watchers are kept per partition, followers (woken by appends) apart from consumers (woken by
+  the high watermark). Those of a fetch session are not: the sessions know who waits for a partition, and are
+  told of its news even while nobody does.
+- Wake-ups are gathered and drained when the loop has served what had arrived: replication calls the listener
+  in the midst of an append, one Produce request may touch many partitions, and a Fetch that carries what
+  several requests brought costs as much as one that carries a record.
+- A producer with several requests in flight hears of all that one round of replication brought, and sends as
+  many anew. So where the last round had several acks=all requests of a partition, followers are woken for the
+  next once as many wait, and `GATHERED_S` later at most: fetches are most of what such a request costs.
+- Deadlines lie in buckets of `TICK_MS`, so a completed operation is forgotten at once (most complete long
+  before their deadline, and a heap entry each would pile up); the heap holds buckets, and only the first
+  has a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ottla.protocol.errors import ErrorCode
+from ottla.server.dispatch.fetch_sessions import FetchSessionCache
+
+log = logging.getLogger(__name__)
+
+TICK_MS = 10
+GATHERED_S = 0.001
+PartitionKey = tuple[str, int]
+
+
+class WatchedPartition(Protocol):
+    """The part of replication's Partition the purgatory looks at."""
+
+    topic: str
+    partition: int
+
+    def enough_replicas_for(self, offset: int) -> tuple[bool, ErrorCode]: ...
+
+    def follower_was_idle(self, broker_id: int, at_ms: int) -> None: ...
+
+
+class Delayed(Protocol):
+    """Something with a deadline."""
+
+    bucket: int
+
+    def expire(self) -> None: ...
+
+
+class FetchWatcher(Delayed, Protocol):
+    """A long poll: asked again about a partition on news from it, told when to give up."""
+
+    done: bool
+    follower: bool
+
+    @property
+    def watched(self) -> Iterable[PartitionKey]: ...
+
+    def news(self, key: PartitionKey) -> None:
+        """Something happened at `key`: complete if there is enough to answer now."""
+
+
+class ReplicationWait:
+    """One partition's wait for replication up to `offset` (exclusive end: the high watermark to reach)."""
+
+    __slots__ = ("bucket", "callback", "done", "key", "offset", "purgatory")
+
+    def __init__(
+        self, purgatory: Purgatory, key: PartitionKey, offset: int, callback: Callable[[ErrorCode], None]
+    ) -> None:
+        self.purgatory = purgatory
+        self.key = key
+        self.offset = offset
+        self.callback = callback
+        self.bucket = 0
+        self.done = False
+
+    def complete(self, error: ErrorCode) -> None:
+        if not self.done:
+            self.done = True
+            self.purgatory.forget(self)
+            try:
+                self.callback(error)
+            except Exception:
+                # Others wait in the same queue.
+                log.exception("answering a produce to %s-%d failed", *self.key)
+
+    def expire(self) -> None:
+        self.complete(ErrorCode.REQUEST_TIMED_OUT)
+        self.purgatory.prune(self.key)
+
+
+class Purgatory:
+    """Implements replication's ReplicationListener."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sessions: FetchSessionCache | None = None) -> None:
+        self._loop = loop
+        self.sessions = FetchSessionCache() if sessions is None else sessions
+        self.sessions.on_orphan = self._orphaned
+        self._in_sessions = self.sessions.watching
+        self._produces: dict[PartitionKey, deque[ReplicationWait]] = {}
+        self._followers: dict[PartitionKey, dict[FetchWatcher, None]] = {}
+        self._consumers: dict[PartitionKey, dict[FetchWatcher, None]] = {}
+        self._buckets: dict[int, dict[Delayed, None]] = {}
+        self._bucket_heap: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_bucket = 0
+        self._advanced: dict[PartitionKey, WatchedPartition] = {}
+        self._appended: set[PartitionKey] = set()
+        self._woken: dict[tuple[FetchWatcher, PartitionKey], None] = {}
+        self._drain_scheduled = False
+        self._round_sizes: dict[PartitionKey, int] = {}
+        """How many requests waited for the last round of replication, where there was more than one."""
+        self._gathering: asyncio.TimerHandle | None = None
+        # What the broker wants to hear after the waiting requests did (coordinators load and unload).
+        self.on_leader: list[Callable[[str, int], None]] = []
+        self.on_not_leader: list[Callable[[str, int], None]] = []
+
+    # --- waiting ------------------------------------------------------------------------------------
+
+    def await_replication(
+        self, key: PartitionKey, offset: int, timeout_ms: int, callback: Callable[[ErrorCode], None]
+    ) -> None:
+        """Call back once the high watermark of `key` reaches `offset`, with the error in its way, or with
+        REQUEST_TIMED_OUT. The caller has checked that it is not there yet."""
+        wait = ReplicationWait(self, key, offset, callback)
+        queue = self._produces.get(key)
+        if queue is None:
+            queue = self._produces[key] = deque()
+        queue.append(wait)
+        self._set_deadline(wait, timeout_ms)
+
+    def watch_fetch(self, watcher: FetchWatcher, timeout_ms: int) -> None:
+        """A long poll of the partitions in `watched`; none for one that waits in a session."""
+        table = self._followers if watcher.follower else self._consumers
+        for key in watcher.watched:
+            watchers = table.get(key)
+            if watchers is None:
+                watchers = table[key] = {}
+            watchers[watcher] = None
+        self._set_deadline(watcher, timeout_ms)
+
+    def unwatch_fetch(self, watcher: FetchWatcher) -> None:
+        """A completed (or abandoned) long poll leaves."""
+        table = self._followers if watcher.follower else self._consumers
+        for key in watcher.watched:
+            watchers = table.get(key)
+            if watchers is not None:
+                watchers.pop(watcher, None)
+                if not watchers:
+                    del table[key]
+        self.forget(watcher)
+
+    def waiting(self) -> int:
+        """How many deadlines are pending (for tests and metrics)."""
+        return sum(len(bucket) for bucket in self._buckets.values())
+
+    # --- replication's listener ---------------------------------------------------------------------
+
+    def high_watermark_advanced(self, p: WatchedPartition) -> None:
+        key = (p.topic, p.partition)
+        if key in self._produces or key in self._consumers:
+            self._advanced[key] = p
+            self._schedule_drain()
+        if key in self._in_sessions:
+            # A follower's next answer says so, but it does not wait for that.
+            self._tell_sessions(p, wake_followers=False)
+
+    def log_appended(self, p: WatchedPartition) -> None:
+        key = (p.topic, p.partition)
+        if key in self._followers:
+            self._appended.add(key)
+            self._schedule_drain()
+        if key in self._in_sessions:
+            self._tell_sessions(p, consumers=False)
+
+    def changed(self, p: WatchedPartition) -> None:
+        if (p.topic, p.partition) in self._in_sessions:
+            self._tell_sessions(p)
+
+    def became_leader(self, p: WatchedPartition) -> None:
+        self._leadership_changed(p)
+        for hook in self.on_leader:
+            hook(p.topic, p.partition)
+
+    def became_follower(self, p: WatchedPartition) -> None:
+        self._leadership_changed(p)
+        for hook in self.on_not_leader:
+            hook(p.topic, p.partition)
+
+    def stopped(self, p: WatchedPartition, deleted: bool) -> None:
+        self.became_follower(p)
+
+    def _leadership_changed(self, p: WatchedPartition) -> None:
+        """Every wait on `p` looks again: produce waits hear the error from the partition itself, or the
+        new epoch goes on with them (their records are still in the log of a leader re-elected)."""
+        key = (p.topic, p.partition)
+        self._round_sizes.pop(key, None)
+        if key in self._produces or key in self._consumers or key in self._followers:
+            self._advanced[key] = p
+            self._appended.add(key)
+            self._schedule_drain()
+        self.changed(p)
+
+    def _tell_sessions(
+        self, p: WatchedPartition, *, consumers: bool = True, wake_followers: bool = True
+    ) -> None:
+        woken = self.sessions.mark(p, consumers=consumers, wake_followers=wake_followers)
+        if woken:
+            key = (p.topic, p.partition)
+            for watcher in woken:
+                self._woken[watcher, key] = None
+            self._schedule_drain()
+
+    def _orphaned(self, watcher: FetchWatcher) -> None:
+        """Its client has to begin a new session, and hears so with its next request."""
+
+        def answer_now() -> None:
+            if not watcher.done:
+                watcher.expire()
+
+        self._loop.call_soon(answer_now)
+
+    # --- waking -------------------------------------------------------------------------------------
+
+    def _schedule_drain(self) -> None:
+        if not self._drain_scheduled:
+            self._drain_scheduled = True
+            # Not the next turn but the one after: requests that have arrived by now are in first.
+            self._loop.call_soon(self._loop.call_soon, self.drain)
+
+    def drain(self) -> None:
+        """Wake what the events since the last drain concern."""
+        self._drain_scheduled = False
+        advanced, self._advanced = self._advanced, {}
+        appended, self._appended = self._appended, set()
+        woken, self._woken = self._woken, {}
+        for key, partition in advanced.items():
+            self._complete_produces(key, partition)
+            self._tell(self._consumers, key)
+        for key in appended:
+            self._tell(self._followers, key)
+        for watcher, key in woken:
+            if watcher.follower and not self._round_is_full(key):
+                self._woken[watcher, key] = None
+            else:
+                self._tell_one(watcher, key)
+        if not self._woken:
+            if self._gathering is not None:
+                self._gathering.cancel()
+                self._gathering = None
+        elif self._gathering is None:
+            self._gathering = self._loop.call_later(GATHERED_S, self._gathered)
+
+    def _round_is_full(self, key: PartitionKey) -> bool:
+        size = len(self._produces.get(key, ()))
+        if size and size < self._round_sizes.get(key, 1):
+            return False
+        if size > 1:
+            self._round_sizes[key] = size
+        return True
+
+    def _gathered(self) -> None:
+        """There are fewer requests than in the round before."""
+        self._gathering = None
+        for _, key in self._woken:
+            self._round_sizes.pop(key, None)
+        self.drain()
+
+    def _complete_produces(self, key: PartitionKey, partition: WatchedPartition) -> None:
+        queue = self._produces.get(key)
+        if queue is None:
+            return
+        while queue:
+            wait = queue[0]
+            if wait.done:
+                queue.popleft()
+                continue
+            enough, error = partition.enough_replicas_for(wait.offset)
+            if not enough and error == ErrorCode.NONE:
+                break
+            queue.popleft()
+            wait.complete(error)
+        if not queue and self._produces.get(key) is queue:
+            del self._produces[key]
+
+    def _tell(self, table: dict[PartitionKey, dict[FetchWatcher, None]], key: PartitionKey) -> None:
+        watchers = table.get(key)
+        if watchers:
+            for watcher in list(watchers):
+                self._tell_one(watcher, key)
+
+    def _tell_one(self, watcher: FetchWatcher, key: PartitionKey) -> None:
+        if not watcher.done:
+            try:
+                watcher.news(key)
+            except Exception:
+                log.exception("a long poll of %s-%d failed", *key)
+
+    def prune(self, key: PartitionKey) -> None:
+        """Drop expired waits at the front (a high watermark that never moves must not keep them)."""
+        queue = self._produces.get(key)
+        while queue and queue[0].done:
+            queue.popleft()
+        if queue is not None and not queue:
+            del self._produces[key]
+
+    # --- deadlines ----------------------------------------------------------------------------------
+
+    def _set_deadline(self, delayed: Delayed, timeout_ms: int) -> None:
+        bucket = int(self._loop.time() * 1000 + timeout_ms) // TICK_MS + 1
+        delayed.bucket = bucket
+        members = self._buckets.get(bucket)
+        if members is not None:
+            members[delayed] = None
+            return
+        self._buckets[bucket] = {delayed: None}
+        heapq.heappush(self._bucket_heap, bucket)
+        if self._timer is None or bucket < self._timer_bucket:
+            self._arm()
+
+    def forget(self, delayed: Delayed) -> None:
+        members = self._buckets.get(delayed.bucket)
+        if members is not None:
+            members.pop(delayed, None)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        heap, buckets = self._bucket_heap, self._buckets
+        while heap and not buckets[heap[0]]:
+            # All in it were completed in time.
+            del buckets[heapq.heappop(heap)]
+        if heap:
+            self._timer_bucket = heap[0]
+            self._timer = self._loop.call_at(self._timer_bucket * TICK_MS / 1000, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now_bucket = int(self._loop.time() * 1000) // TICK_MS
+        # The loop may fire within its clock's resolution early: the bucket it was armed for is due.
+        now_bucket = max(now_bucket, self._timer_bucket)
+        while self._bucket_heap and self._bucket_heap[0] <= now_bucket:
+            members = self._buckets.pop(heapq.heappop(self._bucket_heap))
+            for delayed in list(members):
+                try:
+                    delayed.expire()
+                except Exception:
+                    log.exception("a request that waited in vain could not be answered")
+        self._arm()
+
+    def close(self) -> None:
+        """Forget everything (connections are gone already)."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        self._woken.clear()
+        self._buckets.clear()
+        self._bucket_heap.clear()
+        self._produces.clear()
+        self._followers.clear()
+        self._consumers.clear()

@@ -1,0 +1,173 @@
+"""What requests cost against client quotas, and the silence that follows (KIP-124, KIP-219, KIP-599).
+
+Asked when an answer is ready: by the produce and fetch handlers (bytes), by those of topics (mutations),
+and for all others by the dispatcher (the loop's time). The answer goes out at once and says how long the
+client is to wait; this broker reads nothing more from the connection until then, for clients that do not.
+Of several waits the longest counts. What brokers ask of each other is never counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Final
+
+from ottla.metadata.config import BrokerConfig
+from ottla.protocol.api import ApiKey
+from ottla.quotas.broker import BrokerQuotas
+from ottla.quotas.clients import PERCENT_PER_NANOSECOND, RequestQuotas
+from ottla.quotas.mutations import MutationQuota
+from ottla.quotas.rates import Windows
+from ottla.server.dispatch.dispatcher import Meter, Request
+
+NO_LIMIT: Final = 2**31 - 1
+
+EXEMPT: Final = frozenset(
+    (
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.ALTER_PARTITION,
+    )
+)
+"""Brokers' own requests, whose time no quota holds back. So is a follower's Fetch."""
+
+
+def broker_quotas(config: BrokerConfig) -> BrokerQuotas:
+    """A broker's quotas with nothing set yet."""
+
+    def windows(prefix: str) -> Windows:
+        seconds = config.get_int(f"{prefix}quota.window.size.seconds")
+        return Windows(config.get_int(f"{prefix}quota.window.num"), seconds * 1000)
+
+    log_dirs = windows("alter.log.dirs.replication.")
+    return BrokerQuotas(
+        config.broker_id, windows(""), windows("replication."), log_dirs, windows("controller.")
+    )
+
+
+class ClientThrottle:
+    """The quotas of clients, by the user of their connection and their client-id."""
+
+    def __init__(self, quotas: BrokerQuotas, clock: Callable[[], int]) -> None:
+        self._produce = quotas.produce
+        self._fetch = quotas.fetch
+        self._mutations = quotas.mutations
+        self._clock = clock
+
+    def produced(self, request: Request, acks: int = -1) -> int:
+        """Count a Produce that is about to be answered; for how many ms its client is to wait. With acks=0
+        its time is not held against it."""
+        wait_ms = 0
+        if request.meter is not None and acks != 0:
+            wait_ms = request.meter.answered(request)
+        quota = self._produce
+        if quota.enabled:
+            wait_ms = max(
+                wait_ms,
+                quota.record(request.principal.name, request.client_id, request.size, self._clock()),
+            )
+            request.connection.mute(wait_ms)
+        return wait_ms
+
+    @property
+    def limits_fetches(self) -> bool:
+        return self._fetch.enabled
+
+    def max_bytes(self, request: Request) -> int:
+        """How much a Fetch may bring its client at once: more than this would never get through."""
+        quota = self._fetch
+        if not quota.enabled:
+            return NO_LIMIT
+        most = quota.most_at_once(request.principal.name, request.client_id)
+        return NO_LIMIT if most is None else most
+
+    def throttle_ms(self, request: Request, size: int) -> int:
+        """Count a consumer's Fetch whose answer has that many bytes. Positive: for how many ms the client is
+        to wait, with an empty answer, which counts no bytes."""
+        wait_ms = 0 if request.meter is None else request.meter.answered(request)
+        quota = self._fetch
+        if not quota.enabled:
+            return wait_ms
+        now_ms, user = self._clock(), request.principal.name
+        wait_ms = max(wait_ms, quota.record(user, request.client_id, size, now_ms))
+        if wait_ms > 0:
+            quota.unrecord(user, request.client_id, size, now_ms)
+            request.connection.mute(wait_ms)
+        return wait_ms
+
+    def mutations(self, request: Request, strict_from: int | None) -> Mutations:
+        """What a request may create and delete. `strict_from` is the version of its API from which on a
+        quota that is used up is an error; None: never."""
+        strict = strict_from is not None and request.version >= strict_from
+        quota = self._mutations.of(request.principal.name, request.client_id, self._clock(), strict=strict)
+        return Mutations(quota, self._clock)
+
+
+class Mutations:
+    """A request's mutation quota, with a clock."""
+
+    def __init__(self, quota: MutationQuota, clock: Callable[[], int]) -> None:
+        self._quota = quota
+        self._clock = clock
+
+    def record(self, partitions: int) -> None:
+        """Count partitions to be created or deleted. Raises KafkaError when they may not be now."""
+        self._quota.record(partitions, self._clock())
+
+    def answered(self, request: Request) -> int:
+        """Before the answer goes out: how long the client is to wait, for which its connection is muted."""
+        wait_ms = self._quota.throttle_ms(self._clock())
+        request.connection.mute(wait_ms)
+        return wait_ms
+
+
+class LoopTime:
+    """request_percentage. Makes a meter for each request while anybody has such a quota."""
+
+    def __init__(self, quotas: RequestQuotas, clock: Callable[[], int]) -> None:
+        self.quotas = quotas
+        self._clock = clock
+
+    def begin(self, request: Request) -> Meter | None:
+        return None if request.route.api_key in EXEMPT else _Stopwatch(self.quotas, self._clock)
+
+
+class _Stopwatch:
+    """One request's. What the loop does for it after the answer counts, but makes nobody wait for it."""
+
+    __slots__ = ("_answered", "_clock", "_quotas", "_since_ns", "_spent_ns", "_wait_ms")
+
+    def __init__(self, quotas: RequestQuotas, clock: Callable[[], int]) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        self._spent_ns = 0
+        self._since_ns = perf_counter_ns()  # 0 while the loop does something else
+        self._answered = False
+        self._wait_ms = 0
+
+    def resume(self) -> None:
+        self._since_ns = perf_counter_ns()
+
+    def pause(self, request: Request) -> None:
+        self._spent_ns += perf_counter_ns() - self._since_ns
+        self._since_ns = 0
+        if self._answered:
+            self._record(request)
+
+    def answered(self, request: Request) -> int:
+        if not self._answered:
+            self._answered = True
+            if self._since_ns:
+                now_ns = perf_counter_ns()
+                self._spent_ns += now_ns - self._since_ns
+                self._since_ns = now_ns
+            self._wait_ms = self._record(request)
+            request.connection.mute(self._wait_ms)
+        return self._wait_ms
+
+    def _record(self, request: Request) -> int:
+        percent, self._spent_ns = self._spent_ns * PERCENT_PER_NANOSECOND, 0
+        return self._quotas.record(request.principal.name, request.client_id, percent, self._clock())

@@ -1,0 +1,224 @@
+"""DescribeAcls, CreateAcls and DeleteAcls, versions 0 to 3 (KIP-140, KIP-290).
+
+Behaviour: any broker answers; a change is in ZooKeeper when it is answered, known to this broker, and
+announced to the others. Each entry to create, and each filter to delete by, has its own outcome. Without an
+authorizer everything is SECURITY_DISABLED. Who may ask is `ottla.server.authorization`'s matter. Version 0
+knows literal patterns alone.
+
+A request with a field of code 0 (UNKNOWN) is malformed, as in Kafka; other codes that nobody knows are
+INVALID_REQUEST in an entry to create, and match nothing in a filter.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from ottla.metadata.acls import Deleted, StoredAcls
+from ottla.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from ottla.protocol.messages import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from ottla.security.acls import (
+    CLUSTER_NAME,
+    AclBinding,
+    AclFilter,
+    Entry,
+    EntryFilter,
+    Operation,
+    PatternFilter,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+from ottla.server.dispatch.dispatcher import Request, Route
+
+_UNKNOWN: Final = 0
+_DISABLED: Final = "No Authorizer is configured"
+
+Creation: TypeAlias = CreateAclsRequest.AclCreation
+Outcome: TypeAlias = CreateAclsResponse.AclCreationResult
+
+
+class AclsHandler:
+    def __init__(self, acls: StoredAcls | None) -> None:
+        """None: there is no authorizer."""
+        self._acls = acls
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(DescribeAclsRequest, self.describe, _describe_error),
+            Route(CreateAclsRequest, self.create, _create_error),
+            Route(DeleteAclsRequest, self.delete, _delete_error),
+        ]
+
+    def describe(self, request: Request) -> None:
+        message = request.decode(DescribeAclsRequest)
+        wanted = _filter(message, message.resource_type_filter, message.pattern_type_filter)
+        if self._acls is None:
+            raise KafkaError(ErrorCode.SECURITY_DISABLED, f"{_DISABLED} on the broker")
+        resources: dict[ResourcePattern, list[DescribeAclsResponse.AclDescription]] = {}
+        for pattern, entry in self._acls.authorizer.bindings(wanted):
+            resources.setdefault(pattern, []).append(
+                DescribeAclsResponse.AclDescription(
+                    principal=entry.principal,
+                    host=entry.host,
+                    operation=entry.operation,
+                    permission_type=entry.permission,
+                )
+            )
+        request.respond(
+            DescribeAclsResponse(
+                error_message=None,
+                resources=[
+                    DescribeAclsResponse.DescribeAclsResource(
+                        resource_type=pattern.resource_type,
+                        resource_name=pattern.name,
+                        pattern_type=pattern.pattern_type,
+                        acls=entries,
+                    )
+                    for pattern, entries in resources.items()
+                ],
+            )
+        )
+
+    async def create(self, request: Request) -> CreateAclsResponse:
+        message = request.decode(CreateAclsRequest)
+        for each in message.creations:
+            if _UNKNOWN in (
+                each.resource_type,
+                each.resource_pattern_type,
+                each.operation,
+                each.permission_type,
+            ):
+                raise MalformedMessage("an entry to create", "an element is unknown")
+        if self._acls is None:
+            raise KafkaError(ErrorCode.SECURITY_DISABLED, f"{_DISABLED}.")
+        bindings = [_binding(each) for each in message.creations]
+        problems = [_problem(each) for each in bindings]
+        good = [each for each, problem in zip(bindings, problems, strict=True) if problem is None]
+        failures = iter(await self._acls.create(good))
+        return CreateAclsResponse(
+            results=[
+                _refused(problem) if problem is not None else _outcome(next(failures)) for problem in problems
+            ]
+        )
+
+    async def delete(self, request: Request) -> DeleteAclsResponse:
+        message = request.decode(DeleteAclsRequest)
+        filters = [_filter(x, x.resource_type_filter, x.pattern_type_filter) for x in message.filters]
+        if self._acls is None:
+            raise KafkaError(ErrorCode.SECURITY_DISABLED, f"{_DISABLED}.")
+        return DeleteAclsResponse(
+            filter_results=[
+                DeleteAclsResponse.DeleteAclsFilterResult(
+                    error_message=None, matching_acls=[_matching(each) for each in deleted]
+                )
+                for deleted in await self._acls.delete(filters)
+            ]
+        )
+
+
+def _filter(
+    message: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter, resource_type: int, pattern_type: int
+) -> AclFilter:
+    """Raises MalformedMessage."""
+    if _UNKNOWN in (resource_type, pattern_type, message.operation, message.permission_type):
+        raise MalformedMessage("a filter", "an element is unknown")
+    return AclFilter(
+        PatternFilter(
+            ResourceType.of(resource_type), message.resource_name_filter, PatternType.of(pattern_type)
+        ),
+        EntryFilter(
+            message.principal_filter,
+            message.host_filter,
+            Operation.of(message.operation),
+            Permission.of(message.permission_type),
+        ),
+    )
+
+
+def _binding(creation: Creation) -> AclBinding:
+    """Raises KafkaError for what is fit for filters alone, as Kafka fails with the whole request then."""
+    pattern = ResourcePattern(
+        ResourceType.of(creation.resource_type),
+        creation.resource_name,
+        PatternType.of(creation.resource_pattern_type),
+    )
+    entry = Entry(
+        creation.principal,
+        creation.host,
+        Operation.of(creation.operation),
+        Permission.of(creation.permission_type),
+    )
+    for_filters = (ResourceType.ANY, PatternType.ANY, PatternType.MATCH, Operation.ANY, Permission.ANY)
+    of_entry = (pattern.resource_type, pattern.pattern_type, entry.operation, entry.permission)
+    if any(each is other for each in of_entry for other in for_filters):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    return AclBinding(pattern, entry)
+
+
+def _problem(binding: AclBinding) -> str | None:
+    """Why the entry is INVALID_REQUEST, in Kafka's words."""
+    pattern = binding.pattern
+    if pattern.resource_type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
+        return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    if not pattern.name:
+        return "Invalid empty resource name"
+    if binding.is_unknown or "/" in pattern.name:
+        return "Failed to create ACL"
+    return None
+
+
+def _refused(problem: str) -> Outcome:
+    return Outcome(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+
+
+def _outcome(failure: Exception | None) -> Outcome:
+    code = ErrorCode.NONE if failure is None else ErrorCode.UNKNOWN_SERVER_ERROR
+    return Outcome(error_code=code, error_message=None)
+
+
+def _matching(deleted: Deleted) -> DeleteAclsResponse.DeleteAclsMatchingAcl:
+    pattern, entry = deleted.binding
+    return DeleteAclsResponse.DeleteAclsMatchingAcl(
+        error_code=ErrorCode.NONE if deleted.error is None else ErrorCode.UNKNOWN_SERVER_ERROR,
+        error_message=None,
+        resource_type=pattern.resource_type,
+        resource_name=pattern.name,
+        pattern_type=pattern.pattern_type,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission,
+    )
+
+
+def _describe_error(
+    message: DescribeAclsRequest, version: int, code: ErrorCode, detail: str | None
+) -> DescribeAclsResponse:
+    return DescribeAclsResponse(error_code=code, error_message=detail)
+
+
+def _create_error(
+    message: CreateAclsRequest, version: int, code: ErrorCode, detail: str | None
+) -> CreateAclsResponse:
+    return CreateAclsResponse(
+        results=[Outcome(error_code=code, error_message=detail) for _ in message.creations]
+    )
+
+
+def _delete_error(
+    message: DeleteAclsRequest, version: int, code: ErrorCode, detail: str | None
+) -> DeleteAclsResponse:
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsResponse.DeleteAclsFilterResult(error_code=code, error_message=detail)
+            for _ in message.filters
+        ]
+    )

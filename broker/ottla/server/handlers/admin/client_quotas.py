@@ -1,0 +1,113 @@
+"""DescribeClientQuotas and AlterClientQuotas, versions 0 and 1 (KIP-546).
+
+Behaviour: any broker answers, as in ZooKeeper mode; a change is stored under /config and reaches all brokers
+by a notification. Each entity of an alteration succeeds or fails on its own; one that is named twice is
+changed twice and answered once, with what came of the last. Of two names of the same type the last counts.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ottla.metadata.client_quotas import Component, Entity, StoredQuotas
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from ottla.server.dispatch.dispatcher import Request, Route
+
+log = logging.getLogger(__name__)
+
+EXACT, DEFAULT, SPECIFIED = 0, 1, 2  # match types
+
+
+class ClientQuotasHandler:
+    def __init__(self, quotas: StoredQuotas) -> None:
+        self._quotas = quotas
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(DescribeClientQuotasRequest, self.describe, _describe_error),
+            Route(AlterClientQuotasRequest, self.alter, _alter_error),
+        ]
+
+    async def describe(self, request: Request) -> DescribeClientQuotasResponse:
+        message = request.decode(DescribeClientQuotasRequest)
+        components = [_component(data) for data in message.components]
+        found = await self._quotas.describe(components, strict=message.strict)
+        return DescribeClientQuotasResponse(
+            entries=[
+                DescribeClientQuotasResponse.EntryData(
+                    entity=[
+                        DescribeClientQuotasResponse.EntityData(entity_type=entity_type, entity_name=name)
+                        for entity_type, name in entity.items()
+                    ],
+                    values=[
+                        DescribeClientQuotasResponse.ValueData(key=key, value=value)
+                        for key, value in values.items()
+                    ],
+                )
+                for entity, values in found
+            ],
+        )
+
+    async def alter(self, request: Request) -> AlterClientQuotasResponse:
+        message = request.decode(AlterClientQuotasRequest)
+        results: dict[frozenset[tuple[str, str | None]], AlterClientQuotasResponse.EntryData] = {}
+        for entry in message.entries:
+            entity = {part.entity_type: part.entity_name for part in entry.entity}
+            result = _result(entity)
+            try:
+                await self._quotas.alter(
+                    entity,
+                    [(op.key, None if op.remove else op.value) for op in entry.ops],
+                    validate_only=message.validate_only,
+                )
+            except KafkaError as e:
+                result.error_code, result.error_message = e.code, e.message or None
+            except Exception:
+                # One entity's trouble is no reason to leave the others as they are.
+                log.exception("changing the quotas of %s failed", entity)
+                result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+            results[frozenset(entity.items())] = result
+        return AlterClientQuotasResponse(entries=list(results.values()))
+
+
+def _component(data: DescribeClientQuotasRequest.ComponentData) -> Component:
+    if data.match_type == EXACT and data.match is not None:
+        return Component(data.entity_type, data.match)
+    if data.match_type == DEFAULT:
+        return Component(data.entity_type)
+    if data.match_type == SPECIFIED:
+        return Component(data.entity_type, any_name=True)
+    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "")  # as Kafka, which says no more
+
+
+def _result(entity: Entity) -> AlterClientQuotasResponse.EntryData:
+    return AlterClientQuotasResponse.EntryData(
+        error_message=None,
+        entity=[
+            AlterClientQuotasResponse.EntityData(entity_type=entity_type, entity_name=name)
+            for entity_type, name in entity.items()
+        ],
+    )
+
+
+def _describe_error(
+    message: DescribeClientQuotasRequest, version: int, code: ErrorCode, detail: str | None
+) -> DescribeClientQuotasResponse:
+    return DescribeClientQuotasResponse(error_code=code, error_message=detail, entries=None)
+
+
+def _alter_error(
+    message: AlterClientQuotasRequest, version: int, code: ErrorCode, detail: str | None
+) -> AlterClientQuotasResponse:
+    response = AlterClientQuotasResponse()
+    for entry in message.entries:
+        result = _result({part.entity_type: part.entity_name for part in entry.entity})
+        result.error_code, result.error_message = code, detail or code.message
+        response.entries.append(result)
+    return response

@@ -1,0 +1,193 @@
+"""Create- and DescribeDelegationToken 0 to 3, Renew- and ExpireDelegationToken 0 to 2 (KIP-48, KIP-373).
+
+Behaviour: any broker serves them, over connections that say who is there: not over PLAINTEXT, not over SSL
+without a client's certificate, and not to who is there by a token (DELEGATION_TOKEN_REQUEST_NOT_ALLOWED).
+Without delegation.token.secret.key there are none (DELEGATION_TOKEN_AUTH_DISABLED). A token is named by its
+HMAC; its owner and its renewers may put off its end, up to its longest life, or bring it on.
+
+Left out on purpose: who may have or see tokens of others, which ottla.server.authorization decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from ottla.metadata.delegation_tokens import DelegationTokens
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from ottla.security.delegation_tokens import Token, new_token
+from ottla.security.principals import ANONYMOUS, USER, Principal
+from ottla.server.dispatch.dispatcher import Request, Route
+
+NO_TIME = -1
+NAMES_REQUESTER_FROM = 3
+
+
+class DelegationTokensHandler:
+    def __init__(
+        self, tokens: DelegationTokens, protocols: Mapping[str, str], clock: Callable[[], int]
+    ) -> None:
+        """`protocols` of the listeners, by name; `clock` gives wall time in ms."""
+        self._tokens = tokens
+        self._protocols = protocols
+        self._clock = clock
+        # Look up, change and write: two requests at once would lose one of the changes.
+        self._alone = asyncio.Lock()
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(CreateDelegationTokenRequest, self.create, _create_error),
+            Route(RenewDelegationTokenRequest, self.renew, _renew_error),
+            Route(ExpireDelegationTokenRequest, self.expire, _expire_error),
+            Route(DescribeDelegationTokenRequest, self.describe, _describe_error),
+        ]
+
+    async def create(self, request: Request) -> CreateDelegationTokenResponse:
+        message = request.decode(CreateDelegationTokenRequest)
+        requester = owner = request.principal
+        if message.owner_principal_name:
+            owner = Principal(message.owner_principal_type or "", message.owner_principal_name)
+        response = CreateDelegationTokenResponse(
+            principal_type=owner.type,
+            principal_name=owner.name,
+            issue_timestamp_ms=NO_TIME,
+            expiry_timestamp_ms=NO_TIME,
+            max_timestamp_ms=NO_TIME,
+        )
+        if request.version >= NAMES_REQUESTER_FROM:
+            response.token_requester_principal_type = requester.type
+            response.token_requester_principal_name = requester.name
+        renewers = tuple(Principal(r.principal_type, r.principal_name) for r in message.renewers)
+        error = self._refusal(request)
+        if error is ErrorCode.NONE and any(renewer.type != USER for renewer in renewers):
+            error = ErrorCode.INVALID_PRINCIPAL_TYPE
+        if error is ErrorCode.NONE and not self._tokens.enabled:
+            error = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+        response.error_code = error
+        if error is ErrorCode.NONE:
+            token = new_token(
+                owner, requester, renewers, message.max_lifetime_ms, self._tokens.lifetimes, self._clock()
+            )
+            await self._tokens.put(token)
+            response.token_id, response.hmac = token.id, self._tokens.hmac(token)
+            response.issue_timestamp_ms, response.max_timestamp_ms = token.issued_ms, token.max_ms
+            response.expiry_timestamp_ms = token.expires_ms
+        return response
+
+    async def renew(self, request: Request) -> RenewDelegationTokenResponse:
+        message = request.decode(RenewDelegationTokenRequest)
+        async with self._alone:
+            token, now_ms = self._of_request(request, bytes(message.hmac)), self._clock()
+            if token.is_over(now_ms):
+                raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
+            period_ms = message.renew_period_ms
+            renewed = token.expiring_in(
+                self._tokens.lifetimes.usual_ms if period_ms < 0 else period_ms, now_ms
+            )
+            await self._tokens.put(renewed)
+        return RenewDelegationTokenResponse(expiry_timestamp_ms=renewed.expires_ms)
+
+    async def expire(self, request: Request) -> ExpireDelegationTokenResponse:
+        message = request.decode(ExpireDelegationTokenRequest)
+        async with self._alone:
+            token, now_ms = self._of_request(request, bytes(message.hmac)), self._clock()
+            if message.expiry_time_period_ms < 0:
+                await self._tokens.remove(token.id)
+                return ExpireDelegationTokenResponse(expiry_timestamp_ms=now_ms)
+            if token.is_over(now_ms):
+                raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
+            changed = token.expiring_in(message.expiry_time_period_ms, now_ms)
+            await self._tokens.put(changed)
+        return ExpireDelegationTokenResponse(expiry_timestamp_ms=changed.expires_ms)
+
+    async def describe(self, request: Request) -> DescribeDelegationTokenResponse:
+        message = request.decode(DescribeDelegationTokenRequest)
+        self._require_tokens(request)
+        owners = message.owners
+        wanted = None if owners is None else [Principal(o.principal_type, o.principal_name) for o in owners]
+        found = [t for t in self._tokens.all() if wanted is None or any(map(t.concerns, wanted))]
+        response = DescribeDelegationTokenResponse(tokens=[self._described(token) for token in found])
+        if request.version >= NAMES_REQUESTER_FROM:
+            for row, token in zip(response.tokens, found, strict=True):
+                row.token_requester_principal_type = token.requester.type
+                row.token_requester_principal_name = token.requester.name
+        return response
+
+    def _refusal(self, request: Request) -> ErrorCode:
+        """Whether the connection is one to talk of tokens over."""
+        connection = request.connection
+        protocol = self._protocols.get(connection.listener, "PLAINTEXT")
+        unknown = protocol == "PLAINTEXT" or (protocol == "SSL" and connection.principal == ANONYMOUS)
+        if unknown or connection.by_token:
+            return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        return ErrorCode.NONE
+
+    def _require_tokens(self, request: Request) -> None:
+        """Raises KafkaError where there are none, or none to be told of."""
+        error = self._refusal(request)
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error)
+        if not self._tokens.enabled:
+            raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+
+    def _of_request(self, request: Request, code: bytes) -> Token:
+        """The token that is to be changed. Raises KafkaError."""
+        self._require_tokens(request)
+        token = self._tokens.by_hmac(code)
+        if token is None:
+            raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
+        if not token.may_change(request.principal):
+            raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
+        return token
+
+    def _described(self, token: Token) -> DescribeDelegationTokenResponse.DescribedDelegationToken:
+        renewer = DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer
+        return DescribeDelegationTokenResponse.DescribedDelegationToken(
+            principal_type=token.owner.type,
+            principal_name=token.owner.name,
+            issue_timestamp=token.issued_ms,
+            expiry_timestamp=token.expires_ms,
+            max_timestamp=token.max_ms,
+            token_id=token.id,
+            hmac=self._tokens.hmac(token),
+            renewers=[renewer(principal_type=r.type, principal_name=r.name) for r in token.renewers],
+        )
+
+
+def _create_error(
+    message: CreateDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
+) -> CreateDelegationTokenResponse:
+    return CreateDelegationTokenResponse(
+        error_code=code,
+        issue_timestamp_ms=NO_TIME,
+        expiry_timestamp_ms=NO_TIME,
+        max_timestamp_ms=NO_TIME,
+    )
+
+
+def _renew_error(
+    message: RenewDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
+) -> RenewDelegationTokenResponse:
+    return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=NO_TIME)
+
+
+def _expire_error(
+    message: ExpireDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
+) -> ExpireDelegationTokenResponse:
+    return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=NO_TIME)
+
+
+def _describe_error(
+    message: DescribeDelegationTokenRequest, version: int, code: ErrorCode, detail: str | None
+) -> DescribeDelegationTokenResponse:
+    return DescribeDelegationTokenResponse(error_code=code)

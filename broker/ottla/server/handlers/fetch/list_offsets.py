@@ -1,0 +1,199 @@
+"""ListOffsets, versions 0 to 9, and OffsetForLeaderEpoch, versions 0 to 4.
+
+Behaviour: special timestamps are -1 latest (the high watermark, or the last stable offset for
+read_committed), -2 earliest, -3 the record with the largest timestamp (from version 7), -4 earliest local
+(from 8: the same as earliest, there is no tiered storage), -5 last tiered (from 9: none, answered as not
+found. A timestamp beyond the log is no error: timestamp and offset -1. Version 0 answers a list of
+offsets, newest first, from before the time that files of the log were last written to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from ottla.replication.manager import ReplicaManager
+from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
+from ottla.replication.partition import Partition
+from ottla.server.dispatch.dispatcher import Request, Route
+from ottla.server.logs.cold_reads import MISSES_MAX, ColdReads, ManyCold
+from ottla.storage.log_config import INT64_MAX
+from ottla.storage.page_cache import ColdRead
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_SPECIAL_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2
+LEADER_EPOCH_FROM = 4
+
+
+class OffsetsHandler:
+    def __init__(self, replicas: ReplicaManager, clock: Callable[[], int], cold_reads: ColdReads) -> None:
+        self._replicas = replicas
+        self._cold_reads = cold_reads
+        self._clock = clock
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(ListOffsetsRequest, self.list_offsets, _list_offsets_error),
+            Route(OffsetForLeaderEpochRequest, self.offset_for_leader_epoch, _leader_epoch_error),
+        ]
+
+    def list_offsets(self, request: Request) -> None:
+        # Timestamps are looked up in logs, which nobody may have read for long.
+        self._cold_reads.run(partial(self._list_offsets, request), request.respond, request.fail)
+
+    def _list_offsets(self, request: Request) -> ListOffsetsResponse:
+        message = request.decode(ListOffsetsRequest)
+        # A follower (or a debugging consumer, -2) sees beyond the high watermark.
+        isolation = message.isolation_level if message.replica_id == CONSUMER_REPLICA_ID else None
+        response = ListOffsetsResponse()
+        if request.abandoned:
+            return response
+        misses: list[ColdRead] = []
+        times_asked = Counter(
+            (topic.name, p.partition_index) for topic in message.topics for p in topic.partitions
+        )
+        for topic in message.topics:
+            results: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = []
+            response.topics.append(
+                ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=results)
+            )
+            for asked in topic.partitions:
+                result = ListOffsetsResponse.ListOffsetsPartitionResponse(
+                    partition_index=asked.partition_index
+                )
+                results.append(result)
+                if request.version and times_asked[topic.name, asked.partition_index] > 1:
+                    result.error_code = ErrorCode.INVALID_REQUEST
+                    continue
+                try:
+                    replica = self._replicas.partition(topic.name, asked.partition_index)
+                    if request.version == 0:
+                        result.old_style_offsets = self._before(replica, asked, message.replica_id)
+                    else:
+                        leader_only = message.replica_id != DEBUGGING_REPLICA_ID
+                        self._find(replica, asked, isolation, request.version, result, leader_only)
+                except KafkaError as e:
+                    result.error_code = e.code
+                except ColdRead as miss:
+                    # Its traceback would hold this list, and so its descriptor until a collection.
+                    misses.append(miss.with_traceback(None))
+                    if len(misses) == MISSES_MAX:
+                        raise ManyCold(misses) from None
+        if misses:
+            raise ManyCold(misses)
+        return response
+
+    def _find(
+        self,
+        replica: Partition,
+        asked: ListOffsetsRequest.ListOffsetsPartition,
+        isolation: int | None,
+        version: int,
+        result: ListOffsetsResponse.ListOffsetsPartitionResponse,
+        leader_only: bool,
+    ) -> None:
+        timestamp = asked.timestamp
+        if timestamp < LATEST_TIERED or version < _SPECIAL_FROM.get(timestamp, 0):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {version}")
+        if timestamp == EARLIEST_LOCAL:
+            timestamp = EARLIEST
+        if timestamp == LATEST_TIERED:
+            return
+        found = offset_for_time(
+            replica, timestamp, isolation, asked.current_leader_epoch, leader_only=leader_only
+        )
+        if found is not None:
+            result.timestamp = found.timestamp
+            result.offset = found.offset
+            if version >= LEADER_EPOCH_FROM:
+                result.leader_epoch = found.leader_epoch
+
+    def _before(
+        self, replica: Partition, asked: ListOffsetsRequest.ListOffsetsPartition, replica_id: int
+    ) -> list[int]:
+        """The answer of version 0; to a consumer, the high watermark stands for all that lies beyond it."""
+        if not replica.is_leader and replica_id != DEBUGGING_REPLICA_ID:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica!r} cannot tell")
+        count = max(asked.max_num_offsets, 0)
+        now_ms = self._clock()
+        log = replica.log
+        if asked.timestamp == EARLIEST:
+            offsets = log.segment_starts_before(INT64_MAX, now_ms)[-1:][:count]
+        else:
+            timestamp = INT64_MAX if asked.timestamp == LATEST else asked.timestamp
+            offsets = log.segment_starts_before(timestamp, now_ms)[:count]
+        high_watermark = replica.high_watermark
+        if replica_id != CONSUMER_REPLICA_ID or all(offset <= high_watermark for offset in offsets):
+            return offsets
+        return [high_watermark, *(offset for offset in offsets if offset <= high_watermark)]
+
+    def offset_for_leader_epoch(self, request: Request) -> None:
+        message = request.decode(OffsetForLeaderEpochRequest)
+        response = OffsetForLeaderEpochResponse()
+        for topic in message.topics:
+            results: list[OffsetForLeaderEpochResponse.EpochEndOffset] = []
+            response.topics.append(
+                OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=results)
+            )
+            for asked in topic.partitions:
+                result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition)
+                results.append(result)
+                try:
+                    replica = self._replicas.partition(topic.topic, asked.partition)
+                except KafkaError as e:
+                    result.error_code = e.code
+                    continue
+                error, epoch, end_offset = offset_for_leader_epoch(
+                    replica, asked.current_leader_epoch, asked.leader_epoch
+                )
+                result.error_code = error
+                if not error:
+                    result.leader_epoch = epoch
+                    result.end_offset = end_offset
+        request.respond(response)
+
+
+def _list_offsets_error(
+    message: ListOffsetsRequest, version: int, code: ErrorCode, detail: str | None
+) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsResponse.ListOffsetsPartitionResponse(
+                        partition_index=p.partition_index, error_code=code
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _leader_epoch_error(
+    message: OffsetForLeaderEpochRequest, version: int, code: ErrorCode, detail: str | None
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    OffsetForLeaderEpochResponse.EpochEndOffset(partition=p.partition, error_code=code)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )

@@ -1,0 +1,258 @@
+"""Transactions as producers carry them out: AddPartitionsToTxn 0-5, AddOffsetsToTxn 0-4, EndTxn 0-4,
+TxnOffsetCommit 0-4; and WriteTxnMarkers 0-1, by which coordinators end them in the partitions' logs.
+
+Behaviour: the rules are ottla.coordinators'; this file gives them the request, and says how each API reports
+an error. AddPartitionsToTxn is one producer's up to version 3; from 4 on it holds transactions of many, from
+brokers that verify partitions before they append (KIP-890). One unknown partition fails all of a transaction
+(OPERATION_NOT_ATTEMPTED for the others). PRODUCER_FENCED is INVALID_PRODUCER_EPOCH to clients of before
+KIP-588. WriteTxnMarkers is answered when every marker is replicated, or cannot be, or request.timeout.ms is
+over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from ottla.coordinators.coordinator import GroupCoordinator
+from ottla.coordinators.transactions.coordinator import TransactionCoordinator
+from ottla.coordinators.transactions.ports import Marker
+from ottla.metadata.cache import MetadataCache
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.grouping import by_topic
+from ottla.protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from ottla.protocol.topic_names import OFFSETS_TOPIC
+from ottla.server.coordination.transaction_markers import MarkerWriter
+from ottla.server.dispatch.dispatcher import Request, Route
+
+MANY_FROM: Final = 4
+FENCED_FROM: Final = 2
+"""The first versions with PRODUCER_FENCED, of all three."""
+
+_Errors = Mapping[tuple[str, int], ErrorCode]
+_Asked = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+_Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+_TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+
+
+class TransactionsHandler:
+    def __init__(
+        self,
+        transactions: TransactionCoordinator,
+        groups: GroupCoordinator,
+        writer: MarkerWriter,
+        cache: MetadataCache,
+    ) -> None:
+        self._transactions = transactions
+        self._groups = groups
+        self._writer = writer
+        self._cache = cache
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(AddPartitionsToTxnRequest, self.add_partitions, _add_partitions_error),
+            Route(AddOffsetsToTxnRequest, self.add_offsets, _add_offsets_error),
+            Route(EndTxnRequest, self.end, _end_error),
+            Route(WriteTxnMarkersRequest, self.write_markers, _write_markers_error),
+            Route(TxnOffsetCommitRequest, self.commit_offsets, _commit_offsets_error),
+        ]
+
+    # -- AddPartitionsToTxn, AddOffsetsToTxn, EndTxn ---------------------------------------------------
+
+    async def add_partitions(self, request: Request) -> AddPartitionsToTxnResponse:
+        message, version = request.decode(AddPartitionsToTxnRequest), request.version
+        if version < MANY_FROM:
+            result = await self._add(_as_transaction(message), version)
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+        results = await asyncio.gather(*(self._add(each, version) for each in message.transactions))
+        return AddPartitionsToTxnResponse(results_by_transaction=list(results))
+
+    async def _add(self, asked: _Asked, version: int) -> _Result:
+        partitions = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
+        unknown = {key for key in partitions if self._cache.partition(*key) is None}
+        errors: _Errors
+        if unknown:
+            errors = {
+                key: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if key in unknown
+                else ErrorCode.OPERATION_NOT_ATTEMPTED
+                for key in partitions
+            }
+        elif asked.verify_only:
+            errors = self._transactions.verify(
+                asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions
+            )
+        else:
+            error = await self._transactions.add_partitions(
+                asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions
+            )
+            errors = dict.fromkeys(partitions, _told(error, version))
+        return _Result(transactional_id=asked.transactional_id, topic_results=_topic_results(errors))
+
+    async def add_offsets(self, request: Request) -> AddOffsetsToTxnResponse:
+        message = request.decode(AddOffsetsToTxnRequest)
+        error = await self._transactions.add_partitions(
+            message.transactional_id,
+            message.producer_id,
+            message.producer_epoch,
+            [(OFFSETS_TOPIC, self._groups.partition_for(message.group_id))],
+        )
+        return AddOffsetsToTxnResponse(error_code=_told(error, request.version))
+
+    async def end(self, request: Request) -> EndTxnResponse:
+        message = request.decode(EndTxnRequest)
+        error = await self._transactions.end(
+            message.transactional_id, message.producer_id, message.producer_epoch, commit=message.committed
+        )
+        return EndTxnResponse(error_code=_told(error, request.version))
+
+    # -- TxnOffsetCommit -----------------------------------------------------------------------------
+
+    async def commit_offsets(self, request: Request) -> TxnOffsetCommitResponse:
+        message = request.decode(TxnOffsetCommitRequest)
+        return await self._groups.txn_offset_commit(message, request.version)
+
+    # -- WriteTxnMarkers -----------------------------------------------------------------------------
+
+    async def write_markers(self, request: Request) -> WriteTxnMarkersResponse:
+        message = request.decode(WriteTxnMarkersRequest)
+        written = await asyncio.gather(
+            *(
+                self._writer.write(
+                    Marker(
+                        marker.producer_id,
+                        marker.producer_epoch,
+                        marker.coordinator_epoch,
+                        marker.transaction_result,
+                        frozenset(
+                            (topic.name, index)
+                            for topic in marker.topics
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                )
+                for marker in message.markers
+            )
+        )
+        by_producer: dict[int, dict[tuple[str, int], ErrorCode]] = {}
+        for marker, errors in zip(message.markers, written, strict=True):
+            if errors:
+                by_producer.setdefault(marker.producer_id, {}).update(errors)
+        return _marker_results(by_producer)
+
+
+def _told(error: ErrorCode, version: int) -> ErrorCode:
+    if error is ErrorCode.PRODUCER_FENCED and version < FENCED_FROM:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+def _as_transaction(message: AddPartitionsToTxnRequest) -> _Asked:
+    return _Asked(
+        transactional_id=message.v3_and_below_transactional_id,
+        producer_id=message.v3_and_below_producer_id,
+        producer_epoch=message.v3_and_below_producer_epoch,
+        topics=message.v3_and_below_topics,
+    )
+
+
+def _topic_results(errors: _Errors) -> list[_TopicResult]:
+    return [
+        _TopicResult(
+            name=name,
+            results_by_partition=[
+                AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=error
+                )
+                for index, error in partitions
+            ],
+        )
+        for name, partitions in by_topic(errors.items()).items()
+    ]
+
+
+def _marker_results(by_producer: Mapping[int, _Errors]) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WriteTxnMarkersResponse.WritableTxnMarkerResult(
+                producer_id=producer_id,
+                topics=[
+                    WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
+                        name=name,
+                        partitions=[
+                            WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=error
+                            )
+                            for index, error in partitions
+                        ],
+                    )
+                    for name, partitions in by_topic(errors.items()).items()
+                ],
+            )
+            for producer_id, errors in by_producer.items()
+        ]
+    )
+
+
+# -- errors of whole requests ----------------------------------------------------------------------------
+
+
+def _add_partitions_error(
+    message: AddPartitionsToTxnRequest, version: int, code: ErrorCode, detail: str | None
+) -> AddPartitionsToTxnResponse:
+    if version >= MANY_FROM:
+        return AddPartitionsToTxnResponse(error_code=code)
+    asked = _as_transaction(message)
+    errors = {(topic.name, index): code for topic in asked.topics for index in topic.partitions}
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(errors))
+
+
+def _add_offsets_error(
+    message: AddOffsetsToTxnRequest, version: int, code: ErrorCode, detail: str | None
+) -> AddOffsetsToTxnResponse:
+    return AddOffsetsToTxnResponse(error_code=code)
+
+
+def _end_error(message: EndTxnRequest, version: int, code: ErrorCode, detail: str | None) -> EndTxnResponse:
+    return EndTxnResponse(error_code=code)
+
+
+def _write_markers_error(
+    message: WriteTxnMarkersRequest, version: int, code: ErrorCode, detail: str | None
+) -> WriteTxnMarkersResponse:
+    by_producer: dict[int, dict[tuple[str, int], ErrorCode]] = {}
+    for marker in message.markers:
+        errors = by_producer.setdefault(marker.producer_id, {})
+        errors.update(((t.name, index), code) for t in marker.topics for index in t.partition_indexes)
+    return _marker_results(by_producer)
+
+
+def _commit_offsets_error(
+    message: TxnOffsetCommitRequest, version: int, code: ErrorCode, detail: str | None
+) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                        partition_index=item.partition_index, error_code=code
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )

@@ -1,0 +1,78 @@
+"""InitProducerId 0 to 5, for idempotent and transactional producers, and AllocateProducerIds 0, for brokers.
+
+Behaviour: without a transactional id any broker answers InitProducerId with an id from its block; when that
+is used up, and the controller brings none in time, with COORDINATOR_LOAD_IN_PROGRESS, which every client
+retries. An idempotent producer that asks again with its id and epoch (version 3 and later, KIP-360) gets a
+new id. With a transactional id its coordinator answers; PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before
+version 4 (KIP-588). Blocks of 1000 ids come from the controller, which serves AllocateProducerIds to brokers
+in their present epoch (KIP-730).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.controller.controller import Controller
+from ottla.coordinators.transactions.coordinator import Outcome
+from ottla.coordinators.transactions.ports import NoProducerId
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from ottla.server.coordination.transactions import Transactions
+from ottla.server.dispatch.dispatcher import Request, Route
+
+FENCED_FROM: Final = 4
+_NONE: Final = -1
+
+
+class ProducerIdsHandler:
+    def __init__(self, transactions: Transactions, controller: Controller) -> None:
+        self._transactions = transactions
+        self._controller = controller
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(InitProducerIdRequest, self.init, _init_error),
+            Route(AllocateProducerIdsRequest, self.allocate, _allocate_error),
+        ]
+
+    async def init(self, request: Request) -> InitProducerIdResponse:
+        message = request.decode(InitProducerIdRequest)
+        error, producer_id, epoch = await self._init(message)
+        if error is ErrorCode.PRODUCER_FENCED and request.version < FENCED_FROM:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
+        return InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
+
+    async def _init(self, message: InitProducerIdRequest) -> Outcome:
+        given = (message.producer_id, message.producer_epoch)
+        if (given[0] == _NONE) != (given[1] == _NONE):
+            return Outcome(ErrorCode.INVALID_REQUEST)
+        if message.transactional_id is not None:
+            return await self._transactions.coordinator.init_producer_id(
+                message.transactional_id,
+                message.transaction_timeout_ms,
+                None if given == (_NONE, _NONE) else given,
+            )
+        try:
+            return Outcome(ErrorCode.NONE, await self._transactions.new_producer_id(), 0)
+        except NoProducerId:
+            return Outcome(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    async def allocate(self, request: Request) -> AllocateProducerIdsResponse:
+        return await self._controller.allocate_producer_ids(request.decode(AllocateProducerIdsRequest))
+
+
+def _init_error(
+    message: InitProducerIdRequest, version: int, code: ErrorCode, detail: str | None
+) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_epoch=_NONE)
+
+
+def _allocate_error(
+    message: AllocateProducerIdsRequest, version: int, code: ErrorCode, detail: str | None
+) -> AllocateProducerIdsResponse:
+    return AllocateProducerIdsResponse(error_code=code)

@@ -1,0 +1,141 @@
+"""What Kafka calls a cleaner thread: one that waits for a worker process, and puts in place what that made.
+
+Made by `log_cleaner`, which says what is to be cleaned.
+
+Invariant: a log that is closed, moving, or truncated below the end of what is being cleaned, gets no segment
+in place of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from ottla.protocol.errors import KafkaError
+from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
+from ottla.storage.checkpoints import TopicPartition
+from ottla.storage.cleaner.job import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
+from ottla.storage.cleaner.policy import Dirt
+from ottla.storage.cleaner.preparation import Limits, prepare
+from ottla.storage.cleaner.rewrite import remove_cleaned
+from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.indexes import CorruptIndex
+from ottla.storage.loading import open_cleaned
+from ottla.storage.log import Log
+from ottla.storage.segment import Segment
+
+Result = TypeVar("Result")
+
+_LOOK_EVERY_S: Final = 1.0
+"""How often it is asked whether a job that is under way is still wanted."""
+
+
+class Task(NamedTuple):
+    """One log's cleaning."""
+
+    key: TopicPartition
+    log: Log
+    dirt: Dirt
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.log.closed and self.log.truncated_to >= self.dirt.first_uncleanable
+
+
+class CleanerThread:
+    """See the module. `is_moving` tells of a partition whether its log is on its way to another directory."""
+
+    def __init__(self, throttle: Throttle, is_moving: Callable[[TopicPartition], bool]) -> None:
+        self.ended = asyncio.Event()
+        self.is_dead = False
+        """It failed for a reason that lies in no log."""
+        self.last: Done | None = None
+        """What it cleaned last."""
+        self.process = CleanerProcess(throttle)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="log-cleaner")
+        self._is_moving = is_moving
+
+    async def call(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def end(self) -> None:
+        """Give up what is under way."""
+        self.ended.set()
+        self.process.end()
+
+    async def close(self) -> None:
+        await self.call(self.process.stop)
+        self._executor.shutdown(wait=False)
+
+    def clean(self, task: Task, limits: Limits, now_ms: int) -> Done | Failed | Aborted:
+        """Clean one log, whatever comes of it. Blocking."""
+        outcome: Done | Failed | Aborted
+        try:
+            job, segments = prepare(task.log, task.dirt, limits, now_ms)
+        except Exception as problem:
+            return _failure(problem)
+        if not segments or not task.is_wanted:
+            return Aborted()
+        try:
+            outcome = self._converse(task, job, segments)
+        except ProcessDied as problem:
+            if self.ended.is_set():
+                outcome = Aborted()
+            else:
+                outcome = Failed(f"the worker process died: {problem}", errno.ENOMEM)
+        except Exception as problem:
+            self.process.stop()
+            outcome = _failure(problem)
+        if isinstance(outcome, Done):
+            task.log.was_cleaned(outcome.end_offset)
+        else:
+            _remove_leftovers(job)
+        return outcome
+
+    def _converse(self, task: Task, job: Job, segments: list[Segment]) -> Done | Failed | Aborted:
+        """Have the job done, and each segment that it makes put in place. Raises ProcessDied."""
+        self.process.send(job)
+        given_up = False
+        while True:
+            answer = self.process.answer(_LOOK_EVERY_S)
+            if isinstance(answer, Done | Failed | Aborted):
+                return answer
+            if isinstance(answer, Cleaned) and not given_up:
+                given_up = self._is_moving(task.key) or not _swap(task, job.directory, segments, answer)
+                self.process.send(Abort() if given_up else Continue())
+            elif not given_up and not task.is_wanted:
+                given_up = True
+                self.process.send(Abort())
+
+
+def _failure(problem: Exception) -> Failed:
+    return Failed(str(problem) or repr(problem), problem.errno if isinstance(problem, OSError) else None)
+
+
+def _swap(task: Task, directory: str, segments: list[Segment], cleaned: Cleaned) -> bool:
+    """Put a `.cleaned` segment in place; False if the log is another by now."""
+    if not task.is_wanted or str(task.log.directory) != directory:
+        return False
+    old = [segment for segment in segments if segment.base_offset in set(cleaned.bases)]
+    try:
+        new = open_cleaned(Path(directory), cleaned.bases[0], task.log.config)
+        if new.size != cleaned.size:
+            raise CorruptIndex(f"{new.file.path}: {new.size} bytes, and {cleaned.size} were written")
+        return task.log.replace_segments(old, new, task.dirt.first_uncleanable)
+    except (OSError, KafkaError):
+        if task.log.closed:
+            return False
+        raise
+
+
+def _remove_leftovers(job: Job) -> None:
+    directory = Path(job.directory)
+    if directory.exists():
+        for base_offset, *_ in job.sources:
+            with suppress(OSError):
+                remove_cleaned(directory, base_offset)

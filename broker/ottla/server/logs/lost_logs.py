@@ -1,0 +1,132 @@
+"""Replicas in sync that have lost their logs: such a broker must not lead, nor count as in sync.
+
+Used by the handler of LeaderAndIsr. A partition that is not new, with this broker in its ISR beside others,
+has a log here, unless the log is lost (a disk was replaced, a directory removed) or a controller crashed
+before it sent the first LeaderAndIsr. The other members of the ISR know: if any of them has records, the log
+is lost. A leader with an empty log would have them truncate theirs, and a follower with an empty log may be
+elected.
+
+A lost replica is refused with KAFKA_STORAGE_ERROR, as one on a failed disk, so that the controller takes it
+out of the ISR and has another member lead. Then the controller is notified (as in KIP-112) to send the
+broker's replicas again, and the replica starts as a follower outside the ISR.
+
+With the ISR reduced to this broker alone it starts with an empty log, as in Kafka: there is nothing better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final
+
+from ottla.metadata.cache import MetadataCache
+from ottla.protocol.errors import KafkaError, ProtocolError
+from ottla.protocol.grouping import indexes_by_topic
+from ottla.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from ottla.protocol.types import Message
+from ottla.replication.manager import ReplicaManager
+from ottla.replication.requests import PartitionKey, PartitionState
+from ottla.wire.connection import UnsupportedApi
+
+log = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT_S: Final = 5.0
+RETRY_S_MIN: Final = 1.0
+RETRY_S_MAX: Final = 60.0
+
+Ask = Callable[[int, Message], Awaitable[DescribeLogDirsResponse]]
+_FAILURES = (OSError, TimeoutError, KafkaError, ProtocolError, UnsupportedApi)
+
+
+class LostLogs:
+    """See the module."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        cache: MetadataCache,
+        ask: Ask,
+        notify_controller: Callable[[], None],
+    ) -> None:
+        """`ask` carries a request to another broker; `notify_controller` has the controller send all of this
+        broker's replicas again."""
+        self._replicas = replicas
+        self._cache = cache
+        self._ask = ask
+        self._notify_controller = notify_controller
+        self._refused: set[PartitionKey] = set()
+        self._retrying: asyncio.Task[None] | None = None
+
+    async def find(self, missing: Collection[PartitionState]) -> set[PartitionKey]:
+        """Which of these replicas, in sync and without a log here, have lost it: another member of the ISR
+        has records, or does not say."""
+        by_member: dict[int, list[PartitionKey]] = {}
+        for state in missing:
+            for member in state.isr:
+                if member != self._replicas.broker_id:
+                    by_member.setdefault(member, []).append(state.key)
+        doubted = await asyncio.gather(*(self._not_empty(*item) for item in by_member.items()))
+        lost = set().union(*doubted)
+        for topic, partition in sorted(lost):
+            log.error(
+                "%s-%d is in sync and not new, and has no log here, while other in-sync replicas may have "
+                "records: refusing it until the controller has taken it out of the ISR", topic, partition,
+            )  # fmt: skip
+        return lost
+
+    async def _not_empty(self, member: int, keys: list[PartitionKey]) -> set[PartitionKey]:
+        """Those of the partitions that are not known to be empty, or not there, on another broker."""
+        topic = DescribeLogDirsRequest.DescribableLogDirTopic
+        request = DescribeLogDirsRequest(
+            topics=[
+                topic(topic=name, partitions=partitions)
+                for name, partitions in indexes_by_topic(keys).items()
+            ]
+        )
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                response = await self._ask(member, request)
+        except _FAILURES as error:
+            log.warning("broker %d does not say whether it has records: %r", member, error)
+            return set(keys)
+        results = response.results
+        if response.error_code or not results or any(result.error_code for result in results):
+            return set(keys)
+        return {
+            (found.name, row.partition_index)
+            for result in results
+            for found in result.topics
+            for row in found.partitions
+            if row.partition_size > 0
+        }.intersection(keys)
+
+    def refused(self, keys: Iterable[PartitionKey]) -> None:
+        """The controller was told that these cannot serve: have it send them again. Needs a running loop."""
+        self._refused.update(keys)
+        if self._refused and (self._retrying is None or self._retrying.done()):
+            self._retrying = asyncio.get_running_loop().create_task(self._retry())
+
+    async def _retry(self) -> None:
+        delay_s = RETRY_S_MIN
+        while True:
+            await asyncio.sleep(delay_s)
+            self._refused = {key for key in self._refused if self._is_wanted(key)}
+            if not self._refused:
+                return
+            self._notify_controller()
+            delay_s = min(2 * delay_s, RETRY_S_MAX)
+
+    def _is_wanted(self, key: PartitionKey) -> bool:
+        """Whether the replica is still to be here, and is not."""
+        known = self._cache.partition(*key)
+        return (
+            self._replicas.find(*key) is None
+            and known is not None
+            and self._replicas.broker_id in known.replicas
+        )
+
+    async def stop(self) -> None:
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.gather(self._retrying, return_exceptions=True)

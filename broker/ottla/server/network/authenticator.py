@@ -1,0 +1,313 @@
+"""Who is on a SASL connection: it stands between a client's frames and the dispatcher (KIP-43, 152, 368).
+
+One for each connection of SASL_PLAINTEXT or SASL_SSL, made by ottla.server.network.secure_listeners. Until
+the client has said who it is, only ApiVersions, SaslHandshake and tokens are taken; anything else closes the
+connection. After SaslHandshake 0 tokens are frames of their own, from 1 on SaslAuthenticate's.
+
+| state        | next is                                | then |
+|--------------|----------------------------------------|---|
+| VERSIONS     | ApiVersions, SaslHandshake             | HANDSHAKE, AUTHENTICATE |
+| HANDSHAKE    | SaslHandshake                          | AUTHENTICATE |
+| AUTHENTICATE | a token                                | AUTHENTICATE, COMPLETE |
+| COMPLETE     | any request; SaslHandshake begins anew | COMPLETE; AUTHENTICATE |
+| FAILED       | nothing                                | |
+
+Invariants: a failure is answered, and the connection closed, connection.failed.authentication.delay.ms later,
+so that guessing is slow; a connection ends SETUP_S after its beginning if nobody has authenticated; one whose
+session is over is closed by its next request (unless that begins a new session); neither principal nor
+mechanism ever change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from ottla.protocol import codec, frames
+from ottla.protocol.api import ApiKey
+from ottla.protocol.errors import ErrorCode, MalformedMessage
+from ottla.protocol.messages import (
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from ottla.protocol.types import Message
+from ottla.security.mechanisms import SaslFailed, SaslServer
+from ottla.security.principals import Principal
+from ottla.server.network.connection import Connection, FrameHandler
+
+log = logging.getLogger(__name__)
+
+SETUP_S: Final = 30.0
+"""As for TLS' handshake."""
+REAUTHENTICATION_MIN_S: Final = 1.0
+
+
+class State(enum.Enum):
+    VERSIONS = enum.auto()
+    HANDSHAKE = enum.auto()
+    AUTHENTICATE = enum.auto()
+    COMPLETE = enum.auto()
+    FAILED = enum.auto()
+
+
+class Mechanism(NamedTuple):
+    """A mechanism that a listener serves."""
+
+    start: Callable[[], SaslServer]
+    session_max_ms: int
+    """connections.max.reauth.ms; 0: sessions do not end."""
+
+
+class SaslRules(NamedTuple):
+    """What holds for all connections of a listener, as it is when each is made."""
+
+    mechanisms: Mapping[str, Mechanism]
+    failure_delay_ms: int
+    principal_of: Callable[[Connection, str, SaslServer], Principal]
+    """Of a mechanism and its finished exchange. Raises ValueError."""
+    clock: Callable[[], int]
+    """Wall time in ms."""
+
+
+class _Refused(Exception):
+    """The end of it: what to answer, if anything, and the reason."""
+
+    def __init__(self, reason: str, answer: bytes | None = None) -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+class Authenticator:
+    __slots__ = (
+        "_deadline",
+        "_exchange",
+        "_framed",
+        "_loop",
+        "_mechanism",
+        "_on_authenticated",
+        "_pass_on",
+        "_restarted_s",
+        "_rules",
+        "_session_ends_s",
+        "_state",
+        "_wrong_mechanism",
+    )
+
+    def __init__(
+        self,
+        rules: SaslRules,
+        loop: asyncio.AbstractEventLoop,
+        pass_on: FrameHandler,
+        on_authenticated: Callable[[Connection], None],
+    ) -> None:
+        """`pass_on` takes the frames of those who are known; `on_authenticated` is told once."""
+        self._rules = rules
+        self._loop = loop
+        self._pass_on = pass_on
+        self._on_authenticated = on_authenticated
+        self._state = State.VERSIONS
+        self._framed = False
+        self._mechanism = ""
+        self._wrong_mechanism = ""
+        self._exchange: SaslServer | None = None
+        self._session_ends_s: float | None = None
+        self._restarted_s = -REAUTHENTICATION_MIN_S
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def expect(self, connection: Connection) -> None:
+        """Give the client its time from now on."""
+        reason = f"not authenticated within {SETUP_S:.0f} s"
+        self._deadline = self._loop.call_later(SETUP_S, connection.close, reason)
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        """A connection's next frame. Never raises."""
+        if self._state is State.COMPLETE:
+            if self._session_ends_s is not None and not self._goes_on(connection, frame):
+                return
+            if self._state is State.COMPLETE:
+                self._pass_on(connection, frame)
+                return
+        try:
+            if self._state is State.AUTHENTICATE:
+                self._take_token(connection, frame)
+            elif self._state is not State.FAILED:
+                self._take_request(connection, frame)
+        except MalformedMessage as problem:
+            self._fail(connection, _Refused(f"not a request: {problem}"))
+        except _Refused as refusal:
+            self._fail(connection, refusal)
+
+    # --- the handshake ------------------------------------------------------------------------------
+
+    def _take_request(self, connection: Connection, frame: memoryview) -> None:
+        header = frames.parse_request_header(frame)
+        if header.api_key == ApiKey.API_VERSIONS and self._state is State.VERSIONS:
+            if header.api_version <= ApiVersionsRequest.max_version:
+                self._state = State.HANDSHAKE
+            self._pass_on(connection, frame)
+        elif header.api_key == ApiKey.SASL_HANDSHAKE and header.api_version <= 1:
+            self._shake_hands(connection, header, frame)
+        else:
+            name = _name(header.api_key)
+            raise _Refused(f"Unexpected Kafka request of type {name} during SASL handshake.")
+
+    def _shake_hands(self, connection: Connection, header: frames.RequestHeader, frame: memoryview) -> None:
+        message = codec.decode(SaslHandshakeRequest, header.api_version, frame, header.body_offset)
+        self._framed = self._framed or header.api_version >= 1
+        wanted = message.mechanism
+        known = self._rules.mechanisms
+        mechanism = known.get(wanted)
+        answer = SaslHandshakeResponse(mechanisms=list(known))
+        if mechanism is None:
+            answer.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            raise _Refused(f"Unsupported SASL mechanism {wanted}", _encoded(answer, header))
+        if self._mechanism and self._mechanism != wanted:
+            self._wrong_mechanism = (
+                f"SASL mechanism '{wanted}' requested by client is not supported for re-authentication "
+                f"of mechanism '{self._mechanism}'"
+            )
+        else:
+            self._mechanism = wanted
+        self._exchange = mechanism.start()
+        self._state = State.AUTHENTICATE
+        connection.respond((_encoded(answer, header),))
+
+    # --- tokens -------------------------------------------------------------------------------------
+
+    def _take_token(self, connection: Connection, frame: memoryview) -> None:
+        if self._wrong_mechanism:
+            raise _Refused(self._wrong_mechanism)
+        if not self._framed:
+            try:
+                answer, _ = self._evaluate(connection, bytes(frame))
+            except SaslFailed as failure:
+                raise _Refused(str(failure)) from None
+            self._go_on(connection, len(answer).to_bytes(4, "big") + answer)
+            return
+        header = frames.parse_request_header(frame)
+        if header.api_key != ApiKey.SASL_AUTHENTICATE:
+            raise _Refused(
+                f"Unexpected Kafka request of type {_name(header.api_key)} during SASL authentication."
+            )
+        if header.api_version > SaslAuthenticateRequest.max_version:
+            raise _Refused(f"SaslAuthenticate v{header.api_version} is not served")
+        message = codec.decode(SaslAuthenticateRequest, header.api_version, frame, header.body_offset)
+        response = SaslAuthenticateResponse()
+        try:
+            response.auth_bytes, response.session_lifetime_ms = self._evaluate(
+                connection, bytes(message.auth_bytes)
+            )
+        except SaslFailed as failure:
+            response.error_code = ErrorCode.SASL_AUTHENTICATION_FAILED
+            response.error_message = str(failure)
+            raise _Refused(str(failure), _encoded(response, header)) from None
+        self._go_on(connection, _encoded(response, header))
+
+    def _evaluate(self, connection: Connection, token: bytes) -> tuple[bytes, int]:
+        """The answer, and at the end how long the session will last, 0 for ever. Raises SaslFailed."""
+        exchange, again = self._exchange, self._session_ends_s is not None
+        assert exchange is not None
+        now_ms = self._rules.clock()
+        try:
+            answer = exchange.evaluate(token, now_ms)
+            if not exchange.complete:
+                return answer, 0
+            principal = self._rules.principal_of(connection, self._mechanism, exchange)
+        except SaslFailed as failure:
+            raise SaslFailed(str(failure) or self._usual_words(again)) from None
+        except ValueError:
+            raise SaslFailed(self._usual_words(again)) from None
+        except Exception:  # the client gets its answer, also from a mechanism with a bug
+            log.exception("%r: SASL mechanism %s failed", connection, self._mechanism)
+            raise SaslFailed(self._usual_words(again)) from None
+        before = connection.principal
+        if again and principal != before:
+            raise SaslFailed(
+                "Cannot change principals during re-authentication from "
+                f"{before.type}.{before.name}: {principal.type}.{principal.name}"
+            )
+        connection.principal = principal
+        connection.by_token = exchange.by_token
+        return answer, self._begin_session(exchange.expires_ms, now_ms)
+
+    def _usual_words(self, again: bool) -> str:
+        doing = "re-authentication" if again else "authentication"
+        return (
+            f"Authentication failed during {doing} due to invalid credentials with SASL mechanism "
+            f"{self._mechanism}"
+        )
+
+    def _begin_session(self, expires_ms: int | None, now_ms: int) -> int:
+        most = self._rules.mechanisms[self._mechanism].session_max_ms
+        ends = [most] if most > 0 else []
+        if expires_ms is not None:
+            ends.append(expires_ms - now_ms)
+        if not ends:
+            self._session_ends_s = None
+            return 0
+        lifetime_ms = max(0, min(ends))
+        self._session_ends_s = self._loop.time() + lifetime_ms / 1000
+        return lifetime_ms
+
+    def _go_on(self, connection: Connection, answer: bytes) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        if exchange.complete:
+            self._exchange = None
+            self._state = State.COMPLETE
+            self._settle()
+            self._on_authenticated(connection)
+        connection.respond((answer,))
+
+    def _settle(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    # --- sessions -----------------------------------------------------------------------------------
+
+    def _goes_on(self, connection: Connection, frame: memoryview) -> bool:
+        """Whether this request of a session that ends some time is taken; it may begin the next session."""
+        assert self._session_ends_s is not None
+        now_s = self._loop.time()
+        key = int.from_bytes(frame[:2], "big")
+        if key == ApiKey.SASL_HANDSHAKE and now_s - self._restarted_s >= REAUTHENTICATION_MIN_S:
+            self._restarted_s = now_s
+            self._state = State.HANDSHAKE
+        elif now_s > self._session_ends_s:
+            connection.close("its session is over, and it has not authenticated anew")
+            return False
+        return True
+
+    # --- failure ------------------------------------------------------------------------------------
+
+    def _fail(self, connection: Connection, refusal: _Refused) -> None:
+        """Answer and close, after a while."""
+        self._state = State.FAILED
+        self._settle()
+        log.info("%r failed to authenticate: %s", connection, refusal)
+        delay_s = self._rules.failure_delay_ms / 1000
+
+        def end() -> None:
+            if refusal.answer is not None:
+                connection.respond((refusal.answer,))
+            connection.close()
+
+        self._loop.call_later(delay_s, end)
+
+
+def _encoded(message: Message, header: frames.RequestHeader) -> bytes:
+    return bytes(frames.encode_response(message, header.api_version, header.correlation_id))
+
+
+def _name(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return str(api_key)

@@ -1,0 +1,114 @@
+"""How many connections there may be, and how fast they may come (max.connections; KIP-402, KIP-612).
+
+Called by ottla.server.network.listener for each connection that comes and goes. As in Kafka a full broker or
+listener accepts nobody until somebody leaves, but the brokers' own listener (where they have one to
+themselves) goes by its own limit only: for one of those the client's connection that was idle longest makes
+room. An address that has its share is refused at once, one that comes too often after a wait. The settings
+are read each time: they may change while the broker runs. No I/O but the resolving of names in
+max.connections.per.ip.overrides, when it is set.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from ottla.metadata.address_limits import parse_address_limits
+from ottla.metadata.config import BrokerConfig
+from ottla.quotas.connections import ConnectionRates
+from ottla.quotas.rates import Windows
+
+log = logging.getLogger(__name__)
+
+
+def _steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class ConnectionLimits:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        rates: ConnectionRates | None = None,
+        clock: Callable[[], int] = _steady_ms,
+    ) -> None:
+        self._config = config
+        self._rates = rates or ConnectionRates(Windows())
+        self._clock = clock
+        alone = len(config.listeners) == 1
+        self._protected = None if alone else config.inter_broker_listener
+        self._overrides_text = ""
+        self._overrides: dict[str, int] = {}
+        self._by_address: Counter[str] = Counter()
+        self._by_listener: Counter[str] = Counter()
+        self.count = 0
+
+    def is_protected(self, listener: str) -> bool:
+        """Whether connections to `listener` are let in whatever the others have, and never closed for one."""
+        return listener == self._protected
+
+    def has_room(self, listener: str) -> bool:
+        if self._by_listener[listener] >= self._config.listener_limit(listener, "max.connections"):
+            return False
+        return self.is_protected(listener) or self.count < self._config.get_int("max.connections")
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.count > self._config.get_int("max.connections")
+
+    def accepted(self, listener: str) -> int:
+        """A connection has come, to be asked about once: for how many ms it and those behind it have to wait
+        before it is admitted."""
+        name = "max.connection.creation.rate"
+        return self._rates.accepted(
+            listener,
+            self._config.listener_limit(listener, name),
+            None if self.is_protected(listener) else self._config.get_int(name),
+            self._clock(),
+        )
+
+    def refused_for(self, address: str, listener: str) -> int:
+        """Positive: its address makes too many connections, and it is to be closed after so many ms."""
+        of_broker = not self.is_protected(listener)
+        return self._rates.from_address(address, listener, self._clock(), of_broker=of_broker)
+
+    def admit(self, address: str, listener: str) -> bool:
+        """Count a connection; False, uncounted, when its address has as many as it may have."""
+        limit = self._limits_by_address().get(address)
+        if limit is None:
+            limit = self._config.get_int("max.connections.per.ip")
+        if self._by_address[address] >= limit:
+            log.info("refused a connection from %s, which has %d, all that it may have", address, limit)
+            return False
+        self._by_address[address] += 1
+        self._by_listener[listener] += 1
+        self.count += 1
+        return True
+
+    def left(self, address: str, listener: str) -> None:
+        self.count -= 1
+        self._by_listener[listener] -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def _limits_by_address(self) -> dict[str, int]:
+        text = self._config.get_str("max.connections.per.ip.overrides")
+        if text != self._overrides_text:
+            self._overrides_text = text
+            self._overrides = {}
+            for host, limit in parse_address_limits(text).items():
+                for address in _addresses(host):
+                    self._overrides[address] = limit
+        return self._overrides
+
+
+def _addresses(host: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    except OSError as problem:
+        log.warning("max.connections.per.ip.overrides: %s: %s", host, problem)
+        return set()

@@ -1,0 +1,281 @@
+"""Listening sockets and the connections they accepted.
+
+Called by ottla.server.assembly.broker: `bind` first (so that the real port of a port-0 listener can be
+registered), `listen` before the registration is seen by others, `serve` once the broker may take requests,
+`stop_accepting` and `close_all` on the way down, `tick` about once a second for idle connections. A
+connection that cannot be accepted (out of descriptors) stops the acceptor for a moment instead of spinning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from ottla.server.logs.cold_reads import ColdReads
+from ottla.server.network.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPool, RequestMemory
+from ottla.server.network.connection import FrameHandler
+from ottla.server.network.connection_limits import ConnectionLimits
+from ottla.server.network.idle_watch import IdleWatch
+from ottla.server.network.plaintext_connection import PlaintextConnection
+from ottla.server.network.secure_listeners import SecureListener
+
+log = logging.getLogger(__name__)
+
+ACCEPTS_PER_EVENT = 64
+ACCEPT_RETRY_S = 1.0
+COMPACT_S = 30.0
+"""How long those that fell quiet may keep their buffers while others have none."""
+
+
+class Endpoint(NamedTuple):
+    """A listener as configured (port 0: any free one) or as bound."""
+
+    listener: str
+    host: str
+    port: int
+
+
+class SocketServer:
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_frame: FrameHandler,
+        max_request_bytes: int,
+        idle_max_ms: int,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        backlog: int = 50,
+        queued_max_bytes: int = -1,
+        cold_reads: ColdReads | None = None,
+        limits: ConnectionLimits | None = None,
+        secure: Mapping[str, SecureListener] | None = None,
+    ) -> None:
+        """`queued_max_bytes` is queued.max.request.bytes, -1 for no bound; no `limits` are none;
+        `secure` are the listeners that are not PLAINTEXT."""
+        self._loop = loop
+        self._on_frame = on_frame
+        self._max_request_bytes = max_request_bytes
+        self._idle_watch = IdleWatch(idle_max_ms / 1000)
+        self._limits = limits
+        self._secure = secure or {}
+        self._send_buffer_bytes = send_buffer_bytes
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._backlog = backlog
+        self.buffers = BufferPool()
+        self.cold_reads = cold_reads or ColdReads(loop)
+        self._compacted = 0.0
+        self.memory = None if queued_max_bytes <= 0 else RequestMemory(queued_max_bytes, loop.call_soon)
+        self._listening: dict[str, socket.socket] = {}
+        self._accepting: set[str] = set()
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
+        """Connections that came too fast: to be served or closed later."""
+        self._slowed: set[str] = set()
+        """Listeners that accept nobody while one of those waits."""
+        self._serving = False
+        self.connections: set[PlaintextConnection] = set()
+        self.accepted: dict[str, int] = {}
+        """Connections that were served so far, by listener."""
+
+    def bind(self, endpoint: Endpoint) -> Endpoint:
+        """Take the address; answers the endpoint with its real port. Raises OSError naming the endpoint."""
+        host = endpoint.host or None
+        sock: socket.socket | None = None
+        try:
+            if host is None and socket.has_dualstack_ipv6():
+                sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                address: tuple[object, ...] = ("::", endpoint.port)
+            else:
+                found = socket.getaddrinfo(
+                    host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )[0]
+                sock = socket.socket(found[0], socket.SOCK_STREAM)
+                address = found[4]
+            # A broker that restarts takes its port back at once.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+        except OSError as e:
+            if sock is not None:
+                sock.close()
+            raise OSError(
+                e.errno,
+                f"cannot listen on {endpoint.listener}://{endpoint.host}:{endpoint.port}: {e.strerror}",
+            ) from e
+        sock.setblocking(False)
+        if self._receive_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+        self._listening[endpoint.listener] = sock
+        self.accepted[endpoint.listener] = 0
+        return endpoint._replace(port=sock.getsockname()[1])
+
+    def listen(self) -> None:
+        """Let the system take connections; they wait in the backlog for `serve`. Raises OSError."""
+        for sock in self._listening.values():
+            sock.listen(self._backlog)
+
+    def serve(self) -> None:
+        self._serving = True
+        for listener in self._listening:
+            self._resume(listener)
+
+    def _resume(self, listener: str) -> None:
+        sock = self._listening.get(listener)
+        if sock is not None and listener not in self._accepting and listener not in self._slowed:
+            self._accepting.add(listener)
+            self._loop.add_reader(sock.fileno(), self._accept, listener, sock)
+
+    def _accept(self, listener: str, sock: socket.socket) -> None:
+        limits = self._limits
+        for _ in range(ACCEPTS_PER_EVENT):
+            if limits is not None and not limits.has_room(listener):
+                self._pause(listener, sock)
+                log.debug("max.connections: nobody is accepted on %s until somebody leaves", listener)
+                return
+            try:
+                client, address = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as e:
+                if e.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                log.error("cannot accept on %s for now: %s", listener, e)
+                self._pause(listener, sock)
+                self._loop.call_later(ACCEPT_RETRY_S, self._resume, listener)
+                return
+            peer = (str(address[0]).removeprefix("::ffff:"), int(address[1]))
+            client.setblocking(False)
+            wait_ms = 0 if limits is None else limits.accepted(listener)
+            if wait_ms > 0:
+                self._pause(listener, sock)
+                self._slowed.add(listener)
+                self._hold(client, wait_ms, partial(self._admit_late, client, listener, peer))
+                return
+            self._admit(client, listener, peer)
+
+    def _admit(self, client: socket.socket, listener: str, peer: tuple[str, int]) -> None:
+        limits = self._limits
+        if limits is not None:
+            refused_ms = limits.refused_for(peer[0], listener)
+            if refused_ms > 0:
+                # Closed at once it would come again at once.
+                self._hold(client, refused_ms, client.close)
+                return
+            if not limits.admit(peer[0], listener):
+                client.close()
+                return
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._send_buffer_bytes > 0:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        except OSError:  # gone already
+            client.close()
+            if limits is not None:
+                limits.left(peer[0], listener)
+            return
+        try:
+            self.adopt(client, listener, peer)
+        except (OSError, ValueError):  # TLS asks the socket who is there; it is gone already
+            client.close()
+            if limits is not None:
+                limits.left(peer[0], listener)
+            return
+        if limits is not None and limits.is_exceeded:
+            self._make_room()
+
+    def _hold(self, client: socket.socket, wait_ms: int, then: Callable[[], None]) -> None:
+        """Leave a connection alone for a while."""
+
+        def wait_is_over() -> None:
+            del self._held[client]
+            then()
+
+        self._held[client] = self._loop.call_later(wait_ms / 1000, wait_is_over)
+
+    def _admit_late(self, client: socket.socket, listener: str, peer: tuple[str, int]) -> None:
+        self._slowed.discard(listener)
+        self._admit(client, listener, peer)
+        self._resume(listener)
+
+    def _pause(self, listener: str, sock: socket.socket) -> None:
+        self._accepting.discard(listener)
+        self._loop.remove_reader(sock.fileno())
+
+    def _make_room(self) -> None:
+        """A broker has come to a full house: the client that was idle longest goes."""
+        assert self._limits is not None
+        now = self._loop.time()
+        clients = (c for c in self.connections if not self._limits.is_protected(c.listener))
+        longest = max(clients, key=lambda c: c.idle_for(now), default=None)
+        if longest is not None:
+            longest.close("max.connections: a broker needs its place", level=logging.INFO)
+
+    def adopt(self, sock: socket.socket, listener: str, peer: tuple[str, int]) -> PlaintextConnection:
+        """Serve a connected, non-blocking socket, which the limits have admitted if there are any."""
+        secure = self._secure.get(listener)
+        connect = PlaintextConnection if secure is None else secure.adopt
+        connection = connect(
+            sock,
+            loop=self._loop,
+            listener=listener,
+            peer=peer,
+            max_request_bytes=self._max_request_bytes,
+            buffers=self.buffers,
+            memory=self.memory,
+            cold_reads=self.cold_reads,
+            on_frame=self._on_frame,
+            on_closed=self._closed,
+        )
+        self.connections.add(connection)
+        self.accepted[listener] = self.accepted.get(listener, 0) + 1
+        self._idle_watch.watch(connection, self._loop.time())
+        return connection
+
+    def _closed(self, connection: PlaintextConnection) -> None:
+        self.connections.discard(connection)
+        self._idle_watch.forget(connection)
+        limits = self._limits
+        if limits is not None:
+            limits.left(connection.peer_host, connection.listener)
+            self._accept_again()
+
+    def _accept_again(self) -> None:
+        """Where accepting was stopped because of max.connections."""
+        if self._serving and len(self._accepting) < len(self._listening):
+            for listener in self._listening:
+                if self._limits is None or self._limits.has_room(listener):
+                    self._resume(listener)
+
+    def tick(self) -> None:
+        """Close connections idle for `connections.max.idle.ms`; gather in buffers that are hardly used."""
+        now = self._loop.time()
+        for connection in self._idle_watch.idle(now):
+            connection.close("idle for connections.max.idle.ms", level=logging.INFO)
+        self._accept_again()  # the limit may have been raised
+        lent = self.buffers.lent_bytes
+        if lent >= PLENTY_BYTES or (lent > KEPT_BYTES_MAX and now - self._compacted >= COMPACT_S):
+            self._compacted = now
+            for connection in self.connections:
+                connection.compact()
+
+    def stop_accepting(self) -> None:
+        for listener, sock in self._listening.items():
+            if listener in self._accepting:
+                self._loop.remove_reader(sock.fileno())
+            sock.close()
+        self._accepting.clear()
+        self._listening.clear()
+        for client, timer in self._held.items():
+            timer.cancel()
+            client.close()
+        self._held.clear()
+
+    def close_all(self) -> None:
+        for connection in list(self.connections):
+            connection.close()

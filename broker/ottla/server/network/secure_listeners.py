@@ -1,0 +1,308 @@
+"""What a listener asks of those who connect: TLS, SASL, both or neither, by Kafka's settings.
+
+Called by the broker at its start (one `SecureListeners` for all), by ottla.server.network.listener for each
+client that connects, and about once a second to look for renewed certificates: Kafka takes a new key store
+when a setting changes or the same location is set again (KIP-226), and so it is here; but where certificates
+are renewed in place, as Kubernetes does with a mounted secret, nobody sends such a request. So a changed file
+is enough. A store that cannot be read leaves the one in use where it is.
+
+Invariants: connections keep the context they were made with; who comes by PLAINTEXT costs nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+from ottla.metadata.config import BrokerConfig
+from ottla.metadata.listeners import Listener
+from ottla.metadata.scram_credentials import ScramCredentials
+from ottla.metadata.security import ListenerSecurity
+from ottla.security import jaas
+from ottla.security.mechanisms import PlainServer, SaslServer, plain_users
+from ottla.security.oauth import OAuthServer, SignedRules, UnsecuredRules, Validate
+from ottla.security.principal_builder import Identity, PrincipalBuilder, principal_builder
+from ottla.security.principals import Principal
+from ottla.security.scram import MECHANISMS as SCRAM
+from ottla.security.scram import ScramCredential, ScramServer
+from ottla.security.stores import StoreProblem
+from ottla.security.tls import TlsSettings, server_context
+from ottla.server.network.authenticator import Authenticator, Mechanism, SaslRules
+from ottla.server.network.connection import Connection, FrameHandler
+from ottla.server.network.key_sets import KeySet
+from ottla.server.network.plaintext_connection import PlaintextConnection
+from ottla.server.network.tls_connection import TlsConnection
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_THREADS: Final = 2
+
+TokenLookup = Callable[[str, str], tuple[ScramCredential, str, int] | None]
+"""Mechanism and a token's id to its credential, its owner's name, and when it ends."""
+
+
+class SecurityProblem(Exception):
+    """A listener cannot be had as it is set up, in one line."""
+
+
+class SecureListener:
+    """One listener that is not PLAINTEXT."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        threads: Executor,
+        *,
+        credentials: ScramCredentials,
+        tokens: TokenLookup,
+        clock: Callable[[], int],
+    ) -> None:
+        """Raises SecurityProblem."""
+        self.name = listener.name
+        self._protocol = listener.protocol
+        self._config = config
+        self._loop = loop
+        self._threads = threads
+        self._credentials = credentials
+        self._tokens = tokens
+        self._clock = clock
+        self._max_request_bytes = config.get_int("socket.request.max.bytes")
+        self._context: ssl.SSLContext | None = None
+        self._tls: tuple[TlsSettings, tuple[object, ...]] | None = None
+        self._rules: SaslRules | None = None
+        self._key_set: KeySet | None = None
+        try:
+            self._builder = self._make_builder()
+            if self.is_tls:
+                self._take_tls(*self._tls_now())
+            if self.is_sasl:
+                self._rules = self._make_rules()
+        except (StoreProblem, ValueError) as problem:
+            raise SecurityProblem(f"listener {self.name}: {problem}") from None
+
+    @property
+    def is_tls(self) -> bool:
+        return self._protocol.endswith("SSL")
+
+    @property
+    def is_sasl(self) -> bool:
+        return self._protocol.startswith("SASL_")
+
+    @property
+    def _security(self) -> ListenerSecurity:
+        return self._config.security(self.name)
+
+    def _make_builder(self) -> PrincipalBuilder:
+        security = self._security
+        return principal_builder(
+            security.get("principal.builder.class") or "",
+            security.get("ssl.principal.mapping.rules") or "DEFAULT",
+        )
+
+    # --- TLS ----------------------------------------------------------------------------------------
+
+    def _tls_now(self) -> tuple[TlsSettings, tuple[object, ...]]:
+        settings = TlsSettings.of(self._security.get)
+        return settings, settings.stamp()
+
+    def _take_tls(self, settings: TlsSettings, stamp: tuple[object, ...]) -> None:
+        self._context = server_context(settings)
+        self._tls = settings, stamp
+
+    def problem(self, of_broker: Mapping[str, str]) -> str | None:
+        """What would be wrong with these as the broker's dynamic settings, or None."""
+        config = self._config
+        wanted = ListenerSecurity(self.name, of_broker, config.of_cluster, config.given)
+        try:
+            if self.is_tls:
+                server_context(TlsSettings.of(wanted.get))
+        except StoreProblem as problem:
+            return f"Validation of dynamic config update of SSLFactory failed: {problem}"
+        try:
+            for mechanism in wanted.get_list("sasl.enabled.mechanisms") if self.is_sasl else ():
+                if mechanism not in SCRAM:
+                    self._login(mechanism, wanted)
+        except ValueError as unusable:
+            return str(unusable)
+        return None
+
+    def renew(self) -> None:
+        """Take another key store, trust store or key set if settings or files have changed, or it is time."""
+        if self._key_set is not None:
+            self._key_set.tick()
+        if not self.is_tls:
+            return
+        found = self._tls_now()
+        if found == self._tls:
+            return
+        try:
+            self._take_tls(*found)
+        except StoreProblem as problem:
+            self._tls = found  # said once
+            log.error("listener %s keeps its certificates: %s", self.name, problem)
+        else:
+            log.info("listener %s has taken its key and trust stores anew", self.name)
+
+    # --- SASL ---------------------------------------------------------------------------------------
+
+    def _make_rules(self) -> SaslRules:
+        security = self._security
+        mechanisms = {
+            name: Mechanism(
+                self._starter(name, security), security.get_int("connections.max.reauth.ms", name)
+            )
+            for name in security.get_list("sasl.enabled.mechanisms")
+        }
+        delay_ms = self._config.get_int("connection.failed.authentication.delay.ms")
+        return SaslRules(mechanisms, delay_ms, self._principal_of_sasl, self._clock)
+
+    def _starter(self, mechanism: str, security: ListenerSecurity) -> Callable[[], SaslServer]:
+        if mechanism in SCRAM:
+            lookup, decoy = self._credentials.of(mechanism), self._credentials.decoy(mechanism)
+            return lambda: ScramServer(mechanism, lookup, partial(self._tokens, mechanism), decoy)
+        login = self._login(mechanism, security)
+        if mechanism == "OAUTHBEARER":
+            validate = self._token_validation(login.options)
+            return lambda: OAuthServer(validate, self._token_refused)
+        assert mechanism == "PLAIN", "the config's checks let no other through"
+        users = plain_users(login.options)
+        return lambda: PlainServer(users)
+
+    def _login(self, mechanism: str, security: ListenerSecurity) -> jaas.Login:
+        """What the mechanism has to have. Raises ValueError."""
+        text = security.of_mechanism(mechanism, "sasl.jaas.config")
+        if text is None:
+            raise ValueError(
+                f"listener.name.{self.name.lower()}.{mechanism.lower()}.sasl.jaas.config: not set"
+            )
+        try:
+            return jaas.parse(text)
+        except ValueError as problem:
+            raise ValueError(f"sasl.jaas.config of {mechanism}: {problem}") from None
+
+    def _token_validation(self, options: Mapping[str, str]) -> Validate:
+        """By a key set where one is configured, also if Kafka's handler for signed tokens is not named, with
+        which Kafka would take unsecured ones. Raises ValueError."""
+        security, name = self._security, "OAUTHBEARER"
+        url = security.of_mechanism(name, "sasl.oauthbearer.jwks.endpoint.url")
+        handler = security.of_mechanism(name, "sasl.server.callback.handler.class") or ""
+        if not url:
+            if handler.endswith(".OAuthBearerValidatorCallbackHandler"):
+                raise ValueError(f"sasl.oauthbearer.jwks.endpoint.url: needed for {handler}")
+            log.warning("listener %s takes unsecured OAUTHBEARER tokens: for development only", self.name)
+            return UnsecuredRules.of(options).validate
+
+        def seconds(setting: str) -> float:
+            return security.get_int(f"sasl.oauthbearer.jwks.endpoint.{setting}", name) / 1000
+
+        self._key_set = keys = KeySet(
+            url,
+            self._threads,
+            refresh_s=seconds("refresh.ms"),
+            retry_s=seconds("retry.backoff.ms"),
+            retry_max_s=seconds("retry.backoff.max.ms"),
+        )
+        rules = SignedRules(
+            security.get_list("sasl.oauthbearer.expected.audience", name),
+            security.of_mechanism(name, "sasl.oauthbearer.expected.issuer"),
+            security.get_int("sasl.oauthbearer.clock.skew.seconds", name),
+            security.of_mechanism(name, "sasl.oauthbearer.sub.claim.name") or "sub",
+        )
+        return lambda token, now_ms: rules.validate(token, keys.get)
+
+    def _token_refused(self, reason: str) -> None:
+        log.info("listener %s: a token was refused: %s", self.name, reason)
+
+    # --- clients ------------------------------------------------------------------------------------
+
+    def adopt(
+        self, sock: socket.socket, *, peer: tuple[str, int], on_frame: FrameHandler, **settings: Any
+    ) -> PlaintextConnection:
+        """A connection for a socket; the settings are those of every connection. Raises OSError."""
+        authenticator = None
+        if self._rules is not None:
+            authenticator = Authenticator(self._rules, self._loop, on_frame, self._authenticated)
+            on_frame = authenticator.on_frame
+            settings["max_request_bytes"] = self._security.get_int("sasl.server.max.receive.size")
+        if self._context is None:
+            connection = PlaintextConnection(sock, peer=peer, on_frame=on_frame, **settings)
+        else:
+            wrapped = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            connection = TlsConnection(
+                wrapped,
+                peer=peer,
+                on_frame=on_frame,
+                threads=self._threads,
+                on_secured=self._secured,
+                **settings,
+            )
+        if authenticator is not None:
+            authenticator.expect(connection)
+        return connection
+
+    def _secured(self, connection: TlsConnection, certificate: bytes | None) -> None:
+        if not self.is_sasl:
+            connection.principal = self._builder.build(self._identity(connection, certificate))
+
+    def _identity(self, connection: Connection, certificate: bytes | None) -> Identity:
+        return Identity(self._protocol, self.name, connection.peer_host, certificate)
+
+    def _principal_of_sasl(self, connection: Connection, mechanism: str, exchange: SaslServer) -> Principal:
+        certificate = connection.certificate if isinstance(connection, TlsConnection) else None
+        identity = self._identity(connection, certificate)
+        return self._builder.build(
+            identity._replace(mechanism=mechanism, authorization_id=exchange.authorization_id)
+        )
+
+    def _authenticated(self, connection: Connection) -> None:
+        assert isinstance(connection, PlaintextConnection)
+        connection.take_frames_up_to(self._max_request_bytes)
+
+
+class SecureListeners:
+    """All of a broker's."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        credentials: ScramCredentials,
+        tokens: TokenLookup,
+        clock: Callable[[], int],
+    ) -> None:
+        """Raises SecurityProblem."""
+        self._threads = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="tls-handshake")
+        self.by_name = {
+            listener.name: SecureListener(
+                listener,
+                config,
+                loop,
+                self._threads,
+                credentials=credentials,
+                tokens=tokens,
+                clock=clock,
+            )
+            for listener in config.listeners
+            if listener.protocol != "PLAINTEXT"
+        }
+
+    def renew(self) -> None:
+        for listener in self.by_name.values():
+            listener.renew()
+
+    def problem(self, of_broker: Mapping[str, str]) -> str | None:
+        """What would be wrong with these as the broker's dynamic settings, or None."""
+        problems = (listener.problem(of_broker) for listener in self.by_name.values())
+        return next(filter(None, problems), None)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,153 @@
+"""The cluster as a whole (KIP-430, KIP-700), its features (KIP-584), and what only KRaft has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NoReturn
+
+from ottla.client import errors
+from ottla.client.admin.base import Family, operations, outcome, refuse
+from ottla.client.admin.fan_out import CONTROLLER
+from ottla.client.admin_types import (
+    ApiVersions,
+    ClusterDescription,
+    ClusterFeatures,
+    FeatureLevels,
+    FeatureUpdate,
+    Node,
+)
+from ottla.client.errors import ClientError
+from ottla.client.results import Results
+from ottla.protocol import messages as m
+from ottla.protocol.api import ApiKey
+from ottla.wire.connection import UnsupportedApi
+
+_UNKNOWN_EPOCH: Final = -1
+
+
+class ClusterCalls(Family):
+    async def describe_cluster(self, *, authorized_operations: bool = False) -> ClusterDescription:
+        """The live brokers and the controller. Raises ClusterUnreachable, KafkaError."""
+        if not authorized_operations:
+            return await self._cluster()
+        response = await self._any(m.DescribeClusterRequest(include_cluster_authorized_operations=True))
+        refuse(response.error_code, response.error_message)
+        return ClusterDescription(
+            response.cluster_id,
+            response.controller_id,
+            tuple(Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers),
+            operations(response.cluster_authorized_operations),
+        )
+
+    async def describe_features(self) -> ClusterFeatures:
+        """What the cluster has settled on, and what the broker that answers can do."""
+        response = await self._any(_asked_versions())
+        refuse(response.error_code)
+        epoch = response.finalized_features_epoch
+        return ClusterFeatures(
+            {
+                row.name: FeatureLevels(row.min_version_level, row.max_version_level)
+                for row in response.finalized_features
+            },
+            None if epoch == _UNKNOWN_EPOCH else epoch,
+            {
+                row.name: FeatureLevels(row.min_version, row.max_version)
+                for row in response.supported_features
+            },
+        )
+
+    async def describe_api_versions(
+        self, brokers: Iterable[int] | None = None
+    ) -> Results[int, tuple[ApiVersions, ...]]:
+        """The versions of each API that these brokers serve, or all that live."""
+
+        async def ask(node: Node) -> tuple[ApiVersions, ...]:
+            response = await self._brokers.to(node, _asked_versions())
+            refuse(response.error_code)
+            return tuple(
+                [
+                    ApiVersions(
+                        row.api_key,
+                        _name(row.api_key),
+                        row.min_version,
+                        row.max_version,
+                        await self._version_used(node, row.api_key),
+                    )
+                    for row in sorted(response.api_keys, key=lambda row: int(row.api_key))
+                ]
+            )
+
+        return await self._at_brokers(brokers, ask)
+
+    async def _version_used(self, node: Node, api_key: int) -> int | None:
+        try:
+            return await self._brokers.version_of(node, api_key)
+        except UnsupportedApi:
+            return None
+
+    async def update_features(
+        self, updates: Mapping[str, FeatureUpdate], *, validate_only: bool = False
+    ) -> Results[str, None]:
+        """Raise or lower what the cluster has settled on."""
+        request = m.UpdateFeaturesRequest
+
+        async def ask(node: Node, share: list[str]) -> dict[str, ClientError | None]:
+            response = await self._brokers.to(
+                node,
+                request(
+                    timeout_ms=self._brokers.timeout_ms,
+                    validate_only=validate_only,
+                    feature_updates=[
+                        request.FeatureUpdateKey(
+                            feature=name,
+                            max_version_level=updates[name].level,
+                            upgrade_type=updates[name].upgrade_type,
+                        )
+                        for name in share
+                    ],
+                ),
+            )
+            refuse(response.error_code, response.error_message)
+            return {
+                row.feature: outcome(row.error_code, row.error_message, row.feature)
+                for row in response.results
+            }
+
+        return await self._at_controller(updates, ask, CONTROLLER)
+
+    # --- KRaft's own: this generation of Kafka is coordinated by ZooKeeper ---
+
+    async def describe_metadata_quorum(self) -> NoReturn:
+        """Raises UnsupportedVersionError, as Kafka's own AdminClient does with a cluster on ZooKeeper."""
+        _only_kraft("DescribeQuorum")
+
+    async def unregister_broker(self, broker_id: int) -> NoReturn:
+        """Raises UnsupportedVersionError: a broker's registration in ZooKeeper ends with its session."""
+        _only_kraft("UnregisterBroker")
+
+    async def list_client_metrics_resources(self) -> NoReturn:
+        """Raises UnsupportedVersionError."""
+        _only_kraft("ListClientMetricsResources")
+
+    async def add_raft_voter(self, *_: Any) -> NoReturn:
+        """Raises UnsupportedVersionError."""
+        _only_kraft("AddRaftVoter")
+
+    async def remove_raft_voter(self, *_: Any) -> NoReturn:
+        """Raises UnsupportedVersionError."""
+        _only_kraft("RemoveRaftVoter")
+
+
+def _asked_versions() -> m.ApiVersionsRequest:
+    return m.ApiVersionsRequest(client_software_name="ottla", client_software_version="0.1.0")
+
+
+def _name(api_key: int) -> str:
+    try:
+        return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
+    except ValueError:
+        return ""
+
+
+def _only_kraft(api: str) -> NoReturn:
+    raise errors.UnsupportedVersionError(f"{api} is KRaft's; clusters coordinated by ZooKeeper have none")

@@ -1,0 +1,264 @@
+"""Sends records: asyncio's producer, over the cores of `ottla.client.core`.
+
+    async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+        delivery = await producer.send("orders", b"one", key=b"k")   # waits for room only
+        print(await delivery)                                        # RecordMetadata(topic='orders', …)
+
+Settings are those of Kafka's producer (`ottla.client.core.config`). By default it is idempotent: records of a
+partition are written once, in the order in which they were sent, whatever brokers do meanwhile; a record that
+cannot be delivered within delivery.timeout.ms fails its future. Not safe for use from several threads or
+event loops: see `ottla.client.blocking`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from ottla.client.core.accumulator import BEGUN, NO_ROOM
+from ottla.client.core.config import ProducerConfig
+from ottla.client.core.queues import Outcome
+from ottla.client.core.transaction_state import State
+from ottla.client.core.types import Header, ProducerRecord, RecordMetadata
+from ottla.client.deliveries import Callback, Intercepted, OnDelivery, complain, settle, telling
+from ottla.client.errors import ClientError, IllegalStateError, RequestTimedOutError
+from ottla.client.measurements import of_producer
+from ottla.client.metrics import Metric, Reporting, of_client
+from ottla.client.producer_parts import Engine
+from ottla.client.producer_sending import ProducerSending
+from ottla.wire.futures import resolve
+
+log = logging.getLogger("ottla.client")
+
+
+class Producer(ProducerSending):
+    """Writes records. Settings are Kafka's, as keywords or a mapping of dotted keys; see `ProducerConfig`."""
+
+    def __init__(self, settings: Mapping[str, object] | None = None, /, **keywords: object) -> None:
+        """Kafka's dotted keys in a mapping, or keywords with underscores. Raises ConfigError."""
+        super().__init__(ProducerConfig.of(settings, **keywords))
+        self._metrics_reporting = Reporting(
+            self.config.client_id,
+            self.config.metric_reporters,
+            self.config.window.window_s,
+            self.measurements,
+        )
+        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Start it in the running event loop; connections are made when needed. A transactional producer is
+        given its id here, and fences its predecessors. Raises ClientError, in that case."""
+        if self._engine is not None:
+            raise IllegalStateError("the producer is started already")
+        self._engine = engine = Engine(self.config, self._settle)
+        self._stopping = False
+        engine.driver.start([engine.sender])
+        self._metrics_reporting.start()
+        if self._transactional:
+            transactions = engine.transactions
+            assert transactions is not None
+            try:
+                await self._call(transactions.initialize, "the transactional id", "txn-init")
+            except BaseException:
+                await self.stop(0)
+                raise
+
+    async def stop(self, timeout_s: float | None = None) -> None:
+        """Deliver what was sent, waiting so long at most, and close; what is left over fails. A transaction
+        that is open is aborted."""
+        engine = self._engine
+        if engine is None:
+            return
+        self._stopping = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                transactions = engine.transactions
+                if transactions is not None and transactions.state in (
+                    State.IN_TRANSACTION,
+                    State.ABORTABLE_ERROR,
+                ):
+                    log.info("transactional.id=%s: aborting, to stop", self.config.transactional_id)
+                    await self._call(transactions.abort, "the abort", "txn-abort")
+                await self._flush(engine)
+        except (TimeoutError, ClientError) as problem:
+            left = ", ".join(sorted({str(batch.tp) for batch in engine.accumulator.incomplete}))
+            log.warning(
+                "%s: stopped before all was delivered (left: %s): %s",
+                self.config.client_id,
+                left or "records without a partition",
+                problem or "timeout_s is over",
+            )
+        finally:
+            self._metrics_reporting.stop()
+            engine.driver.stop()
+            error = IllegalStateError("the producer was stopped before the record was delivered")
+            engine.sender.give_up_all(error, also_on_wire=True)
+            self._engine = None
+            self._tell_of_room()
+            await engine.network.close()
+            self._interceptors.close()
+            engine.accumulator.close_partitioner()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- sending ---
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hand a record over; the future that is returned resolves to where it was written, or raises what
+        went wrong. This call waits only while buffer.memory, or the topic's share of it, is in use.
+
+        `value` None is a tombstone. Without `partition` it is chosen by the key, or as it suits. Raises
+        BufferExhaustedError after max.block.ms (at once for a topic's share with block.on.topic.full=false),
+        MessageTooLargeError, SerializationError, IllegalStateError.
+        """
+        engine = self._engine
+        if engine is None:
+            raise IllegalStateError("the producer is not started")
+        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=engine.loop)
+        if not self.plain:
+            await self._send_prepared(
+                future, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            )
+            return future
+        if not self._queueing or not (result := self._turn(topic)):
+            result = self.add(future, topic, value, key, partition, timestamp_ms, headers)
+        if result > BEGUN:
+            await self.follow_up(result, future, topic, value, key, partition, timestamp_ms, headers)
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> RecordMetadata:
+        """Send a record and wait until it is written. Raises what `send` and its future do."""
+        future = await self.send(
+            topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        return await future
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Hand a record over without waiting for anything; `on_delivery` is called when its outcome is known,
+        and a failure that nobody hears of is logged. Raises BufferExhaustedError at once when buffer.memory,
+        or the topic's share of it, is in use: go on after `await flush()`, or use `send`; and SchemaNeeded
+        for a schema that nobody has looked up yet, which `send` does."""
+        sink: Any = Callback(partial(complain, topic) if on_delivery is None else on_delivery)
+        if self.plain:
+            self._add_now(sink, topic, value, key, partition, timestamp_ms, headers)
+            return
+        record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+        if self._interceptors:
+            record = self._interceptors.on_send(record)
+            sink = Intercepted(self._interceptors, record, sink)
+        with telling(sink):
+            self._add_now(sink, *self._serialized(record))
+
+    def _add_now(self, sink: Any, topic: str, *record: Any) -> None:
+        result = self.add(sink, topic, *record)
+        if result >= NO_ROOM:
+            raise self._exhausted(topic, result)
+
+    # --- what came of it ---
+
+    def _settle(self, outcome: Outcome) -> None:
+        settle(outcome)
+        self._tell_of_room()
+        if self._flushes:
+            self._check_flushes()
+
+    def _check_flushes(self) -> None:
+        assert self._engine is not None
+        has_before = self._engine.accumulator.has_before
+        for number, done in self._flushes:
+            if not has_before(number):
+                resolve(done)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Send everything at once, and wait until all that was sent so far has an outcome, good or bad.
+        Raises TimeoutError, after which all goes on as before."""
+        engine = self._running()
+        async with asyncio.timeout(timeout_s):
+            await self._flush(engine)
+
+    async def _flush(self, engine: Engine) -> None:
+        accumulator = engine.accumulator
+        number = accumulator.last_number
+        if not accumulator.has_before(number):
+            return
+        done: asyncio.Future[None] = engine.loop.create_future()
+        waiting = number, done
+        self._flushes.append(waiting)
+        accumulator.flushing += 1
+        engine.driver.wake()
+        try:
+            with engine.waiting("flush"):
+                await done
+        finally:
+            accumulator.flushing -= 1
+            self._flushes.remove(waiting)
+
+    # --- looking around ---
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has; it may be created by this. Raises RequestTimedOutError."""
+        engine = self._running()
+        engine.cluster.add(topic, engine.loop.time())
+        try:
+            async with asyncio.timeout(self._max_block_s):
+                while (count := engine.cluster.partitions(topic)) is None:
+                    await engine.driver.metadata(self._max_block_s)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"{topic} is not in the cluster's metadata after {self._max_block_s:g} s"
+            ) from None
+        return count
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the whole producer by Kafka's names: totals since `start`; rates, averages and maxima
+        over metrics.num.samples × metrics.sample.window.ms."""
+        return of_client(self.measurements())
+
+    def measurements(self) -> list[Metric]:
+        """All figures, also those of each topic and broker; none while the producer is not started."""
+        engine = self._engine
+        if engine is None:
+            return []
+        now = engine.loop.time()
+        return list(of_producer(engine, now))

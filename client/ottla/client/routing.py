@@ -1,0 +1,151 @@
+"""The brokers of a cluster: connections to them, and the way to any or to a certain one.
+
+Called by the admin client. One connection a broker, opened when it is needed.
+Invariants: what the brokers answer is handed on, errors of items included; a broker that throttles us gets no
+request until the time is over (KIP-219). Not safe for use from several event loops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ottla.client import errors
+from ottla.client.admin_types import ClusterDescription, Node
+from ottla.client.core.request_stats import RequestStats
+from ottla.client.core.stats import Window
+from ottla.client.dialing import Buffers, dial
+from ottla.client.peers import BOOTSTRAP_ID
+from ottla.protocol import messages as m
+from ottla.protocol.types import Message
+from ottla.security.clients import ClientSecurity
+from ottla.wire.connection import BrokerConnection, ConnectionLost, UnsupportedApi
+
+
+class ClusterUnreachable(errors.RetriableError):
+    """None of the known brokers answered."""
+
+
+class Brokers:
+    """The brokers of one cluster, known by a few of their addresses."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        *,
+        client_id: str,
+        timeout_s: float = 30,
+        retry_pause_s: float = 0.2,
+        security: ClientSecurity | None = None,
+        buffers: Buffers,
+        window: Window,
+    ) -> None:
+        """`timeout_s`: of one request; `window`: over which figures are taken."""
+        self._security = security
+        self._dial = partial(dial, buffers=buffers)
+        self.stats = RequestStats(window)
+        self.timeout_s = timeout_s
+        self._bootstrap = list(bootstrap)
+        self._client_id = client_id
+        self._retry_pause_s = retry_pause_s
+        self._connections: dict[tuple[str, int], BrokerConnection] = {}
+        self._opening: dict[tuple[str, int], asyncio.Lock] = {}
+        self._throttled_until: dict[tuple[str, int], float] = {}
+        self._heard_of: tuple[Node, ...] = ()
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    @property
+    def timeout_ms(self) -> int:
+        return int(self.timeout_s * 1000)
+
+    async def describe(self) -> ClusterDescription:
+        """The live brokers and the controller."""
+        response = await self.any(m.MetadataRequest(topics=[]))
+        brokers = tuple(Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers)
+        self._heard_of = brokers or self._heard_of
+        return ClusterDescription(response.cluster_id, response.controller_id, brokers)
+
+    async def _connection(self, host: str, port: int) -> BrokerConnection:
+        address = (host, port)
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            known = self._connections.get(address)
+            if known is None or known.closed:
+                known = await BrokerConnection.open(
+                    host, port, client_id=self._client_id, security=self._security, dial=self._dial
+                )
+                self._connections[address] = known
+                self.stats.opened.record(1, time.monotonic())
+            return known
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return sum(not connection.closed for connection in list(self._connections.values()))
+
+    async def _asked(
+        self, host: str, port: int, request: Message, timeout_s: float, version: int | None = None
+    ) -> Any:
+        now = time.monotonic
+        if (throttled_s := self._throttled_until.get((host, port), 0.0) - now()) > 0:
+            if throttled_s >= timeout_s:
+                raise TimeoutError(f"throttles this client for {throttled_s:.1f} s")
+            timeout_s -= throttled_s
+            await asyncio.sleep(throttled_s)
+        connection = await self._connection(host, port)
+        node_id, began = self._id_of(host, port), now()
+        self.stats.sent(node_id, began)
+        try:
+            response = await connection.request(request, version=version, timeout_s=timeout_s)
+        except OSError:
+            if connection.closed:
+                self.stats.closed.record(1, now())
+            raise
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self._throttled_until[host, port] = now() + throttle_ms / 1000
+        self.stats.answered(node_id, request.api_key, now() - began, throttle_ms, now())
+        return response
+
+    def _id_of(self, host: str, port: int) -> int:
+        """Of a broker, or of a bootstrap server while nobody has heard of the brokers."""
+        ids = (node.id for node in self._heard_of if (node.host, node.port) == (host, port))
+        return next(ids, BOOTSTRAP_ID)
+
+    async def pause(self) -> None:
+        """What lies between two attempts."""
+        await asyncio.sleep(self._retry_pause_s)
+
+    async def to(self, node: Node, request: Message) -> Any:
+        """Ask one broker. Raises OSError (ConnectionLost and TimeoutError are some), UnsupportedApi, and
+        KafkaError when it does not let us in."""
+        # What a broker was given as time for the work itself must not end here first.
+        return await self._asked(node.host, node.port, request, self.timeout_s + 5)
+
+    async def version_of(self, node: Node, api_key: int) -> int:
+        """The version in which a broker would be asked. Raises as `to`."""
+        return (await self._connection(node.host, node.port)).version_of(api_key)
+
+    async def any(self, request: Message, version: int | None = None) -> Any:
+        """The first known broker that answers, in the latest version that both know, or in that one. Raises
+        ClusterUnreachable when none does, KafkaError when one does not let us in, UnsupportedVersionError
+        when those that answer do not serve this."""
+        reasons = []
+        unsupported: UnsupportedApi | None = None
+        others = [(node.host, node.port) for node in self._heard_of]
+        for host, port in dict.fromkeys([*self._bootstrap, *others]):
+            try:
+                return await self._asked(host, port, request, self.timeout_s, version)
+            except UnsupportedApi as problem:
+                unsupported = problem
+            except (OSError, ConnectionLost) as problem:
+                reasons.append(f"{host}:{port}: {str(problem) or type(problem).__name__}")
+        if unsupported is not None:
+            raise errors.UnsupportedVersionError(str(unsupported))
+        raise ClusterUnreachable("; ".join(reasons))
