@@ -65,7 +65,7 @@ def commit_to(*topics: str, rewinds: bool = True) -> OffsetCommitRequest:
 
 
 def verdict(message: OffsetCommitRequest, *granted: Grant) -> Any:
-    """What the guard says of alice's request: an answer at once, what is to be done to the handler's, or None."""
+    """Of the guard on alice's request: an answer at once, what is to be done to the handler's, or None."""
     authorizer = AclAuthorizer()
     for kind, name, operation in granted:
         pattern = ResourcePattern(kind, name, PatternType.LITERAL)
