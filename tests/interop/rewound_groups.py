@@ -232,43 +232,13 @@ def ours(member: Member, stopping: threading.Event) -> None:
     asyncio.run(read())
 
 
-class RunningGroup:
-    """Members that start at FAR."""
+class GroupOfTopic:
+    """A group of the test's own, whose offsets are at FAR."""
 
-    def __init__(
-        self,
-        bootstrap: str,
-        topic: str,
-        directory: Path,
-        kind: str,
-        assignor: str,
-        *,
-        static: bool,
-    ) -> None:
-        self.name, self.bootstrap = f"g-{uuid.uuid4().hex[:8]}", bootstrap
-        self._closing = ExitStack()
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.name, self.bootstrap, self.topic = f"g-{uuid.uuid4().hex[:8]}", bootstrap, topic
         self.partitions = [TopicPartition(topic, n) for n in range(PARTITIONS)]
         self.alter(dict.fromkeys(self.partitions, FAR))
-        self.members = [
-            Member(self.name, topic, bootstrap, f"seat-{n}" if static else None, assignor) for n in range(2)
-        ]
-        self.running = [self._start(kind, member, directory) for member in self.members]
-
-    def _start(self, kind: str, member: Member, directory: Path) -> JavaMember | ThreadMember:
-        if kind == "java":
-            running: JavaMember | ThreadMember = JavaMember(member, directory)
-        else:
-            running = ThreadMember(member, confluent if kind == "librdkafka" else ours)
-        self._closing.callback(running.close)
-        return running
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.close()
 
     def admin(self, ask: Callable[[AdminClient], Any]) -> Any:
         async def asked() -> Any:
@@ -290,6 +260,47 @@ class RunningGroup:
 
         found: dict[TopicPartition, int] = self.admin(ask)
         return found
+
+    def rewind(self) -> None:
+        """To TO, while its members run."""
+        self.alter(dict.fromkeys(self.partitions, TO), live=True)
+
+
+class RunningGroup(GroupOfTopic):
+    """Members that start at FAR."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        directory: Path,
+        kind: str,
+        assignor: str,
+        *,
+        static: bool,
+    ) -> None:
+        super().__init__(bootstrap, topic)
+        self._closing = ExitStack()
+        self.members = [
+            Member(self.name, topic, bootstrap, f"seat-{n}" if static else None, assignor) for n in range(2)
+        ]
+        self.running = [self._start(kind, member, directory) for member in self.members]
+
+    def _start(self, kind: str, member: Member, directory: Path) -> JavaMember | ThreadMember:
+        if kind == "java":
+            running: JavaMember | ThreadMember = JavaMember(member, directory)
+        else:
+            running = ThreadMember(member, confluent if kind == "librdkafka" else ours)
+        self._closing.callback(running.close)
+        return running
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.close()
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         def met() -> bool:

@@ -52,7 +52,7 @@ def test_members_go_on_from_the_new_offsets(
         needs_kafka_jars()
     with RunningGroup(broker.bootstrap, topic, tmp_path, kind, assignor, static=static) as group:
         group.wait_for_old()
-        group.alter(dict.fromkeys(group.partitions, TO), live=True)
+        group.rewind()
         group.wait_for_new()
     group.check_nothing_old()
     if kind == "librdkafka":

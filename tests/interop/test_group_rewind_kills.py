@@ -52,15 +52,11 @@ class Scene:
 
     def rewinds_in_log_of(self, broker: BrokerProcess) -> set[int]:
         """Partitions whose rewind is in the broker's files. Members commit TO + 1 at the least."""
-        (topic,) = {tp.topic for tp in self.group.partitions}
         found: set[int] = set()
         for file in broker.data_dir.glob("__consumer_offsets-*/*.log"):
             for record in decode_records(file.read_bytes()):
                 key = parse_key(record.key or b"")
-                if isinstance(key, OffsetRecordKey) and (key.group_id, key.partition[0]) == (
-                    self.group.name,
-                    topic,
-                ):
+                if isinstance(key, OffsetRecordKey) and key.group_id == self.group.name:
                     assert record.value is not None
                     if parse_offset_value(bytes(record.value)).offset == TO:
                         found.add(key.partition[1])
@@ -72,9 +68,7 @@ class Scene:
         """Send a rewind, once, `act` while it is under way; None: the connection ended without an answer."""
         row = OffsetCommitRequest.OffsetCommitRequestPartition
         rows = [row(partition_index=tp.partition, committed_offset=TO) for tp in self.group.partitions]
-        topic = OffsetCommitRequest.OffsetCommitRequestTopic(
-            name=self.group.partitions[0].topic, partitions=rows
-        )
+        topic = OffsetCommitRequest.OffsetCommitRequestTopic(name=self.group.topic, partitions=rows)
         request = OffsetCommitRequest(group_id=self.group.name, topics=[topic], remove_members=True)
 
         async def run() -> OffsetCommitResponse | None:
@@ -237,6 +231,6 @@ def test_killed_when_it_has_answered(scene: Scene) -> None:
 def test_the_admin_client_asks_the_next_coordinator(scene: Scene) -> None:
     killer = threading.Timer(0.02, scene.coordinator.kill)
     killer.start()
-    scene.group.alter(dict.fromkeys(scene.group.partitions, TO), live=True)
+    scene.group.rewind()
     killer.join()
     scene.check_all_changed()
