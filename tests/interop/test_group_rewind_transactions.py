@@ -35,6 +35,9 @@ SELDOM_MS = 6_000
 class Member(Protocol):
     """One consumer and one producer, which do a step at a time."""
 
+    refusal: str
+    """Of offsets that a member of before the rewind sends."""
+
     def read(self) -> tuple[int, int]:
         """(partition, offset) of the next record."""
 
@@ -48,6 +51,9 @@ class Member(Protocol):
     def commit(self) -> None: ...
 
     def abort(self) -> None: ...
+
+    def wait_for_notice(self) -> None:
+        """Until its heartbeats, every HEARTBEAT_MS, have been refused."""
 
 
 class JavaMember:
@@ -87,6 +93,9 @@ class JavaMember:
 
     def abort(self) -> None:
         self._do("abort")
+
+    def wait_for_notice(self) -> None:
+        time.sleep(5 * HEARTBEAT_MS / 1000)  # nothing shows from outside when it has
 
 
 class LibrdkafkaMember:
@@ -134,6 +143,9 @@ class LibrdkafkaMember:
 
     def abort(self) -> None:
         self._producer.abort_transaction(WAIT_S)
+
+    def wait_for_notice(self) -> None:
+        assert wait_until(lambda: self._consumer.memberid() is None, timeout_s=WAIT_S)
 
 
 @contextmanager
@@ -183,7 +195,7 @@ MEMBERS = {"java": java_member, "librdkafka": librdkafka_member}
 
 class Scene(NamedTuple):
     group: GroupOfTopic
-    member: JavaMember | LibrdkafkaMember
+    member: Member
     output: str
 
     def outputs(self) -> list[str]:
@@ -289,8 +301,7 @@ def test_offsets_that_are_sent_after_the_rewind_are_refused(
     scene.begin_at_the_old_position()
     scene.group.rewind()
     if notices:
-        # Nothing shows from outside when they have.
-        time.sleep(5 * HEARTBEAT_MS / 1000)
+        scene.member.wait_for_notice()
     assert scene.member.send_offsets() == scene.member.refusal
     scene.member.abort()
     scene.check_rewound()
