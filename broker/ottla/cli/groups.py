@@ -92,11 +92,16 @@ def describe(
                 found.append(await _described(admin, described[name], offsets))
         return found
 
-    if zookeeper is not None:
-        wanted = [name for name, _ in zookeeper_groups.listed(session, zookeeper)] if all_groups else names
-        found = [zookeeper_groups.described(session, zookeeper, name) for name in sorted(set(wanted))]
-    else:
+    if zookeeper is None:
         found = session.admin(look)
+    else:
+        found = []
+        listed = zookeeper_groups.listed(session, zookeeper) if all_groups else []
+        for name in sorted(name for name, _ in listed) or dict.fromkeys(names):
+            try:
+                found.append(zookeeper_groups.described(session, zookeeper, name))
+            except Refused as problem:
+                missing.append(problem.message)
     for group in found:
         for member in group["members"]:
             assigned = member.pop("assignment")
