@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from rewound_groups import BETWEEN, PARTITIONS, TO, RunningGroup, written_topic
 
-from ottla.client.connection import BrokerConnection, ConnectionLost
 from ottla.coordinators.records import OffsetRecordKey, parse_key, parse_offset_value
 from ottla.local.brokers import BrokerProcess
 from ottla.local.cluster import LocalCluster
@@ -24,6 +23,7 @@ from ottla.local.ports import wait_until
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 from ottla.protocol.records import decode_records
+from ottla.wire.connection import BrokerConnection, ConnectionLost
 
 pytestmark = pytest.mark.timeout(300)
 CLUSTER = {
