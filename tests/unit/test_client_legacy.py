@@ -23,6 +23,7 @@ from ottla.client.legacy import (
     Blacklist,
     CallbackHandler,
     ConsumerConfig,
+    ConsumerRebalanceFailedError,
     ConsumerTimeoutError,
     DefaultDecoder,
     EventHandler,
@@ -275,6 +276,34 @@ def test_a_full_queue_drops_or_waits_as_it_is_told() -> None:
     handler.let(3)
     sending.close()
     assert handler.batches == [["a"], ["b"], ["c"]]
+
+
+def test_an_error_of_zookeeper_without_a_text_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from kazoo.exceptions import ConnectionLoss
+
+    class Away:
+        """A registry whose ZooKeeper has gone; kazoo's errors have no text."""
+
+        def __init__(self, *given: object) -> None: ...
+
+        def register(self, subscription: Subscription) -> None: ...
+
+        def brokers(self) -> list[tuple[str, int]]:
+            raise ConnectionLoss
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("ottla.client.legacy.zookeeper_coordination.Registry", Away)
+    caplog.set_level("INFO")
+    settings = {"zookeeper.connect": "here:2181", "group.id": "g", "rebalance.backoff.ms": "0"}
+    with (
+        legacy.ConsumerConnector(settings) as connector,
+        pytest.raises(ConsumerRebalanceFailedError, match="4 tries: ConnectionLoss"),
+    ):
+        connector.create_message_streams({"t": 1})
+    assert "a rebalance failed: ConnectionLoss" in caplog.text
 
 
 class Deliveries:
