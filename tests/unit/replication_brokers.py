@@ -74,7 +74,7 @@ class Broker:
             logs=self.logs,
             cache=self.cache,
             clock=lambda: brokers.now_ms,
-            steady_clock=lambda: brokers.now_ms,
+            monotonic_clock=lambda: brokers.now_ms,
             connect=brokers.connect,
             alter_partition=brokers.alter_partition,
             listener=self.heard,

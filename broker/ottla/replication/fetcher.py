@@ -83,7 +83,7 @@ class LeaderFetcher:
         endpoint: Callable[[int], Endpoint | None],
         connect: Connect,
         clock: Callable[[], int],
-        steady_clock: Callable[[], int],
+        monotonic_clock: Callable[[], int],
         settings: FetchSettings,
         quota: Callable[[], ReplicationQuota],
     ) -> None:
@@ -96,7 +96,7 @@ class LeaderFetcher:
         self._endpoint = endpoint
         self._connect = connect
         self._clock = clock
-        self._steady_clock = steady_clock
+        self._monotonic_clock = monotonic_clock
         self._settings = settings
         self._quota = quota
         self._followers: dict[PartitionKey, FollowerFetch] = {}
@@ -156,7 +156,7 @@ class LeaderFetcher:
 
     async def _run(self) -> None:
         while not self._stopping:
-            now_ms = self._steady_clock()
+            now_ms = self._monotonic_clock()
             for key in [key for key, follower in self._later.items() if follower.due_ms <= now_ms]:
                 del self._later[key]
                 self._changed[key] = None
@@ -202,13 +202,13 @@ class LeaderFetcher:
             self._postpone(key, self._followers[key])
 
     def _postpone(self, key: PartitionKey, follower: FollowerFetch) -> None:
-        follower.postpone(self._steady_clock(), self._settings.backoff_ms)
+        follower.postpone(self._monotonic_clock(), self._settings.backoff_ms)
         self._looked_at(key, follower)
 
     def _looked_at(self, key: PartitionKey, follower: FollowerFetch) -> None:
         """Something was decided about a partition: it is to be asked for anew, now or later."""
         self._changed[key] = None
-        if follower.due_ms > self._steady_clock():
+        if follower.due_ms > self._monotonic_clock():
             self._later[key] = follower
 
     def _disconnect(self) -> None:
@@ -305,7 +305,7 @@ class LeaderFetcher:
 
     def _next_request(self, full: bool) -> FetchRequest | None:
         """What to ask the leader for now, with all partitions or those that changed; None if for nothing."""
-        session, now_ms = self._session, self._steady_clock()
+        session, now_ms = self._session, self._monotonic_clock()
         quota = self._quota()
         throttled = quota.active and quota.is_exceeded(now_ms)
         if not self._asks_epochs:
@@ -345,7 +345,7 @@ class LeaderFetcher:
     def _count(self, key: PartitionKey, size: int) -> None:
         quota = self._quota()
         if quota.active and quota.is_throttled(*key):
-            quota.record(size, self._steady_clock())
+            quota.record(size, self._monotonic_clock())
 
     def _apply(self, key: PartitionKey, follower: FollowerFetch, step: Step) -> None:
         """One partition's trouble (a corrupt batch, a full disk) must not hold up the others."""
@@ -355,7 +355,7 @@ class LeaderFetcher:
             follower.apply(
                 step,
                 now_ms=self._clock(),
-                steady_ms=self._steady_clock(),
+                monotonic_ms=self._monotonic_clock(),
                 backoff_ms=self._settings.backoff_ms,
             )
         except (OSError, KafkaError) as error:

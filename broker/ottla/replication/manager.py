@@ -68,14 +68,14 @@ class ReplicaManager:
         logs: LogManager,
         cache: MetadataCache,
         clock: Callable[[], int],
-        steady_clock: Callable[[], int],
+        monotonic_clock: Callable[[], int],
         connect: Connect,
         alter_partition: AlterPartitionPort,
         listener: ReplicationListener,
     ) -> None:
-        """`clock` gives wall time, which may step, for logs; `steady_clock` counts how long things take. Both
-        in ms. `alter_partition` carries a request to the present controller; `listener` is who waits for
-        records and high watermarks."""
+        """`clock` gives wall time in ms, for logs; `monotonic_clock` measures durations in ms.
+        `alter_partition` sends a request to the active controller; `listener` is notified of appends and high
+        watermarks."""
         self.broker_id = broker_id
         self.broker_epoch = -1
         """Set by the server once the broker is registered, and again after each new session."""
@@ -84,7 +84,7 @@ class ReplicaManager:
         self._logs = logs
         self._cache = cache
         self._clock = clock
-        self._steady_clock = steady_clock
+        self._monotonic_clock = monotonic_clock
         self._connect = connect
         self._listener = listener
         self._partitions: dict[PartitionKey, Partition] = {}
@@ -103,7 +103,7 @@ class ReplicaManager:
         self._fetch_settings = FetchSettings.of(config)
         self._lag_ms_max = config.get_int("replica.lag.time.max.ms")
         self._sender = AlterPartitionSender(
-            broker_id, lambda: self.broker_epoch, alter_partition, steady_clock
+            broker_id, lambda: self.broker_epoch, alter_partition, monotonic_clock
         )
         # Made once, for a bound method costs 64 bytes, and each partition has these.
         self._propose = self._propose_isr
@@ -147,11 +147,11 @@ class ReplicaManager:
     def start(self) -> None:
         """To be called once the logs are loaded, before the controller's first order."""
         self.drop_failed_directories()
-        self._upkeep.start(self._steady_clock())
+        self._upkeep.start(self._monotonic_clock())
 
-    def tick(self, steady_ms: int) -> None:
+    def tick(self, monotonic_ms: int) -> None:
         """Do what is due: shrink ISRs, write checkpoints, delete old segments."""
-        self._upkeep.tick(steady_ms, self._clock())
+        self._upkeep.tick(monotonic_ms, self._clock())
 
     async def stop(self) -> None:
         """Stop fetching and asking, and write the high watermarks. The logs stay open."""
@@ -370,7 +370,7 @@ class ReplicaManager:
     def _carry_out(
         self, accepted: list[tuple[Partition, PartitionState]], errors: dict[PartitionKey, ErrorCode]
     ) -> None:
-        now_ms = self._steady_clock()
+        now_ms = self._monotonic_clock()
         for partition, state in accepted:
             self._stop_fetching(partition)
             try:
@@ -482,7 +482,7 @@ class ReplicaManager:
         """The topic's overrides are now `props` (validated)."""
         self._topic_configs[topic] = dict(props)
         log_config = self.log_config(topic)
-        now_ms = self._steady_clock()
+        now_ms = self._monotonic_clock()
         for partition in self._of_topic.get(topic, ()):
             partition.config_changed(log_config, now_ms)
 
@@ -498,7 +498,7 @@ class ReplicaManager:
                 endpoint=self._endpoint,
                 connect=self._connect,
                 clock=self._clock,
-                steady_clock=self._steady_clock,
+                monotonic_clock=self._monotonic_clock,
                 settings=self._fetch_settings,
                 quota=lambda: self.follower_quota,
             )
@@ -536,7 +536,7 @@ class ReplicaManager:
         left, self._alive = self._alive - alive, alive
         for partition in self._partitions.values() if left else ():
             if any(partition.follower(broker_id) for broker_id in left):
-                partition.follower_left(self._steady_clock())
+                partition.follower_left(self._monotonic_clock())
 
     def _is_eligible(self, broker_id: int) -> bool:
         return self._cache.is_alive(broker_id)

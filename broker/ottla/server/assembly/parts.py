@@ -56,7 +56,7 @@ ZOOKEEPER_GROUPS_MAX = 1000
 _STARTED_NS = time.time_ns() - time.monotonic_ns()
 
 
-def steady_clock_ms() -> int:
+def monotonic_clock_ms() -> int:
     """As the wall clock would be, had nobody set it since this process began: for how long things take."""
     return (_STARTED_NS + time.monotonic_ns()) // 1_000_000
 
@@ -169,7 +169,7 @@ class Parts:
             logs=self.logs,
             cache=self.cache,
             clock=clock,
-            steady_clock=steady_clock_ms,
+            monotonic_clock=monotonic_clock_ms,
             connect=self.connect,
             alter_partition=self.channel.alter_partition,
             listener=self.purgatory,
@@ -228,7 +228,7 @@ class Parts:
         )
         live_settings.follow(
             self.settings,
-            steady_clock=steady_clock_ms,
+            monotonic_clock=monotonic_clock_ms,
             logs=self.logs,
             replicas=replicas,
             controller=self.controller,
@@ -288,7 +288,7 @@ class Parts:
             backlog=config.get_int("socket.listen.backlog.size"),
             queued_max_bytes=config.get_int("queued.max.request.bytes"),
             cold_reads=self.cold_reads,
-            limits=ConnectionLimits(config, self.quotas.connections, steady_clock_ms),
+            limits=ConnectionLimits(config, self.quotas.connections, monotonic_clock_ms),
             secure=self.security.listeners.by_name,
         )
         undo.callback(self.server.close_all)
@@ -298,7 +298,7 @@ class Parts:
         self.rooms = Rooms(
             config=config,
             clock=self._clock,
-            steady_clock=steady_clock_ms,
+            monotonic_clock=monotonic_clock_ms,
             broker_epoch=self._broker_epoch,
             store=self._store,
             cache=self.cache,

@@ -24,7 +24,7 @@ from ottla.quotas.rates import Windows
 log = logging.getLogger(__name__)
 
 
-def _steady_ms() -> int:
+def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
@@ -33,7 +33,7 @@ class ConnectionLimits:
         self,
         config: BrokerConfig,
         rates: ConnectionRates | None = None,
-        clock: Callable[[], int] = _steady_ms,
+        clock: Callable[[], int] = _monotonic_ms,
     ) -> None:
         self._config = config
         self._rates = rates or ConnectionRates(Windows())
