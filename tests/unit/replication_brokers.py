@@ -36,6 +36,7 @@ from ottla.replication.manager import ReplicaManager
 from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.reads import read as read_replica
 from ottla.storage.manager import LogManager
+from ottla.wire.inter_broker import InterBrokerClient
 
 TOPIC = "flights"
 TOPIC_ID = UUID(int=7)
@@ -75,7 +76,7 @@ class Broker:
             cache=self.cache,
             clock=lambda: brokers.now_ms,
             monotonic_clock=lambda: brokers.now_ms,
-            connect=brokers.connect,
+            inter_broker=InterBrokerClient(self.cache.broker, brokers.connect, request_timeout_s=30),
             alter_partition=brokers.alter_partition,
             listener=self.heard,
         )

@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 from uuid import UUID
 
-from ottla.metadata.cache import MetadataCache
+from ottla.metadata.cache import BrokerEndpoint, MetadataCache
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.stored_topics import StoredTopics
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -32,7 +33,7 @@ from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.alter_partition import AlterPartitionPort, AlterPartitionSender, IsrChanges
-from ottla.replication.fetcher import Connect, Endpoint, FetchSettings, LeaderFetcher
+from ottla.replication.fetcher import FetchSettings, LeaderFetcher
 from ottla.replication.isr import IsrChange
 from ottla.replication.listener import ReplicationListener
 from ottla.replication.log_dir_moves import LogDirMoves
@@ -51,6 +52,7 @@ from ottla.replication.requests import (
 from ottla.replication.upkeep import Upkeep
 from ottla.storage.log_config import LogConfig
 from ottla.storage.manager import LogManager
+from ottla.wire.inter_broker import InterBrokerClient, Node
 
 _logger = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ class ReplicaManager:
         cache: MetadataCache,
         clock: Callable[[], int],
         monotonic_clock: Callable[[], int],
-        connect: Connect,
+        inter_broker: InterBrokerClient,
         alter_partition: AlterPartitionPort,
         listener: ReplicationListener,
     ) -> None:
@@ -85,7 +87,7 @@ class ReplicaManager:
         self._cache = cache
         self._clock = clock
         self._monotonic_clock = monotonic_clock
-        self._connect = connect
+        self._inter_broker = inter_broker
         self._listener = listener
         self._partitions: dict[PartitionKey, Partition] = {}
         self._of_topic: dict[str, list[Partition]] = {}
@@ -94,7 +96,8 @@ class ReplicaManager:
         """Whether logs begin transactions only with what coordinators agreed to: set by
         `verify_transactions`."""
         self._fetchers: dict[int, LeaderFetcher] = {}
-        self._endpoints: dict[int, Endpoint] = {}
+        self._leaders: dict[int, BrokerEndpoint] = {}
+        """The leaders in LeaderAndIsr requests, for those that are not in the metadata cache yet."""
         self._closing: set[asyncio.Task[None]] = set()
         self.leader_quota = ReplicationQuota(Windows())
         self.follower_quota = ReplicationQuota(Windows())
@@ -228,7 +231,7 @@ class ReplicaManager:
             )  # fmt: skip
             return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         for leader in request.live_leaders:
-            self._endpoints[leader.broker_id] = (leader.host_name, leader.port)
+            self._leaders[leader.broker_id] = BrokerEndpoint(leader.broker_id, leader.host_name, leader.port)
         errors: dict[PartitionKey, ErrorCode] = {}
         accepted: list[tuple[Partition, PartitionState]] = []
         for state in partition_states(request, version):
@@ -495,8 +498,7 @@ class ReplicaManager:
                 partition.leader_id,
                 broker_id=self.broker_id,
                 broker_epoch=lambda: self.broker_epoch,
-                endpoint=self._endpoint,
-                connect=self._connect,
+                connection=self._inter_broker.connection(partial(self._find_leader, partition.leader_id)),
                 clock=self._clock,
                 monotonic_clock=self._monotonic_clock,
                 settings=self._fetch_settings,
@@ -523,11 +525,11 @@ class ReplicaManager:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def _endpoint(self, broker_id: int) -> Endpoint | None:
-        broker = self._cache.broker(broker_id)
-        if broker is not None:
-            return broker.host, broker.port
-        return self._endpoints.get(broker_id)
+    def _find_leader(self, broker_id: int) -> Node:
+        node = self._cache.broker(broker_id) or self._leaders.get(broker_id)
+        if node is None:
+            raise ConnectionError(f"the address of broker {broker_id} is not known")
+        return node
 
     def _look_who_left(self) -> None:
         """A follower whose broker shuts down is out of the ISR first, fetches a little longer, and is waited
