@@ -25,7 +25,7 @@ from ottla.controller import (
     reactions,
     topic_requests,
 )
-from ottla.controller.channels import Channels, Connect
+from ottla.controller.channels import Channels
 from ottla.controller.effects import Effects
 from ottla.controller.office import NotController
 from ottla.controller.state import ClusterState
@@ -49,6 +49,7 @@ from ottla.metadata.store import (
 )
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
+from ottla.wire.inter_broker import InterBrokerClient
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ STOP_TIMEOUT_S: Final = 5.0
 
 
 class Controller:
-    """`clock` gives wall time in ms; `client_factory` opens a connection to (host, port) of a broker."""
+    """`clock` gives wall time in ms; `inter_broker` makes the connections to the brokers."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Controller:
         store: MetadataStore,
         config: BrokerConfig,
         clock: Callable[[], int],
-        client_factory: Connect,
+        inter_broker: InterBrokerClient,
         random_below: Callable[[int], int] = random.randrange,
         create_topic_policy: Policy | None = None,
     ) -> None:
@@ -81,7 +82,7 @@ class Controller:
         self.create_topic_policy = create_topic_policy
         self._store = store
         self._clock = clock
-        self._connect = client_factory
+        self._inter_broker = inter_broker
         self._broker_epoch = -1
         self._controller_id: int | None = None
         self._term: Term | None = None
@@ -274,7 +275,7 @@ class Controller:
             epoch_version,
             listener=listener,
             unclean_by_default=lambda: self.config.get_bool("unclean.leader.election.enable"),
-            make_channels=lambda on_response: Channels(self._connect, listener, on_response, timeout_s),
+            make_channels=lambda on_response: Channels(self._inter_broker, listener, on_response, timeout_s),
             wake=self._wake,
             spoken=self.config.inter_broker_version,
         )
