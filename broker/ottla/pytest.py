@@ -1,4 +1,5 @@
-"""A pytest plugin: a real broker as a fixture. `pip install ottla` brings it, by the entry point pytest11.
+"""A pytest plugin: a real broker as a fixture. `pip install 'ottla[testing]'` has all it needs; the entry point is
+pytest11.
 
     def test_orders_are_written(ottla_broker, ottla_topic):
         my_producer(ottla_broker.bootstrap).send(ottla_topic, b"one")

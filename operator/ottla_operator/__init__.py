@@ -3,3 +3,7 @@
 The same planning code runs over two platforms: local processes (`ottla up`) and, later, Kubernetes (kopf).
 Layers, each importing only what stands left of it: conditions, resources, planning, platform, reconcile, up.
 """
+
+from ottla.extras import require
+
+require("operator")
