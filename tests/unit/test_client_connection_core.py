@@ -36,7 +36,7 @@ from ottla.wire.connection_state import (
     UnsupportedApi,
 )
 from ottla.wire.framing import READ_BUFFER_BYTES_MAX, ConnectionLost
-from ottla.wire.handshake import Login, Prove
+from ottla.wire.handshake import Login, SaslStep
 
 Key = ApiVersionsResponse.ApiVersion
 VERSIONS = ApiVersionsResponse(
@@ -286,7 +286,7 @@ LOGIN = Login("PLAIN", exchange)
 
 def proved(events: Sequence[Event]) -> bytes | Exception | None:
     (event,) = events
-    assert isinstance(event, Prove)
+    assert isinstance(event, SaslStep)
     try:
         return event.work()
     except Exception as problem:

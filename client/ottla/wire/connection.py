@@ -26,7 +26,7 @@ from ottla.wire.connection_state import Answer, Connection, Event, Lost, Ready, 
 from ottla.wire.connection_state import UnsupportedApi as UnsupportedApi
 from ottla.wire.framing import ConnectionLost as ConnectionLost
 from ottla.wire.futures import resolve
-from ottla.wire.handshake import Login, Prove
+from ottla.wire.handshake import Login, SaslStep
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class _Channel(asyncio.BufferedProtocol):
             event.tag(event.response)
         elif isinstance(event, Send):
             self.transport.write(event.data)
-        elif isinstance(event, Prove):
+        elif isinstance(event, SaslStep):
             self._proving = self.loop.create_task(self._prove(event))
         elif isinstance(event, Ready):
             resolve(self.opened)
@@ -100,7 +100,7 @@ class _Channel(asyncio.BufferedProtocol):
         resolve(self.opened, problem)
         self.transport.abort()
 
-    async def _prove(self, step: Prove) -> None:
+    async def _prove(self, step: SaslStep) -> None:
         outcome: bytes | Exception | None
         try:
             outcome = await asyncio.to_thread(step.work)

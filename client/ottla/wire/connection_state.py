@@ -26,7 +26,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import ApiVersionsRequest, SaslAuthenticateRequest
 from ottla.protocol.types import Message
 from ottla.wire.framing import ConnectionLost, FrameBuffer
-from ottla.wire.handshake import Login, Prove, Steps, Versions, log_in, negotiate
+from ottla.wire.handshake import Login, SaslStep, Steps, Versions, log_in, negotiate
 
 RENEW_AFTER: Final = 0.85
 """Of a session's time: what Kafka's clients leave at least."""
@@ -98,7 +98,7 @@ class Lost(NamedTuple):
     problem: Exception
 
 
-Event: TypeAlias = Answer | Send | Prove | Ready | Lost
+Event: TypeAlias = Answer | Send | SaslStep | Ready | Lost
 _OWN: Final = object()
 """The tag of a handshake's requests."""
 
@@ -304,7 +304,7 @@ class Connection:
         return self._advance(None)
 
     def proved(self, outcome: bytes | Exception | None) -> list[Event]:
-        """What came of a Prove."""
+        """What came of a SaslStep."""
         return [] if self.lost is not None else self._advance(outcome)
 
     def _enter(self) -> Steps[float]:
@@ -323,7 +323,7 @@ class Connection:
         steps = self._steps
         try:
             step = steps.throw(outcome) if isinstance(outcome, Exception) else steps.send(outcome)
-            if isinstance(step, Prove):
+            if isinstance(step, SaslStep):
                 return [step]
             return [Send(self._sent(step.message, step.version, self._in_by, _OWN, True))]
         except StopIteration as end:

@@ -37,14 +37,14 @@ class Ask(NamedTuple):
     version: int
 
 
-class Prove(NamedTuple):
+class SaslStep(NamedTuple):
     """Call this off the event loop, since what proves a password takes long on purpose; its result comes
     next."""
 
     work: Callable[[], bytes | None]
 
 
-Steps: TypeAlias = Generator[Ask | Prove, Any, T]
+Steps: TypeAlias = Generator[Ask | SaslStep, Any, T]
 
 
 class Login(NamedTuple):
@@ -79,7 +79,7 @@ def log_in(login: Login, authenticate_version: int) -> Steps[int]:
             raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
         lifetime_ms = answer.session_lifetime_ms
         try:
-            token = yield Prove(partial(_next, exchange, bytes(answer.auth_bytes)))
+            token = yield SaslStep(partial(_next, exchange, bytes(answer.auth_bytes)))
         except SaslFailed as failure:
             raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from None
     return lifetime_ms
