@@ -1,4 +1,8 @@
-"""What every family of admin requests stands on: whom to ask, how long, and what an error code becomes."""
+"""How admin calls reach brokers: any broker, the controller, coordinators, leaders or given brokers.
+
+The functions of the API families (`topics`, `groups`, …) take an `AdminNetwork` as their first argument;
+`AdminClient` binds them as methods. Error codes of responses become instances of `ottla.client.errors`.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +38,30 @@ _OPERATIONS_OMITTED: Final = -(2**31)
 _ONLY: Final = "it"
 
 
-class Family:
-    """Some methods of `AdminClient`, over its way to the brokers."""
+class AdminNetwork:
+    """Sends admin requests to the nodes that serve them, and retries by item until default.api.timeout.ms."""
 
-    _brokers: Brokers
-    _retry_policy: RetryPolicy
+    def __init__(self, brokers: Brokers, retry_policy: RetryPolicy) -> None:
+        self._brokers = brokers
+        self._retry_policy = retry_policy
+        self.send_to = brokers.to
+        self.version_of = brokers.version_of
+
+    @property
+    def timeout_ms(self) -> int:
+        """The time that a request gives the broker for its work."""
+        return self._brokers.timeout_ms
 
     # --- sending ---
 
-    async def _any(self, request: Message, version: int | None = None) -> Any:
+    async def any_broker(self, request: Message, version: int | None = None) -> Any:
         """Any broker's answer. Raises ClientError."""
         try:
             return await self._brokers.any(request, version)
         except (KafkaError, OSError) as problem:
             raise client_error(problem, type(request).__name__) from None
 
-    async def _items(
+    async def by_node(
         self,
         keys: Iterable[K],
         find: Callable[[Collection[K]], Any],
@@ -58,20 +70,20 @@ class Family:
     ) -> Results[K, V]:
         return await fan_out(keys, find, ask, again, self._retry_policy)
 
-    async def _at_controller(
+    async def at_controller(
         self, keys: Iterable[K], ask: Ask[K, V], again: Collection[ErrorCode] = CONTROLLER
     ) -> Results[K, V]:
-        return await self._items(keys, self._controller, ask, again)
+        return await self.by_node(keys, self.controller, ask, again)
 
-    async def _asked_controller(self, request: Message, read: Callable[[Any], T]) -> T:
+    async def ask_controller(self, request: Message, read: Callable[[Any], T]) -> T:
         """Of a request that is about one thing only. `read` raises KafkaError for what the answer has."""
 
         async def ask(node: Node, _: list[str]) -> dict[str, T | ClientError]:
-            return {_ONLY: read(await self._brokers.to(node, request))}
+            return {_ONLY: read(await self.send_to(node, request))}
 
-        return (await self._at_controller([_ONLY], ask))[_ONLY]
+        return (await self.at_controller([_ONLY], ask))[_ONLY]
 
-    async def _at_brokers(
+    async def at_brokers(
         self,
         broker_ids: Iterable[int] | None,
         ask: Callable[[Node], Any],
@@ -79,37 +91,39 @@ class Family:
     ) -> Results[int, Any]:
         """Of each of these brokers, or of all that live. `ask` raises KafkaError for what an answer has."""
         if broker_ids is None:
-            broker_ids = [node.id for node in (await self._cluster()).brokers]
+            broker_ids = [node.id for node in (await self.describe_cluster()).brokers]
 
         async def one(node: Node, keys: list[int]) -> dict[int, Any]:
             return {node.id: await ask(node)}
 
-        return await self._items(broker_ids, self._nodes, one, again)
+        return await self.by_node(broker_ids, self.nodes, one, again)
 
     # --- finding ---
 
-    async def _cluster(self) -> ClusterDescription:
+    async def describe_cluster(self) -> ClusterDescription:
         try:
             return await self._brokers.describe()
         except (KafkaError, OSError, UnsupportedApi) as problem:
             raise client_error(problem, "the cluster") from None
 
-    async def _controller(self, keys: Collection[K]) -> Mapping[K, Node | ClientError]:
-        cluster = await self._cluster()
+    async def controller(self, keys: Collection[K]) -> Mapping[K, Node | ClientError]:
+        cluster = await self.describe_cluster()
         nodes = {node.id: node for node in cluster.brokers}
         missing = errors.NotControllerError("no controller is in office")
         return dict.fromkeys(keys, nodes.get(cluster.controller_id, missing))
 
-    async def _nodes(self, keys: Collection[int]) -> Mapping[int, Node | ClientError]:
-        nodes = {node.id: node for node in (await self._cluster()).brokers}
+    async def nodes(self, keys: Collection[int]) -> Mapping[int, Node | ClientError]:
+        nodes = {node.id: node for node in (await self.describe_cluster()).brokers}
         return {
             key: nodes.get(key, errors.BrokerNotAvailableError(f"broker {key} is not in the cluster"))
             for key in keys
         }
 
-    def _coordinators(self, kind: int) -> Callable[[Collection[str]], Any]:
+    def coordinators(self, kind: int) -> Callable[[Collection[str]], Any]:
         async def find(keys: Collection[str]) -> Mapping[str, Node | ClientError]:
-            found = await self._any(m.FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys)))
+            found = await self.any_broker(
+                m.FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
+            )
             return {
                 row.key: outcome(row.error_code, row.error_message, row.key)
                 or Node(row.node_id, row.host, row.port)
@@ -118,7 +132,7 @@ class Family:
 
         return find
 
-    async def _leaders(self, keys: Collection[TopicPartition]) -> Mapping[TopicPartition, Node | ClientError]:
+    async def leaders(self, keys: Collection[TopicPartition]) -> Mapping[TopicPartition, Node | ClientError]:
         """What is unknown is so for good the second time: a broker hears of a new topic a moment later."""
         found = await self._led(keys)
         if any(isinstance(each, errors.UnknownTopicOrPartitionError) for each in found.values()):
@@ -128,7 +142,7 @@ class Family:
 
     async def _led(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, Node | ClientError]:
         wanted = [m.MetadataRequest.MetadataRequestTopic(name=t) for t in dict.fromkeys(t for t, _ in keys)]
-        response = await self._any(m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+        response = await self.any_broker(m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         topics = {topic.name: topic for topic in response.topics}
         found: dict[TopicPartition, Node | ClientError] = {}
