@@ -19,10 +19,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.core.accumulator import BEGUN, NO_ROOM
-from ottla.client.core.batch_queues import Outcome
+from ottla.client.core.accumulator import BEGUN, NO_ROOM, Outcome
 from ottla.client.core.config import ProducerConfig
-from ottla.client.core.transaction_state import State
+from ottla.client.core.transactions import State
 from ottla.client.core.types import Header, ProducerRecord, RecordMetadata
 from ottla.client.deliveries import Callback, Intercepted, OnDelivery, complain, settle, telling
 from ottla.client.errors import ClientError, IllegalStateError, RequestTimedOutError

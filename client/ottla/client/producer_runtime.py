@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ottla.client.core.accumulator import Accumulator
-from ottla.client.core.batch_queues import Outcome
+from ottla.client.core.accumulator import Accumulator, Outcome
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.sender import Sender

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Self
 
-from ottla.client.core.transaction_state import Done, State
-from ottla.client.core.transactions import Transactions
+from ottla.client.core.transactions import Done, State, Transactions
 from ottla.client.core.types import GroupMetadata, OffsetToCommit, TopicPartition
 from ottla.client.errors import IllegalStateError, RequestTimedOutError
 from ottla.client.producer_runtime import ProducerParts

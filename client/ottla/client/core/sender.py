@@ -18,9 +18,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ottla.client.core.accumulator import Accumulator
+from ottla.client.core.accumulator import Accumulator, Outcome, PartitionQueue
 from ottla.client.core.backoff import Uniform
-from ottla.client.core.batch_queues import Outcome, PartitionQueue
 from ottla.client.core.batches import Batch
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
