@@ -1,7 +1,4 @@
-"""What a producer is made of: its cores, and how they are driven.
-
-The base of `Producer`; nothing here is the user's business.
-"""
+"""The parts of a started producer: accumulator, sender, transactions, network; made by `Producer.start`."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.sender import Sender
 from ottla.client.core.transactions import Transactions
-from ottla.client.errors import IllegalStateError
 from ottla.client.network import Network
 from ottla.client.network_loop import NetworkLoop
 
@@ -25,7 +21,7 @@ WAITS: Final = ("flush", "metadata-wait", "txn-init", "txn-send-offsets", "txn-c
 
 
 class ProducerRuntime:
-    """What a producer has while it is started."""
+    """The cores of a producer and the network loop that polls them, from `start` to `stop`."""
 
     def __init__(self, config: ProducerConfig, settle: Callable[[Outcome], None]) -> None:
         self.loop = asyncio.get_running_loop()
@@ -74,16 +70,3 @@ class ProducerRuntime:
             yield
         finally:
             self.waited_s[what] += self.loop.time() - began
-
-
-class ProducerParts:
-    def __init__(self, config: ProducerConfig) -> None:
-        self.config = config
-        self._transactional = config.transactional_id is not None
-        self._max_block_s = config.max_block_ms / 1000
-        self._runtime: ProducerRuntime | None = None
-
-    def _running(self) -> ProducerRuntime:
-        if self._runtime is None:
-            raise IllegalStateError("the producer is not started")
-        return self._runtime
