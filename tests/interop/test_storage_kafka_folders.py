@@ -34,11 +34,11 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.messages import FetchRequest
 from ottla.protocol.records import decode_batch, iter_batches
 from ottla.storage.directories import read_properties
-from ottla.storage.index_checks import check_timestamps
+from ottla.storage.index_recovery import check_timestamps
 from ottla.storage.log import Log
 from ottla.storage.log_dir_checks import check_log_dirs
-from ottla.storage.manager import LogManager
-from ottla.storage.snapshots import decode, encode
+from ottla.storage.log_manager import LogManager
+from ottla.storage.producer_snapshots import decode, encode
 from ottla.wire.connection import BrokerConnection
 
 STAYS_OPEN_MS = 600_000

@@ -91,7 +91,7 @@ def test_certificates_are_renewed_before_their_end_with_no_pod_replaced(world: K
     assert pods(world) == running
     assert {name for name in NAMES if now[name] == before[name]} == {"demo-cluster-ca", "demo-clients-ca"}
     (words,) = [line for line in said(world) if line.startswith("update Secret demo-brokers ")]
-    assert "demo-brokers-0: it ends on " in words
+    assert "demo-brokers-0: it expires on " in words
 
 
 @pytest.mark.parametrize("lost", sorted(NAMES))

@@ -24,7 +24,7 @@ from ottla.protocol.messages import (
     UpdateMetadataRequest,
 )
 from ottla.storage.log import AppendInfo, Log
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 Story = Callable[[Brokers], Awaitable[None]]
 

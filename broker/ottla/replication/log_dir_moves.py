@@ -24,8 +24,8 @@ from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
 from ottla.storage.directories import is_too_long_to_move
 from ottla.storage.future_log import FutureLog
-from ottla.storage.manager import LogManager
-from ottla.storage.segment import LogRead
+from ottla.storage.log_manager import LogManager
+from ottla.storage.log_segment import LogRead
 
 _logger = logging.getLogger(__name__)
 

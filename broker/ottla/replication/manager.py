@@ -51,7 +51,7 @@ from ottla.replication.requests import (
 )
 from ottla.replication.upkeep import Upkeep
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.wire.inter_broker import InterBrokerClient, Node
 
 _logger = logging.getLogger(__name__)

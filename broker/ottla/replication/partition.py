@@ -28,7 +28,7 @@ from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
 from ottla.replication.requests import PartitionState
 from ottla.storage.log import AppendInfo, Log, Settled
 from ottla.storage.log_config import LogConfig
-from ottla.storage.producers import Verification
+from ottla.storage.producer_state import Verification
 
 _logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
 from ottla.storage.log import Log
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 _logger = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.secure_listeners import SecurityProblem
 from ottla.storage.directories import LogDirProblem
-from ottla.storage.loading import OldFormat
+from ottla.storage.log_loader import OldFormat
 
 if TYPE_CHECKING:
     from ottla.metadata.zookeeper_access import ZooKeeperAccess

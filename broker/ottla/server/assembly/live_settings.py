@@ -18,7 +18,7 @@ from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.server.logs import log_cleaner
 from ottla.server.logs.log_cleaner import LogCleaner
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"

@@ -44,7 +44,7 @@ from ottla.server.logs.lost_logs import LostLogs
 from ottla.server.logs.slow_appends import SlowAppends
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.listener import SocketServer
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import BUILT_IN, DeletionPolicy
 from ottla.wire.connection import BrokerConnection
 from ottla.wire.inter_broker import InterBrokerClient

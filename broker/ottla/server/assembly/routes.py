@@ -71,7 +71,7 @@ from ottla.server.inter_broker.controller_channel import ControllerChannel
 from ottla.server.logs.cold_reads import ColdReads
 from ottla.server.logs.lost_logs import LostLogs
 from ottla.server.logs.slow_appends import SlowAppends
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The process that looks into large or compressed batches: `python -m ottla.storage.append_worker`.
+"""The process that looks into large or compressed batches: `python -m ottla.storage.validation_worker`.
 
 Started by `server.slow_appends`, for appends that could hold up the event loop. It takes one job after
 another from its standard input (a topic's settings and what a client sent for a partition), does
@@ -18,9 +18,9 @@ import sys
 from typing import BinaryIO, Final
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.storage.batch_rules import settle
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordError, RecordsRefused
+from ottla.storage.log_validator import settle
+from ottla.storage.record_validation import RecordError, RecordsRefused
 
 JOB: Final = struct.Struct(">IIq")
 """Lengths of the pickled settings and of the records, which follow, and the time in ms."""

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import decode_batch
-from ottla.storage.index_checks import check_timestamps, start_by_time
-from ottla.storage.segment import FileSlice, Segment
-from ottla.storage.txn_index import AbortedTransaction
+from ottla.storage.index_recovery import check_timestamps, start_by_time
+from ottla.storage.log_segment import FileSlice, Segment
+from ottla.storage.transaction_index import AbortedTransaction
 
 Found = tuple[int, int, int]
 

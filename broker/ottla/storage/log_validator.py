@@ -61,9 +61,9 @@ from ottla.protocol.records import (
     decode_batch,
     parse_batch_header,
 )
-from ottla.storage import record_checks
+from ottla.storage import record_validation
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import Inside, RecordsRefused
+from ottla.storage.record_validation import Inside, RecordsRefused
 
 _LEGACY_ENTRY_MIN_BYTES = LOG_OVERHEAD + 14
 
@@ -101,7 +101,7 @@ def topic_paths(config: LogConfig) -> SlowPath:
     paths = SlowPath.NONE
     if config.compacts:
         paths |= SlowPath.KEYS
-    if record_checks.limits_timestamps(config):
+    if record_validation.limits_timestamps(config):
         paths |= SlowPath.TIMESTAMPS
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
         paths |= SlowPath.LOG_APPEND_TIME
@@ -243,7 +243,7 @@ def prepare(
         if light and header.record_count > LIGHT_RECORDS:
             raise SlowAppend
         with _light_or_slow(light):
-            in_order, highest = record_checks.heads(view, header, LIGHT_BYTES if light else None)
+            in_order, highest = record_validation.heads(view, header, LIGHT_BYTES if light else None)
         view = _without_lies(view, header, in_order=in_order, highest_timestamp=highest)
     if paths & SlowPath.LOG_APPEND_TIME:
         return memoryview(with_log_append_time(view, now_ms)), now_ms
@@ -261,9 +261,9 @@ def _judged(
     light: bool,
 ) -> memoryview:
     """The batch under CreateTime, its records checked, in the topic's codec."""
-    inside = _light_inside(view, header, paths) if light else record_checks.looked_into(view, header)
+    inside = _light_inside(view, header, paths) if light else record_validation.looked_into(view, header)
     if client:
-        record_checks.check(view, header, inside, config, now_ms)
+        record_validation.check(view, header, inside, config, now_ms)
     if paths & SlowPath.RECOMPRESSION:
         return memoryview(_recompressed(view, header, inside, config))
     in_order = inside.scan.in_order or header.codec is Codec.NONE
@@ -289,7 +289,7 @@ def _light_inside(view: memoryview, header: BatchHeader, paths: SlowPath) -> Ins
     if header.record_count > LIGHT_RECORDS or len(view) > most:
         raise SlowAppend
     with _light_or_slow(light=True):
-        return record_checks.looked_into(view, header, most)
+        return record_validation.looked_into(view, header, most)
 
 
 @contextmanager
@@ -363,7 +363,7 @@ def _converted(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
 
 def _records_of(message: Message, config: LogConfig, now_ms: int) -> list[Record]:
     records = open_message(message)
-    errors = record_checks.record_errors(records, config, now_ms, by_broker=message.has_append_time)
+    errors = record_validation.record_errors(records, config, now_ms, by_broker=message.has_append_time)
     found = list(errors)
     if found:
         raise RecordsRefused(found)

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from ottla.protocol.errors import KafkaError
 from ottla.storage.checkpoints import TopicPartition
-from ottla.storage.chores import Chores
-from ottla.storage.durable import sync_directory
+from ottla.storage.deferred_tasks import Chores
+from ottla.storage.files import sync_directory
 from ottla.storage.log_config import INT64_MAX
 from ottla.storage.log_registry import LogRegistry
 from ottla.storage.retention import BUILT_IN, DeletionPolicy

@@ -35,11 +35,11 @@ from ottla.storage.directories import (
     partition_directory,
     take_clean_shutdown,
 )
-from ottla.storage.durable import sync_directory
+from ottla.storage.files import sync_directory
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dirs import LogDir
-from ottla.storage.log_upkeep import LogUpkeep
+from ottla.storage.log_dir import LogDir
+from ottla.storage.log_maintenance import LogUpkeep
 
 logger = logging.getLogger(__name__)
 

@@ -27,13 +27,13 @@ from ottla.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
-from ottla.storage.cleaner.filtering import BatchFilter, Counts, LastOfProducer, records_of
-from ottla.storage.cleaner.job import Job
+from ottla.storage.cleaner.batch_filter import BatchFilter, Counts, LastOfProducer, records_of
+from ottla.storage.cleaner.log_to_clean import Source, groups
+from ottla.storage.cleaner.messages import Job
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.policy import Source, groups
-from ottla.storage.cleaner.transactions import CleanedTransactions
+from ottla.storage.cleaner.transaction_metadata import CleanedTransactions
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.segment import Segment
+from ottla.storage.log_segment import Segment
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -42,7 +42,7 @@ from ottla.storage.segment_files import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from ottla.storage.txn_index import AbortedTransaction
+from ottla.storage.transaction_index import AbortedTransaction
 
 _SYNC_BYTES = 16 << 20
 """So much is written before it is synced: never much at once, which others would have to wait for."""

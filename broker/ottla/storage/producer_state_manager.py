@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ottla.protocol.records import BatchHeader, decode_batch, parse_control_record
-from ottla.storage.producers import BatchMetadata, ProducerEntry, ProducerState
-from ottla.storage.segment import Segment, scan_headers
-from ottla.storage.snapshots import SnapshotFiles
-from ottla.storage.txn_index import AbortedTransaction
+from ottla.storage.log_segment import Segment, scan_headers
+from ottla.storage.producer_snapshots import SnapshotFiles
+from ottla.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from ottla.storage.transaction_index import AbortedTransaction
 
 _SEGMENTS_SNAPSHOT = 2
 """A replay leaves snapshots where this many of the last segments begin: truncations end there."""

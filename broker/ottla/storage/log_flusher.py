@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from ottla.storage.directories import DELETE_SUFFIX
-from ottla.storage.durable import sync_directory, sync_file_if_any
+from ottla.storage.files import sync_directory, sync_file_if_any
 from ottla.storage.index_rebuilding import rebuild
+from ottla.storage.log_segment import Segment
 from ottla.storage.log_state import LogState
-from ottla.storage.segment import Segment
 
 
 class DurableLog(LogState):

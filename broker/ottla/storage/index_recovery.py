@@ -25,8 +25,8 @@ from ottla.protocol.records import (
 )
 from ottla.storage.indexes import CorruptIndex
 from ottla.storage.log_config import INT64_MAX
-from ottla.storage.segment import Segment
-from ottla.storage.txn_index import AbortedTransaction
+from ottla.storage.log_segment import Segment
+from ottla.storage.transaction_index import AbortedTransaction
 
 
 def start_by_time(segment: Segment, timestamp_ms: int, log_start_offset: int) -> int:

@@ -33,7 +33,7 @@ from ottla.protocol.records import (
     read_varint,
 )
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.transactions import CleanedTransactions
+from ottla.storage.cleaner.transaction_metadata import CleanedTransactions
 
 
 class LastOfProducer(NamedTuple):

@@ -19,7 +19,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from ottla.protocol.records import INT32_MAX
-from ottla.storage.producers import BatchMetadata, ProducerEntry
+from ottla.storage.producer_state import BatchMetadata, ProducerEntry
 from ottla.storage.segment_files import SNAPSHOT_SUFFIX, segment_name
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ottla.storage.cleaner.filtering import Counts
+from ottla.storage.cleaner.batch_filter import Counts
 
 
 @dataclass(slots=True)

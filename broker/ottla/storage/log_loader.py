@@ -29,13 +29,13 @@ from ottla.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
-from ottla.storage.epochs import LeaderEpochCheckpoint
-from ottla.storage.index_checks import check_transactions
 from ottla.storage.index_rebuilding import rebuild
+from ottla.storage.index_recovery import check_transactions
 from ottla.storage.indexes import CorruptIndex
+from ottla.storage.leader_epochs import LeaderEpochCheckpoint
 from ottla.storage.log_config import INT64_MAX, LogConfig
-from ottla.storage.producer_history import ProducerHistory
-from ottla.storage.segment import Segment, scan_headers
+from ottla.storage.log_segment import Segment, scan_headers
+from ottla.storage.producer_state_manager import ProducerHistory
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,

@@ -20,7 +20,7 @@ from ottla.protocol.records import (
     decode_batch,
     parse_control_record,
 )
-from ottla.storage.txn_index import AbortedTransaction
+from ottla.storage.transaction_index import AbortedTransaction
 
 
 class CleanedTransactions:
