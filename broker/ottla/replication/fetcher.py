@@ -33,7 +33,7 @@ from ottla.replication.follower import AskOffsets, FollowerFetch, Ignore, Retry,
 from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
-from ottla.wire.connection import Answered, BrokerConnection, UnsupportedApi
+from ottla.wire.connection import BrokerConnection, OnResponse, UnsupportedApi
 from ottla.wire.inter_broker import InterBrokerConnection
 
 _logger = logging.getLogger(__name__)
@@ -307,7 +307,7 @@ class LeaderFetcher:
         return session.request()
 
     def _send(
-        self, connection: BrokerConnection, request: FetchRequest, version: int, answered: Answered
+        self, connection: BrokerConnection, request: FetchRequest, version: int, answered: OnResponse
     ) -> None:
         """Send a request with what goes into each of them."""
         settings = self._settings
