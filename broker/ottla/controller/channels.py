@@ -1,6 +1,6 @@
 """The controller's way to the brokers: one ordered queue, and one request under way, per broker.
 
-Called by a term of office. A request is repeated until it is answered or the broker is gone; that is safe
+Called by `ActiveController`. A request is repeated until it is answered or the broker is gone; that is safe
 because every request carries epochs that make its repetition harmless, for as long as its topic is not
 deleted. Against duplicates that arrive later than that, the connection is reset when a request on it fails,
 which drops what the broker has not received; what it has received it verifies (`server.handlers.cluster`).

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from ottla.coordinators.transactions.ports import Marker
+from ottla.coordinators.transactions.interfaces import Marker
 from ottla.coordinators.transactions.transaction import TopicPartition
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode

@@ -109,7 +109,7 @@ class Verifier:
                 write.producer_id,
                 write.producer_epoch,
                 frozenset({key}),
-                write.knows_abortable,
+                write.supports_abortable,
             )
         )
         return verdicts.get(key, ErrorCode.NONE), guard
