@@ -265,7 +265,7 @@ def test_those_who_are_idle_for_too_long_are_found_within_a_second() -> None:
     assert watch.idle(10_000.0) == []
 
 
-def test_ten_thousand_connections_are_asked_once_in_the_time_and_not_each_second() -> None:
+def test_idle_connections_are_checked_once_in_the_limit_and_not_each_second() -> None:
     watch = IdleWatch(600)
     connections = [Quiet() for _ in range(10_000)]
     for number, connection in enumerate(connections):
