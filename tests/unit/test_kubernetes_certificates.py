@@ -113,7 +113,7 @@ def test_a_key_is_replaced_when_its_secret_is_annotated(world: KubernetesWorld, 
     annotations[REPLACE_KEY_ANNOTATION] = "true"
     world.step()
     assert {each for each in NAMES if data(world)[each] != before[each]} == {name, public}
-    assert f"delete Secret {name}: ottla.dev/force-replace asks for another key" in said(world)
+    assert f"delete Secret {name}: ottla.dev/force-replace requests a new key" in said(world)
     old, new = (base64.b64decode(each[public]["ca.crt"]) for each in (before, data(world)))
     assert certificates_in(new)[1:] == [old]
     replaced = data(world)
