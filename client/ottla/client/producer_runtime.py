@@ -12,20 +12,20 @@ from contextlib import contextmanager
 from typing import Final
 
 from ottla.client.core.accumulator import Accumulator
+from ottla.client.core.batch_queues import Outcome
 from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
-from ottla.client.core.queues import Outcome
 from ottla.client.core.sender import Sender
 from ottla.client.core.transactions import Transactions
-from ottla.client.driver import Driver
 from ottla.client.errors import IllegalStateError
 from ottla.client.network import Network
+from ottla.client.network_loop import NetworkLoop
 
 WAITS: Final = ("flush", "metadata-wait", "txn-init", "txn-send-offsets", "txn-commit", "txn-abort")
 """Calls that wait for brokers, under the names of Kafka's KafkaProducerMetrics."""
 
 
-class Engine:
+class ProducerRuntime:
     """What a producer has while it is started."""
 
     def __init__(self, config: ProducerConfig, settle: Callable[[Outcome], None]) -> None:
@@ -39,7 +39,9 @@ class Engine:
             retry_backoff_max_ms=config.retry_backoff_max_ms,
         )
         self.network = Network(self.cluster, config, uniform=uniform, changed=self._changed)
-        self.driver = Driver(self.cluster, self.network, request_timeout_s=config.request_timeout_ms / 1000)
+        self.network_loop = NetworkLoop(
+            self.cluster, self.network, request_timeout_s=config.request_timeout_ms / 1000
+        )
         self.accumulator = Accumulator(config, self.cluster, uniform, settle)
         self.append, self.clock = self.accumulator.append, self.loop.time
         """Asked for with each record."""
@@ -63,7 +65,7 @@ class Engine:
         self.waited_s = dict.fromkeys(WAITS, 0.0)
 
     def _changed(self) -> None:
-        self.driver.wake()
+        self.network_loop.wake()
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -80,9 +82,9 @@ class ProducerParts:
         self.config = config
         self._transactional = config.transactional_id is not None
         self._max_block_s = config.max_block_ms / 1000
-        self._engine: Engine | None = None
+        self._runtime: ProducerRuntime | None = None
 
-    def _running(self) -> Engine:
-        if self._engine is None:
+    def _running(self) -> ProducerRuntime:
+        if self._runtime is None:
             raise IllegalStateError("the producer is not started")
-        return self._engine
+        return self._runtime

@@ -24,7 +24,7 @@ from ottla.wire.futures import resolve
 log = logging.getLogger(__name__)
 
 
-class Driver:
+class NetworkLoop:
     """Use: `start`; `wake` whenever a core may have something to do; `stop`."""
 
     def __init__(self, cluster: Cluster, network: Network, *, request_timeout_s: float) -> None:
