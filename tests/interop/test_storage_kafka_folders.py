@@ -489,7 +489,7 @@ def test_we_find_what_kafka_says_is_there(
             check_timestamps(segment)
             log.offset_for_timestamp(segment.max_timestamp)
         assert not any(segment.index_is_suspect for segment in log.segments)
-    assert station == "killed_kafka" or "rebuil" not in caplog.text
+    assert station == "killed_kafka" or "rebuil" not in caplog.text  # codespell:ignore rebuil
     assert {path: path.read_bytes() for path in checkpoints} == checkpoints
     assert logs.get(OFFSETS, 0) is not None
     logs.close(int(time.time() * 1000))
