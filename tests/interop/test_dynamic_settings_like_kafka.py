@@ -11,7 +11,7 @@ from judges import java, needs_kafka_jars
 from bench.apache_kafka import kafka_classpath
 from ottla.metadata.broker_config_table import BROKER_CONFIGS, PER_BROKER, QUOTA_CONFIGS
 from ottla.metadata.config import BrokerConfig
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused
+from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig, Refused
 
 NOT_SERVED = frozenset(
     (

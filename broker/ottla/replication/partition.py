@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from ottla.metadata.sharing import shared
+from ottla.metadata.znodes import intern_brokers
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import parse_batch_header
 from ottla.replication.isr import UNKNOWN_EPOCH, Follower, InSyncReplicas, IsrChange
@@ -198,7 +198,7 @@ class Partition:
 
     def _assign(self, state: PartitionState) -> None:
         self.partition_epoch = state.partition_epoch
-        self.replicas = shared(state.replicas)
+        self.replicas = intern_brokers(state.replicas)
         self.in_sync.assign(state.replicas)
 
     def _clamp_high_watermark(self) -> None:
