@@ -24,6 +24,7 @@ from ottla.local.ports import wait_until
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 from ottla.protocol.records import decode_records
+from ottla.wire.connection import BrokerConnection, ConnectionLost
 
 pytestmark = pytest.mark.timeout(300)
 CLUSTER = {

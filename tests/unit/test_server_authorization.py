@@ -19,7 +19,7 @@ from ottla.security.principals import Principal
 from ottla.server.authorization.access import Access, java_address
 from ottla.server.authorization.groups import offset_commit
 from ottla.server.authorization.table import OPEN, guards
-from ottla.server.handlers.groups import GroupsHandler
+from ottla.server.handlers.groups.handler import GroupsHandler
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 ALL_READ = ((GROUP, "g", Operation.READ), (TOPIC, "t", Operation.READ), (TOPIC, "u", Operation.READ))

@@ -27,7 +27,7 @@ from ottla.controller import (
     topic_requests,
 )
 from ottla.controller.active_controller import ActiveController, NotController
-from ottla.controller.channels import Channels, Connect
+from ottla.controller.channels import Channels
 from ottla.controller.context import ControllerContext
 from ottla.controller.effects import Effects
 from ottla.controller.topic_requests import Charge
@@ -49,6 +49,7 @@ from ottla.metadata.store import (
 )
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
+from ottla.wire.inter_broker import InterBrokerClient
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ STOP_TIMEOUT_S: Final = 5.0
 class Controller:
     """One broker's part in controller elections, and the active controller while this broker is elected.
 
-    `clock` returns wall time in ms; `client_factory` opens a connection to (host, port) of a broker.
+    `clock` returns wall time in ms; `inter_broker` connects to the brokers.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Controller:
         store: MetadataStore,
         config: BrokerConfig,
         clock: Callable[[], int],
-        client_factory: Connect,
+        inter_broker: InterBrokerClient,
         random_below: Callable[[int], int] = random.randrange,
         create_topic_policy: Policy | None = None,
     ) -> None:
@@ -84,7 +85,7 @@ class Controller:
         self.create_topic_policy = create_topic_policy
         self._store = store
         self._clock = clock
-        self._connect = client_factory
+        self._inter_broker = inter_broker
         self._broker_epoch = -1
         self._controller_id: int | None = None
         self._active: ActiveController | None = None
@@ -278,7 +279,7 @@ class Controller:
             epoch_version,
             listener=listener,
             unclean_by_default=lambda: self.config.get_bool("unclean.leader.election.enable"),
-            make_channels=lambda on_response: Channels(self._connect, listener, on_response, timeout_s),
+            make_channels=lambda on_response: Channels(self._inter_broker, listener, on_response, timeout_s),
             enqueue=self._enqueue,
             inter_broker_protocol_version=self.config.inter_broker_version,
         )
