@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ottla.client.connection import BrokerConnection, ConnectionLost
 from rewound_groups import BETWEEN, PARTITIONS, TO, RunningGroup, written_topic
 
 from ottla.coordinators.records import OffsetRecordKey, parse_key, parse_offset_value
