@@ -106,7 +106,7 @@ def test_a_limit_that_is_raised_lets_those_in_who_wait(run: asyncio.Runner) -> N
         await first.is_served()
         second.ask()
         await first.is_served()
-        served.config.overlay({}, {"max.connections": "2"})
+        served.config.apply_dynamic({}, {"max.connections": "2"})
         served.server.tick()
         await second.answered()
         served.server.close_all()
@@ -161,7 +161,7 @@ def test_a_listener_that_has_its_share_accepts_nobody_and_others_do(run: asyncio
         for broker in brokers:
             await broker.is_served()
         assert len(served.server.connections) == 4
-        served.config.overlay({"listener.name.clients.max.connections": "2"}, {})
+        served.config.apply_dynamic({"listener.name.clients.max.connections": "2"}, {})
         served.server.tick()
         await second.answered()
         served.server.close_all()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from storage_logs import NOW_MS, append, open_log
 
-from ottla.metadata.ottla_config_table import BUILT_IN_POLICIES
+from ottla.metadata.broker_config_table import BUILT_IN_POLICIES
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_manager import LogManager

@@ -14,7 +14,7 @@ from storage_logs import NOW_MS, append
 
 from ottla.metadata import znodes
 from ottla.metadata.cache import MetadataCache
-from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree
 from ottla.protocol.errors import ErrorCode, KafkaError

@@ -20,8 +20,8 @@ from ottla.metadata.client_quotas import StoredQuotas
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.consumer_offsets import ConsumerOffsets
 from ottla.metadata.delegation_tokens import DelegationTokens
-from ottla.metadata.dynamic import DynamicConfigs
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.policies import Policy
 from ottla.metadata.store import MetadataStore
 from ottla.metadata.stored_topics import read_topics

@@ -1,11 +1,11 @@
-"""Replicas that move from one log directory of this broker to another (KIP-113), beside all else they do.
+"""Moves of replicas between log directories of this broker (ReplicaAlterLogDirsManager, KIP-113).
 
-Made and told by `manager`; asked by the handler of AlterReplicaLogDirs. One task copies, one partition after
-the other in the order of their names, a chunk at a time: what blocks in a thread, throttled by
-replica.alter.log.dirs.io.max.bytes.per.second. The last little bit is copied on the event loop, where nobody
-can append meanwhile, and there the new log takes the old one's place.
+Owned by `manager`; called by the handler of AlterReplicaLogDirs. One task copies the partitions one after the
+other in the order of their names, a chunk at a time: blocking I/O in a thread, throttled by
+replica.alter.log.dirs.io.max.bytes.per.second. The last chunk is copied on the event loop, where no append
+can happen at the same time, and the future log replaces the current one.
 
-Invariant: a partition here is one of the manager's, and has a log in the making.
+Invariant: a partition here is one of the manager's, and has a future log.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ottla.storage.log_segment import LogRead
 
 _logger = logging.getLogger(__name__)
 
-LookUp = Callable[[Callable[[], LogRead | None]], Awaitable[LogRead | None]]
+RunLookup = Callable[[Callable[[], LogRead | None]], Awaitable[LogRead | None]]
 
 _THROTTLE_PAUSE_S: Final = 0.1
 _RETRY_PAUSE_S: Final = 1.0
 
 
 async def look_up_here(look_up: Callable[[], LogRead | None]) -> LogRead | None:
-    """For who has nothing that would keep a cold lookup from blocking."""
+    """The default `look_up`, on the event loop, also if it blocks for pages that are not cached."""
     return look_up()
 
 
-class LogDirMoves:
-    """See the module."""
+class ReplicaAlterLogDirsManager:
+    """Starts, copies and completes moves between log directories."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class LogDirMoves:
         partition: Callable[[str, int], Partition],
         chunk_bytes: int,
     ) -> None:
-        """`partition` finds a replica, or raises why not; `chunk_bytes` is replica.fetch.max.bytes."""
+        """`partition` returns a replica or raises KafkaError; `chunk_bytes` is replica.fetch.max.bytes."""
         self.quota = ReplicationQuota(Windows())
-        """Without a limit until the server puts its own here."""
-        self.look_up: LookUp = look_up_here
-        """How to look up in logs that nobody may have read for long."""
+        """The throttle; the server replaces it."""
+        self.look_up: RunLookup = look_up_here
+        """Runs a lookup in a log whose pages may not be cached; the server replaces it."""
         self._logs = logs
         self._clock = clock
         self._partition = partition
@@ -64,17 +64,17 @@ class LogDirMoves:
         self._woken = asyncio.Event()
         self._stopping = False
 
-    # --- orders -------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------
 
     def alter(self, topic: str, index: int, path: str) -> ErrorCode:
-        """Have the replica in the log directory `path`: moved there, or made there once the controller says
-        so (then the answer is REPLICA_NOT_AVAILABLE)."""
+        """Move the replica to the log directory `path`. A replica that does not exist yet is created there
+        later (then the result is REPLICA_NOT_AVAILABLE)."""
         try:
             self._alter(topic, index, path)
         except KafkaError as error:
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 return ErrorCode.REPLICA_NOT_AVAILABLE
-            _logger.warning("%s-%d is not moved to %s: %s", topic, index, path, error)
+            _logger.warning("Cannot move %s-%d to %s: %s", topic, index, path, error)
             return error.code
         return ErrorCode.NONE
 
@@ -103,13 +103,13 @@ class LogDirMoves:
         if partition.log.log_dir is log_dir or logs.future(topic, index) is not None:
             return
         if len(logs.online_dirs()) < len(logs.log_dirs):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a directory is offline that may have a copy")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "an offline log directory may have a future log")
         logs.make_future(topic, index, self._clock())
-        _logger.info("%r moves from %s to %s", partition, partition.log.log_dir.path, path)
+        _logger.info("Moving %r from %s to %s", partition, partition.log.log_dir.path, path)
         self.begin(partition)
 
     def begin(self, partition: Partition) -> None:
-        """Go on with the partition's move, if it has a log in the making. Needs a running loop."""
+        """Start or continue the partition's move, if it has a future log. Needs a running loop."""
         future = self._logs.future(*partition.key)
         if future is None or self._stopping:
             return
@@ -121,17 +121,17 @@ class LogDirMoves:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="move logs")
 
     def end(self, key: PartitionKey) -> None:
-        """Copy no more. What was copied stays."""
+        """Stop copying. The future log is kept."""
         self._moves.pop(key, None)
 
     def directory_failed(self) -> None:
-        """Forget moves from or to a directory that has failed."""
+        """End moves from or to a failed log directory."""
         for key, (_, move) in list(self._moves.items()):
             if move.source.closed or move.log.closed:
                 self.end(key)
 
     async def stop(self) -> None:
-        """End the step under way, and make no other."""
+        """Stop after the current step."""
         self._stopping = True
         self._moves.clear()
         self._woken.set()
@@ -155,16 +155,16 @@ class LogDirMoves:
             key = min(ready)
             partition, move = self._moves[key]
             try:
-                if await self._step(partition, move):
-                    self._end_this(key, move)
+                if await self._copy_chunk(partition, move):
+                    self._end_move(key, move)
             except Exception as problem:
                 if self._is_over(key, move):
-                    self._end_this(key, move)
+                    self._end_move(key, move)
                     continue
                 foreseen = isinstance(problem, KafkaError | OSError)
                 _logger.log(
                     logging.WARNING if foreseen else logging.ERROR,
-                    "copying %s to %s goes on later: %s", partition, move.log.directory, problem,
+                    "Copying %s to %s failed, retrying: %s", partition, move.log.directory, problem,
                     exc_info=not foreseen,
                 )  # fmt: skip
                 not_before[key] = loop.time() + _RETRY_PAUSE_S
@@ -175,26 +175,26 @@ class LogDirMoves:
             async with asyncio.timeout(pause_s):
                 await self._woken.wait()
 
-    def _end_this(self, key: PartitionKey, move: FutureLog) -> None:
-        """Unless another has begun meanwhile."""
+    def _end_move(self, key: PartitionKey, move: FutureLog) -> None:
+        """End this move, unless another one of the partition has replaced it."""
         known = self._moves.get(key)
         if known is not None and known[1] is move:
             self.end(key)
 
     def _is_over(self, key: PartitionKey, move: FutureLog) -> bool:
-        """Whether nobody wants the move any more, or one of its directories has failed."""
+        """Whether the move was ended, or one of its log directories has failed."""
         known = self._moves.get(key)
         return known is None or known[1] is not move or move.source.closed or move.log.closed
 
-    async def _step(self, partition: Partition, move: FutureLog) -> bool:
-        """Copy a chunk; whether the log has taken its place."""
+    async def _copy_chunk(self, partition: Partition, move: FutureLog) -> bool:
+        """Copy a chunk. True when the move is over."""
         read = await self.look_up(partial(move.look_up, self._chunk_bytes))
         size = await asyncio.to_thread(move.take, read, self._clock())
         self.quota.record(size, self._clock())
         if self._is_over(partition.key, move):
             return True
         if move.lag and (read is None or size > self._chunk_bytes // 2):
-            return False  # there is more where this came from
+            return False  # there is more to copy
         await asyncio.to_thread(self._make_durable, move)
         if self._is_over(partition.key, move):
             return True
@@ -213,8 +213,8 @@ class LogDirMoves:
         self._logs.checkpoint_move(move.log.log_dir)
 
     def _replace(self, partition: Partition, move: FutureLog) -> None:
-        """On the event loop, at once after `finish`: nothing was appended in between."""
-        assert partition.log is move.source, "its log was replaced by somebody else"
+        """Replace the log, on the event loop directly after `finish`, so without an append in between."""
+        assert partition.log is move.source, "the partition's log was replaced"
         assert move.source.log_end_offset == move.log.log_end_offset
         partition.log_replaced(self._logs.replace_with_future(*partition.key))
-        _logger.info("%r has moved to %s", partition, partition.log.directory)
+        _logger.info("Moved %r to %s", partition, partition.log.directory)

@@ -1,13 +1,13 @@
-"""The security settings of one listener: Kafka's prefixes over what is set for all.
+"""The security settings of one listener: settings with Kafka's prefixes override those without.
 
-Called by `config` (checks at the start) and by the server for each listener. In the order of precedence:
+Used by `config` (validation) and by the server for each listener. In the order of precedence:
 
     listener.name.<listener>.<mechanism>.<setting>      sasl.* and connections.max.reauth.ms
     listener.name.<listener>.<setting>
     <setting>
 
-and over each of those what is set dynamically for this broker, then for all brokers. Names are in lower case.
-Pure: it is read anew each time, so it is current.
+and each of them in the dynamic settings of this broker, of all brokers, and in the static settings. Names are
+in lower case. Every read looks at the current layers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.metadata.security_config_table import INERT_SECURITY_CONFIGS, NAMES, 
 
 PREFIX: Final = "listener.name."
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""What is served. Kafka's GSSAPI is not: no Kerberos here."""
+"""The supported SASL mechanisms. GSSAPI (Kerberos) is not supported."""
 
 _HANDLERS: Final = tuple(
     f"org.apache.kafka.common.security.{name}"
@@ -32,13 +32,13 @@ _HANDLERS: Final = tuple(
         "scram.internals.ScramServerCallbackHandler",
     )
 )
-"""Kafka's own."""
+"""The callback handlers of Kafka whose behaviour is built in."""
 
 _TABLE: Final = ConfigDef((*SECURITY_CONFIGS, *INERT_SECURITY_CONFIGS))
 
 
 class ListenerSecurity:
-    """What is set for one listener. `layers`: the strongest first."""
+    """The security settings of one listener. `layers`: the strongest first."""
 
     def __init__(self, listener: str, *layers: Mapping[str, str]) -> None:
         self.listener = listener
@@ -46,14 +46,14 @@ class ListenerSecurity:
         self._layers = layers
 
     def get(self, name: str) -> str | None:
-        """A setting's text, Kafka's default where nobody sets it; None where that is none."""
+        """A setting's text, or Kafka's default, which can be None."""
         found = self._find(self._prefix + name)
         if found is None:
             found = self._find(name)
         return _TABLE[name].default if found is None else found
 
     def of_mechanism(self, mechanism: str, name: str) -> str | None:
-        """The same of one mechanism. Of sasl.jaas.config only what is prefixed with the mechanism counts."""
+        """The setting for one mechanism. sasl.jaas.config counts with the mechanism's prefix only."""
         found = self._find(f"{self._prefix}{mechanism.lower()}.{name}")
         if found is None and name != "sasl.jaas.config":
             return self.get(name)
@@ -74,11 +74,11 @@ class ListenerSecurity:
 
 
 def listener_problems(security: ListenerSecurity, protocol: str, *, between_brokers: bool) -> list[str]:
-    """What a listener of that protocol lacks, a line each."""
+    """The errors of a listener with that protocol, a line each."""
     problems = []
     factory = security.get("ssl.engine.factory.class")
     if protocol.endswith("SSL") and factory:
-        problems.append(f"ssl.engine.factory.class={factory}: Java's classes are not run here")
+        problems.append(f"ssl.engine.factory.class={factory}: Java classes are not supported")
     if not protocol.startswith("SASL_"):
         return problems
     named = f"sasl.enabled.mechanisms of listener {security.listener}"
@@ -92,8 +92,8 @@ def listener_problems(security: ListenerSecurity, protocol: str, *, between_brok
         handler = security.of_mechanism(mechanism, "sasl.server.callback.handler.class")
         if handler and handler not in _HANDLERS:
             problems.append(
-                f"sasl.server.callback.handler.class={handler}: Java's classes are not run here; what "
-                f"{mechanism} does without one, or with {_HANDLERS[0]}, is"
+                f"sasl.server.callback.handler.class={handler}: Java classes are not supported; {mechanism} "
+                f"supports the default and {_HANDLERS[0]}"
             )
     ours = security.get("sasl.mechanism.inter.broker.protocol")
     if between_brokers and ours not in enabled:
@@ -105,7 +105,7 @@ def listener_problems(security: ListenerSecurity, protocol: str, *, between_brok
 
 
 def unprefixed(full_name: str) -> str | None:
-    """The setting that `listener.name.<listener>.[<mechanism>.]<setting>` names; None if it names none."""
+    """The setting of the name `listener.name.<listener>.[<mechanism>.]<setting>`; None for other names."""
     rest = full_name.removeprefix(PREFIX)
     if rest == full_name:
         return None
@@ -117,12 +117,12 @@ def unprefixed(full_name: str) -> str | None:
 
 
 def is_password(name: str) -> bool:
-    """Whether the setting of that name, without prefix, is a secret."""
+    """Whether the setting of this name, without prefix, is a password."""
     return _TABLE[name].type is ConfigType.PASSWORD
 
 
 def prefixed_problem(full_name: str, text: str) -> str | None:
-    """What is wrong with the value of such a setting, or None."""
+    """The error of the value of a setting with prefix, or None."""
     name = unprefixed(full_name)
     assert name is not None
     try:

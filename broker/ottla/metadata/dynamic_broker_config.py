@@ -1,10 +1,11 @@
-"""Broker settings that change while brokers run (KIP-226): what may be stored, and what follows from it.
+"""Dynamic broker settings (DynamicBrokerConfig, KIP-226): validation, and application to the running broker.
 
-Called by the handler of AlterConfigs (`check`, before anything is stored) and by the broker (`heard`, at the
-start and after each change notification of `dynamic`). Pure: nothing here reads or writes the store.
+Called by the handler of AlterConfigs (`check`, before the store is written) and by the broker
+(`on_entity_changed`, at the start and after each notification of `dynamic_configs`). Does not access the
+store.
 
-Stored is one mapping per broker id and one for all brokers, /config/brokers/<default>. What another version
-or a hand has left there and cannot be used is logged and ignored; it never stops a broker.
+The store has one mapping per broker id, and one for all brokers, /config/brokers/<default>. Stored settings
+that are invalid are logged and ignored; they never stop a broker.
 """
 
 from __future__ import annotations
@@ -14,30 +15,30 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from ottla.metadata import stored_passwords
-from ottla.metadata.broker_config_table import PER_BROKER, WITHOUT_EFFECT
+from ottla.metadata.broker_config_table import OTTLA_CONFIGS, PER_BROKER, WITHOUT_EFFECT
 from ottla.metadata.config import (
     BROKER_CONFIGS,
     QUOTA_CONFIGS,
     BrokerConfig,
     ConfigError,
     ConfigType,
-    is_refused,
+    is_unsupported,
 )
-from ottla.metadata.listener_settings import (
+from ottla.metadata.listener_security import prefixed_problem, unprefixed
+from ottla.metadata.listeners import (
     OF_ALL_BROKERS,
     base_name,
     is_limit,
     limit_problem,
     listener_key,
 )
-from ottla.metadata.ottla_config_table import OTTLA_CONFIGS
-from ottla.metadata.security import prefixed_problem, unprefixed
 from ottla.metadata.security_config_table import NAMES, STORE_SETTINGS
 from ottla.metadata.znodes import DEFAULT_ENTITY
 
 log = logging.getLogger(__name__)
 
-# Kafka resizes these pools by at most a factor of two at a time. We have no such pools, and its rules.
+# Kafka resizes these thread pools by at most a factor of two at a time. Ottla has Kafka's validation without
+# pools.
 _THREADS: Final = (
     "background.threads",
     "num.io.threads",
@@ -46,50 +47,50 @@ _THREADS: Final = (
     "num.network.threads",
 )
 
-_THREADS_REFUSED: Final = "Dynamic thread count update validation failed for"
+_THREADS_INVALID: Final = "Dynamic thread count update validation failed for"
 
 Check = Callable[[Mapping[str, str]], str | None]
-"""What is wrong with this as the dynamic settings of the broker, or None."""
+"""Returns the error of these dynamic settings of the broker, or None."""
 OnChange = Callable[[frozenset[str]], None]
 
 
-class Refused(Exception):
-    """Settings that may not be stored; the message is for the client."""
+class ConfigRejected(Exception):
+    """Invalid dynamic settings; the message is for the client."""
 
 
 class DynamicBrokerConfig:
-    """Keeps the dynamic layers of `config` current, and tells of every setting whose value changed."""
+    """Keeps the dynamic layers of `config` up to date, and calls `on_change` with the changed settings."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
         self.on_change: list[OnChange] = []
         self.checks: list[Check] = []
-        """Of those who can tell more than the tables: a key store has to open."""
+        """Further validators, for example of key stores, which must open."""
 
-    # --- before something is stored -----------------------------------------------------------------
+    # --- validation before the store is written -----------------------------------------------------
 
     def check(self, new: Mapping[str, str], *, per_broker: bool) -> None:
-        """Whether `new` may become all the dynamic settings of this broker, or of all. Raises Refused."""
+        """Validate `new` as all dynamic settings of this broker, or of all brokers. Raises Refused."""
         for words, names in _misplaced(new, per_broker=per_broker):
             if names:
-                raise Refused(f"{words}{', '.join(names)})")
+                raise ConfigRejected(f"{words}{', '.join(names)})")
         try:
             if per_broker:
-                values = self.config.overlaid(new, self.config.of_cluster)
+                values = self.config.with_dynamic(new, self.config.of_cluster)
             else:
-                values = self.config.overlaid(self.config.of_broker, new)
+                values = self.config.with_dynamic(self.config.of_broker, new)
         except ConfigError as error:
-            raise Refused(error.problems[0]) from None
+            raise ConfigRejected(error.problems[0]) from None
         self._check_changes(values)
         self._check_listeners(new, per_broker=per_broker)
         if any(_is_security(name) for name in new):
             for check in self.checks:
                 refusal = check(new)
                 if refusal is not None:
-                    raise Refused(refusal)
+                    raise ConfigRejected(refusal)
 
     def _check_listeners(self, new: Mapping[str, str], *, per_broker: bool) -> None:
-        """The threads of each listener that is open."""
+        """Validate the thread counts of the open listeners."""
         config = self.config
         below, above = (config.of_cluster, new) if per_broker else (new, config.of_broker)
         before = {**config.given, **config.of_cluster, **config.of_broker}
@@ -98,32 +99,32 @@ class DynamicBrokerConfig:
             threads = listener_key(listener.name, "num.network.threads")
             present = int(before.get(threads, config.get_int("num.network.threads")))
             _check_count(
-                present, int(after.get(threads, present)), f"{_THREADS_REFUSED} num.network.threads="
+                present, int(after.get(threads, present)), f"{_THREADS_INVALID} num.network.threads="
             )
 
     def _check_changes(self, values: Mapping[str, object]) -> None:
         for name in (*_THREADS, "log.cleaner.threads"):
-            words = f"{_THREADS_REFUSED} {name}=" if name in _THREADS else f"{name}="
+            words = f"{_THREADS_INVALID} {name}=" if name in _THREADS else f"{name}="
             new = values[name]
             assert isinstance(new, int)
             _check_count(self.config.get_int(name), new, words)
 
     def to_store(self, new: Mapping[str, str]) -> dict[str, str]:
-        """As it is stored: passwords encrypted. Raises NoSecret."""
+        """The settings for the store, with encrypted passwords. Raises NoSecret."""
         return stored_passwords.encoded(new, stored_passwords.encoder(self.config))
 
     def with_present_secret(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """What is stored, with the passwords that the old secret still opens encrypted by the present one."""
+        """The stored settings, with passwords of the old secret encrypted with the current one."""
         present = stored_passwords.encoder(self.config)
         old = stored_passwords.encoder(self.config, stored_passwords.OLD_SECRET)
         if present is None or old is None:
             return dict(stored)
-        return stored_passwords.encoded_anew(stored, old, present)
+        return stored_passwords.re_encoded(stored, old, present)
 
-    # --- after it was -------------------------------------------------------------------------------
+    # --- applying stored settings -------------------------------------------------------------------
 
-    def heard(self, entity: str, stored: Mapping[str, str]) -> None:
-        """The settings of `entity`, a broker id or "<default>", are `stored` now."""
+    def on_entity_changed(self, entity: str, stored: Mapping[str, str]) -> None:
+        """Apply the stored settings of `entity`, a broker id or "<default>"."""
         config = self.config
         before = {**config.of_cluster, **config.of_broker}
         if entity == DEFAULT_ENTITY:
@@ -133,57 +134,57 @@ class DynamicBrokerConfig:
         else:
             return
         try:
-            changed = config.overlay(*layers)
+            changed = config.apply_dynamic(*layers)
         except ConfigError as error:
-            log.error("the dynamic settings of %s are not applied: %s", entity, error)
+            log.error("Ignoring the dynamic settings of %s: %s", entity, error)
             return
-        self._warn_of({**config.of_cluster, **config.of_broker}, before)
+        self._warn({**config.of_cluster, **config.of_broker}, before)
         if not changed:
             return
-        shown = ", ".join(f"{name}={_shown(config, name)}" for name in sorted(changed))
-        log.info("dynamic settings of %s: %s", entity, shown)
-        for tell in self.on_change:
+        shown = ", ".join(f"{name}={_display_text(config, name)}" for name in sorted(changed))
+        log.info("Dynamic settings of %s: %s", entity, shown)
+        for callback in self.on_change:
             try:
-                tell(changed)
+                callback(changed)
             except Exception:
-                log.exception("applying dynamic settings failed: %s", ", ".join(sorted(changed)))
+                log.exception("Applying dynamic settings failed: %s", ", ".join(sorted(changed)))
 
-    def _warn_of(self, now: Mapping[str, str], before: Mapping[str, str]) -> None:
-        """Say of what was just set that it changes nothing, or nothing yet."""
+    def _warn(self, now: Mapping[str, str], before: Mapping[str, str]) -> None:
+        """Log new settings without effect, and those that take effect after a restart."""
         for name in sorted(name for name, text in now.items() if before.get(name) != text):
             base = unprefixed(name) or base_name(name) or name
             if base in WITHOUT_EFFECT:
-                log.warning("%s is a setting of Kafka's that has no effect in Ottla yet", name)
+                log.warning("%s is a setting of Kafka that has no effect in Ottla", name)
             elif self.config.listeners_are_open and _is_security(name) and base not in STORE_SETTINGS:
                 log.warning("%s is stored; it takes effect when the broker restarts", name)
 
     def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
-        """What can be applied of the settings stored for this broker, or for all, passwords decrypted; the
-        rest is logged."""
+        """The valid settings of those stored for this broker, or for all, with passwords decrypted.
+        Invalid ones are logged."""
         good = stored_passwords.decoded(stored, stored_passwords.encoder(self.config))
         for name, text in list(good.items()):
             try:
                 for words, names in _misplaced({name: text}, per_broker=per_broker):
                     if names:
-                        raise Refused(f"{words}{name})")
-            except Refused as problem:
-                log.error("a stored dynamic setting is ignored: %s", problem)
+                        raise ConfigRejected(f"{words}{name})")
+            except ConfigRejected as problem:
+                log.error("Ignoring a stored dynamic setting: %s", problem)
                 del good[name]
         return good
 
     def ignored(self, problem: Exception) -> None:
-        """What is stored cannot be read at all."""
-        log.error("ignoring broker settings: %s", problem)
+        """Log that stored settings cannot be decoded."""
+        log.error("Ignoring a broker configuration: %s", problem)
 
 
 def is_dynamic(name: str) -> bool:
-    """Whether a broker's setting of this name changes while it runs."""
+    """Whether this broker setting can change while the broker runs."""
     return (name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic) or name in QUOTA_CONFIGS
 
 
 def _misplaced(new: Mapping[str, str], *, per_broker: bool) -> Iterator[tuple[str, list[str]]]:
-    """What may not be set so, in the order and the words of Kafka's answers (DynamicBrokerConfig.
-    validateConfigs). Raises Refused for values."""
+    """Kafka's error messages in order, each with the names it applies to
+    (DynamicBrokerConfig.validateConfigs). Raises Refused for invalid values."""
     yield "Cannot update these configs dynamically: Set(", sorted(n for n in new if not _may_be_set(n))
     yield (
         "These security configs can be dynamically updated only per-listener using the listener prefix: "
@@ -193,7 +194,7 @@ def _misplaced(new: Mapping[str, str], *, per_broker: bool) -> Iterator[tuple[st
     for name, text in new.items():
         problem = _problem(name, text)
         if problem is not None:
-            raise Refused(problem)
+            raise ConfigRejected(problem)
     if not per_broker:
         yield (
             "Cannot update these configs at default cluster level, broker id must be specified: Set(",
@@ -202,10 +203,10 @@ def _misplaced(new: Mapping[str, str], *, per_broker: bool) -> Iterator[tuple[st
 
 
 def _may_be_set(name: str) -> bool:
-    """Unknown names may be stored, as in Kafka, whose plugins read settings of their own."""
+    """Whether the setting can be stored. Unknown names can, as in Kafka, where plugins define settings."""
     if name in BROKER_CONFIGS or name in QUOTA_CONFIGS or name in OTTLA_CONFIGS:
         return is_dynamic(name)
-    return not is_refused(name)
+    return not is_unsupported(name)
 
 
 def _is_of_one_broker(name: str) -> bool:
@@ -221,11 +222,13 @@ def _check_count(before: int, new: int, prefix: str) -> None:
     if new == before:
         return
     if new < 1:
-        raise Refused(f"{prefix}{new}, value should be at least 1")
+        raise ConfigRejected(f"{prefix}{new}, value should be at least 1")
     if new < before // 2:
-        raise Refused(f"{prefix}{new}, value should be at least half the current value {before}")
+        raise ConfigRejected(f"{prefix}{new}, value should be at least half the current value {before}")
     if new > before * 2:
-        raise Refused(f"{prefix}{new}, value should not be greater than double the current value {before}")
+        raise ConfigRejected(
+            f"{prefix}{new}, value should not be greater than double the current value {before}"
+        )
 
 
 def _problem(name: str, text: str) -> str | None:
@@ -237,10 +240,10 @@ def _problem(name: str, text: str) -> str | None:
         if table[base].type is ConfigType.CLASS and text != table[base].default:
             return f"Invalid value {text} for configuration {base}: Class {text} could not be found."
         return table.problem_in_kafka(base, text)
-    # Kafka looks at the others when the listener is made.
+    # As in Kafka, other settings are validated when the listener is created.
     return None if unprefixed(name) is None else prefixed_problem(name, text)
 
 
-def _shown(config: BrokerConfig, name: str) -> str | None:
+def _display_text(config: BrokerConfig, name: str) -> str | None:
     key = BROKER_CONFIGS.keys.get(name)
     return "[hidden]" if key is not None and key.type is ConfigType.PASSWORD else config.text(name)

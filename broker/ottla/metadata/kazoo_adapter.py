@@ -1,12 +1,12 @@
-"""Kazoo's words for the store's: operations on their way to ZooKeeper, answers and errors on their way back.
+"""Conversion between the store's types and kazoo's: operations, results, errors, and the ACLs of new nodes.
 
-Called by the ZooKeeper adapter.
+Used by `zookeeper` and `zookeeper_session`; the operator uses the ACLs for its own nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from kazoo.exceptions import (
     BadVersionError,
@@ -23,8 +23,9 @@ from kazoo.exceptions import (
     UnimplementedError,
 )
 from kazoo.exceptions import ConnectionClosedError as KazooConnectionClosed
-from kazoo.security import ACL
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
+from ottla.metadata import znodes
 from ottla.metadata.store import (
     BadVersion,
     Create,
@@ -42,19 +43,19 @@ from ottla.metadata.store import (
 )
 
 _DENIED = {
-    NoAuthError: "denied by the node's ACL: it belongs to somebody else",
-    InvalidACLError: "zookeeper.set.acl=true: ZooKeeper has authenticated nobody that it could belong to",
-    SessionClosedRequireSaslError: "this ZooKeeper lets nobody in who has not authenticated",
+    NoAuthError: "denied by the node's ACL, which belongs to another user",
+    InvalidACLError: "zookeeper.set.acl=true requires authentication, and this session is not authenticated",
+    SessionClosedRequireSaslError: "this ZooKeeper requires SASL authentication",
 }
 _LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooConnectionClosed)
 
 
 class Unimplemented(StoreError):
-    """The ensemble does not know that kind of request."""
+    """The ensemble does not support this request."""
 
 
 def add_to(transaction: Any, operation: Operation, acls: Sequence[ACL]) -> None:
-    """`acls` are for a node to create."""
+    """Add an operation to kazoo's transaction. `acls` are those of a node to create."""
     if isinstance(operation, Create):
         transaction.create(
             operation.path, operation.data, acls, ephemeral=operation.ephemeral, sequence=operation.sequential
@@ -102,3 +103,23 @@ def translate(path: str, error: BaseException) -> StoreError:
         return StoreUnavailable(path, type(error).__name__)
     assert isinstance(error, KazooException | Exception)
     return StoreUnavailable(path, repr(error))
+
+
+# --- ACLs of nodes ---
+
+_SENSITIVE: Final = ("/config/users", znodes.CONFIG_BROKERS, "/delegation_token/tokens")
+"""Prefixes of the paths of nodes with secrets (ZkData.SensitiveRootPaths)."""
+
+
+def node_acls(path: str, *, secure: bool) -> list[ACL]:
+    """The ACLs of a new node (ZkData.defaultAcls).
+
+    `secure` is zookeeper.set.acl: the creator has all permissions, and everybody can read nodes without
+    secrets. /consumers stays open, because consumers of 0.8 write there. The creator is the identity that
+    ZooKeeper has authenticated by SASL, by a client certificate, or both.
+    """
+    if not secure or path == znodes.CONSUMERS:
+        return list(OPEN_ACL_UNSAFE)
+    if path.startswith(_SENSITIVE):
+        return list(CREATOR_ALL_ACL)
+    return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]

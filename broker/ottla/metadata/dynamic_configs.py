@@ -1,11 +1,11 @@
-"""Settings that change while brokers run: /config/topics, brokers, clients, users, ips, and /config/changes.
+"""Dynamic configs (ZkConfigManager): /config/topics, brokers, clients, users, ips, and /config/changes.
 
-Called by the broker (to hear of changes) and by the handlers that alter settings. A change is the entity's
-node plus a sequential notification, which says only *what* to read again; so hearing twice, or late, does
-no harm. A callback also runs when an entity's node has gone (with an empty mapping).
+Called by the broker, which follows changes, and by the handlers that alter configurations. A change writes
+the entity's node, and then a sequential notification with the entity's path, which every broker reads again.
+Late and repeated notifications are harmless. A callback for a deleted node gets an empty mapping.
 
-Invariant: after `start`, and after every notification, the callbacks have seen each entity's state as it was
-at that time or later.
+Invariant: after `start`, and after every notification, the callbacks have got each entity's configuration of
+that time or later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 CLIENTS, USERS, IPS = "clients", "users", "ips"
 QUOTA_TYPES = (CLIENTS, USERS, IPS)
-"""Entity types whose settings are quotas. An entity is a node's name, or `<user>/clients/<client>`."""
+"""Entity types of quotas. An entity is a node's name, or `<user>/clients/<client>`."""
 
 OnTopicConfig = Callable[[str, dict[str, str]], None]
 OnBrokerConfig = Callable[[str, dict[str, str]], None]
@@ -39,11 +39,11 @@ OnQuotaConfig = Callable[[str, str, dict[str, str]], None]
 
 
 class DynamicConfigs:
-    """Loads and follows the settings of topics, brokers, users, clients and addresses.
+    """Loads, follows and alters the configurations of topics, brokers, users, clients and IP addresses.
 
     `on_topic_config(topic, overrides)`; `on_broker_config(broker_id or "<default>", overrides)`;
-    `on_quota_config(entity type, entity, settings)`, where entities go by their nodes' names.
-    `clock` gives wall time in ms; with one, old notifications are purged.
+    `on_quota_config(entity type, node name of the entity, settings)`. `clock` returns wall time in ms; with
+    it, old notifications are deleted.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class DynamicConfigs:
         self._on_topic_config = on_topic_config
         self._on_broker_config = on_broker_config
         self._on_quota_config = on_quota_config
-        self._news = Notifications(store, znodes.CONFIG_CHANGES, "settings", self._take, clock)
+        self._notifications = Notifications(store, znodes.CONFIG_CHANGES, "settings", self._on_changes, clock)
 
     async def start(self) -> None:
-        """Load all settings, calling back for each entity, then follow the changes."""
-        await self._news.watch()
+        """Load all configurations, with a callback for each entity, then follow the changes."""
+        await self._notifications.watch()
         await self.load_topics(await self._store.children(znodes.CONFIG_TOPICS))
         for entity in await self._store.children(znodes.CONFIG_BROKERS):
             await self._reload("brokers", entity)
@@ -71,15 +71,15 @@ class DynamicConfigs:
             for entity_type in QUOTA_TYPES:
                 for entity in await self.entities(entity_type):
                     await self._reload(entity_type, entity)
-        self._news.follow()
+        self._notifications.follow()
 
     async def stop(self) -> None:
-        await self._news.stop()
+        await self._notifications.stop()
 
     async def load_topics(self, topics: Iterable[str]) -> None:
-        """Read these topics' settings and call back for each.
+        """Read these topics' configurations, with a callback for each.
 
-        For the broker that is told of a topic (LeaderAndIsr) before it has heard of its settings.
+        Also for LeaderAndIsr, which can come before the notification of a topic's configuration.
         """
         names = legal_topics(topics)
         found = await get_many(self._store, [znodes.topic_config_path(name) for name in names])
@@ -87,15 +87,15 @@ class DynamicConfigs:
             self._call_topic(name, entry[0] if entry else b"")
 
     async def topic_config(self, topic: str) -> dict[str, str]:
-        """The topic's overrides as the store has them now."""
+        """The topic's overrides, read from the store."""
         return await self.entity_config("topics", topic)
 
     async def broker_config(self, broker: str) -> dict[str, str]:
-        """The overrides of a broker id, or of "<default>"."""
+        """The overrides of a broker id, or of "<default>", read from the store."""
         return await self.entity_config("brokers", broker)
 
     async def entities(self, entity_type: str) -> list[str]:
-        """All entities of a type that have a node; users' clients among the users."""
+        """All entities of a type with a node; those of USERS include the users' clients."""
         root = f"{znodes.CONFIG}/{entity_type}"
         names = await self._store.children(root)
         if entity_type == USERS:
@@ -108,23 +108,23 @@ class DynamicConfigs:
         return names
 
     async def entity_config(self, entity_type: str, entity: str) -> dict[str, str]:
-        """The settings of any entity, empty if there are none. Raises StoreError, InvalidNode."""
+        """The configuration of an entity, empty without a node. Raises StoreError, InvalidNode."""
         path = znodes.config_path(entity_type, entity)
         found = await self._store.get(path)
         return znodes.decode_config(path, found[0]) if found else {}
 
     async def alter_topic_config(self, topic: str, new: Mapping[str, str]) -> None:
-        """Replace the topic's overrides, and tell all brokers. Raises StoreError."""
+        """Replace the topic's overrides, and notify all brokers. Raises StoreError."""
         await self.alter_entity("topics", topic, new)
 
     async def alter_broker_config(self, broker: str, new: Mapping[str, str]) -> None:
-        """Replace the overrides of a broker id, or of "<default>", and tell all brokers."""
+        """Replace the overrides of a broker id, or of "<default>", and notify all brokers."""
         await self.alter_entity("brokers", broker, new)
 
     async def alter_entity(self, entity_type: str, entity: str, new: Mapping[str, str]) -> None:
-        """Replace the settings of any entity, and tell all brokers. Raises StoreError.
+        """Replace the configuration of an entity, and notify all brokers. Raises StoreError.
 
-        Nodes of quotas that hold nothing any more are removed, as Kafka does: clients come and go.
+        Empty nodes of quotas are deleted, as in Kafka.
         """
         if new or entity_type not in QUOTA_TYPES or not await self._remove_empty(entity_type, entity):
             await self._write(entity_type, entity, new)
@@ -136,7 +136,8 @@ class DynamicConfigs:
         )
 
     async def _remove_empty(self, entity_type: str, entity: str) -> bool:
-        """Remove an entity's node, and its user's if that holds nothing else. False if it has children."""
+        """Delete an entity's node, and its user's if that is empty as well. False if the node has
+        children."""
         path = znodes.config_path(entity_type, entity)
         if await self._store.children(path):
             return False
@@ -162,13 +163,13 @@ class DynamicConfigs:
             except NodeExists:
                 await self._store.set(path, data)
 
-    async def _take(self, changes: list[bytes]) -> None:
+    async def _on_changes(self, changes: list[bytes]) -> None:
         entities: dict[str, None] = {}
         for data in changes:
             try:
                 entities[znodes.decode_config_change(data)] = None
             except znodes.InvalidNode as error:
-                log.error("ignoring a config change: %s", error)
+                log.error("Ignoring a config change notification: %s", error)
         for path in entities:
             entity_type, _, entity = path.partition("/")
             try:
@@ -176,8 +177,8 @@ class DynamicConfigs:
             except StoreUnavailable:
                 raise
             except Exception:
-                # One entity's trouble must keep nobody from hearing of the others.
-                log.exception("taking over the settings of %s failed", path)
+                # The notifications of other entities must still be processed.
+                log.exception("Processing the config change of %s failed", path)
 
     async def _reload(self, entity_type: str, entity: str) -> None:
         if entity_type == "topics":
@@ -186,45 +187,45 @@ class DynamicConfigs:
             try:
                 config = await self.entity_config("brokers", entity)
             except znodes.InvalidNode as error:
-                log.error("ignoring broker settings: %s", error)
+                log.error("Ignoring a broker configuration: %s", error)
                 return
             self._on_broker_config(entity, config)
         elif entity_type in QUOTA_TYPES and self._on_quota_config is not None:
             try:
                 self._on_quota_config(entity_type, entity, await self.entity_config(entity_type, entity))
             except ValueError as error:  # InvalidNode among them
-                log.error("ignoring the quotas of %s/%s: %s", entity_type, entity, error)
+                log.error("Ignoring the quotas of %s/%s: %s", entity_type, entity, error)
 
     def _call_topic(self, topic: str, data: bytes) -> None:
         try:
             config = usable_topic_config(topic, znodes.decode_config(znodes.topic_config_path(topic), data))
         except znodes.InvalidNode as error:
-            log.error("ignoring topic settings: %s", error)
+            log.error("Ignoring a topic configuration: %s", error)
             return
         try:
             self._on_topic_config(topic, config)
         except Exception:
-            log.exception("applying the settings of topic %s failed", topic)
+            log.exception("Applying the configuration of topic %s failed", topic)
 
 
 def legal_topics(names: Iterable[str]) -> list[str]:
-    """Those that a topic can be called; the others, which are logged, must become part of no path."""
+    """The legal topic names among these; the others are logged, and must not become part of a path."""
     legal: list[str] = []
     for name in names:
         if is_legal_topic_name(name):
             legal.append(name)
         else:
-            log.error("ignoring settings of %r, which no topic can be called", name)
+            log.error("Ignoring the configuration of %r: not a legal topic name", name)
     return legal
 
 
 def usable_topic_config(topic: str, stored: Mapping[str, str]) -> dict[str, str]:
-    """What can be applied of a topic's settings as stored. A hand may have written the rest: it is logged."""
+    """The valid settings of a stored topic configuration. Invalid ones are logged."""
     good: dict[str, str] = {}
     for name, text in stored.items():
         problem = TOPIC_CONFIGS.problem(name, text)
         if problem is None:
             good[name] = text
         else:
-            log.error("a stored setting of topic %s is ignored: %s", topic, problem)
+            log.error("Ignoring a stored setting of topic %s: %s", topic, problem)
     return good

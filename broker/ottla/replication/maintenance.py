@@ -1,9 +1,9 @@
-"""What a replica manager does by the clock: shrink ISRs, write checkpoints, flush, delete old segments.
+"""Periodic tasks of the replica manager: shrinking ISRs, checkpoints, flushes, retention.
 
-Made and ticked by `manager`. Intervals are counted by a clock that does not step; what records and files
-say is compared with wall time. What blocks runs in a thread, one batch of jobs at a time. Invariant: what the
-high watermark checkpoint says of a partition that the controller has not spoken of since the start is kept: a
-leader that forgot its high watermark would show consumers less than it did (KAFKA-1647).
+Called by `manager`. Intervals use the monotonic clock; timestamps of records and files are compared with wall
+time. Blocking tasks run in a thread, one batch at a time. Invariant: checkpointed high watermarks of
+partitions without a LeaderAndIsr since the start are kept: a leader that lost its high watermark would return
+fewer records to consumers than before (KAFKA-1647).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Every:
-    """Due once in each `interval_ms`."""
+    """A timer that is due once per `interval_ms`."""
 
     def __init__(self, interval_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -39,8 +39,8 @@ class Every:
         return True
 
 
-class Upkeep:
-    """The timers and checkpoints of one ReplicaManager."""
+class ReplicaMaintenance:
+    """The periodic tasks and high watermark checkpoints of one ReplicaManager."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class Upkeep:
         self._log_starts_checked = log_starts_checked
         self._logs = logs
         self._checkpointed: dict[PartitionKey, int] = {}
-        """Of partitions that the controller has not spoken of."""
+        """Checkpointed high watermarks of partitions without a LeaderAndIsr since the start."""
         self._written: tuple[list[Log], list[int]] | None = None
-        """Logs and their high watermarks as last written."""
-        self._working: asyncio.Future[None] | None = None
-        self._retained = False
-        self._shrink = Every(max(1, config.get_int("replica.lag.time.max.ms") // 2))
+        """Logs and high watermarks of the last checkpoint."""
+        self._running: asyncio.Future[None] | None = None
+        self._retention_ran = False
+        self._isr_shrink = Every(max(1, config.get_int("replica.lag.time.max.ms") // 2))
         self._high_watermarks = Every(config.get_int("replica.high.watermark.checkpoint.interval.ms"))
         self._flushes = Every(config.get_int("log.flush.scheduler.interval.ms"))
         self._checkpoints = Every(config.get_int("log.flush.offset.checkpoint.interval.ms"))
@@ -66,12 +66,12 @@ class Upkeep:
         self._retention = Every(config.get_int("log.retention.check.interval.ms"))
 
     def take_checkpointed(self, key: PartitionKey) -> int:
-        """The high watermark of the last checkpoint; 0 for a partition it does not have. From now on the
-        partition has one of its own."""
+        """The checkpointed high watermark of a partition, 0 without one. Removes it: the partition has the
+        current one from now on."""
         return self._checkpointed.pop(key, 0)
 
     def put_back(self, partition: Partition) -> None:
-        """The partition goes, but its log stays for the next start."""
+        """Keep the high watermark of a partition that goes offline, whose log stays for the next start."""
         self._checkpointed[partition.key] = partition.high_watermark
         self._written = None
 
@@ -82,7 +82,7 @@ class Upkeep:
     def start(self, monotonic_ms: int) -> None:
         self._checkpointed = dict(self._logs.read_high_watermarks())
         for every in (
-            self._shrink,
+            self._isr_shrink,
             self._high_watermarks,
             self._flushes,
             self._checkpoints,
@@ -93,10 +93,10 @@ class Upkeep:
 
     def tick(self, monotonic_ms: int, now_ms: int) -> None:
         """`now_ms` is wall time."""
-        if self._shrink.is_due(monotonic_ms):
+        if self._isr_shrink.is_due(monotonic_ms):
             for partition in self._partitions():
                 partition.maybe_shrink_isr(monotonic_ms)
-        if self._working is not None:
+        if self._running is not None:
             return
         jobs: list[Callable[[], object]] = []
         if self._logs.has_chores(now_ms):
@@ -114,14 +114,14 @@ class Upkeep:
             jobs.append(self._logs.write_start_offsets)
         if self._retention.is_due(monotonic_ms):
             jobs.append(partial(self._logs.cleanup, now_ms, self._snapshot()))
-            self._retained = True
+            self._retention_ran = True
         if jobs:
-            self._working = asyncio.get_running_loop().run_in_executor(None, _run, jobs)
-            self._working.add_done_callback(self._worked)
+            self._running = asyncio.get_running_loop().run_in_executor(None, _run, jobs)
+            self._running.add_done_callback(self._on_done)
 
     async def stop(self) -> None:
-        if self._working is not None:
-            await asyncio.wait([self._working])
+        if self._running is not None:
+            await asyncio.wait([self._running])
         await asyncio.to_thread(self._logs.write_high_watermarks, self._snapshot())
 
     def _snapshot(self) -> dict[PartitionKey, int]:
@@ -133,17 +133,18 @@ class Upkeep:
         self._logs.write_high_watermarks(high_watermarks)
         self._written = written
 
-    def _worked(self, done: asyncio.Future[None]) -> None:
-        self._working = None
-        if self._retained:
-            self._retained = False
+    def _on_done(self, done: asyncio.Future[None]) -> None:
+        self._running = None
+        if self._retention_ran:
+            self._retention_ran = False
             self._log_starts_checked(self._partitions())
 
 
 def _run(jobs: list[Callable[[], object]]) -> None:
-    """In a thread: one job that fails (a full disk, say) keeps none of the others from their turn."""
+    """Run the tasks, in a thread; a task that fails (with a full disk, for example) does not stop the
+    others."""
     for job in jobs:
         try:
             job()
         except Exception:
-            _logger.exception("upkeep of the logs failed")
+            _logger.exception("A periodic task of the logs failed")

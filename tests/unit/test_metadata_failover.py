@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.metadata.registration import ensure_tree
-from ottla.metadata.succession import could_move, wait_for_successors
+from ottla.metadata.unclean_restart import can_fail_over, wait_for_failover
 from ottla.metadata.znodes import BrokerInfo, Endpoint, PartitionState
 
 
@@ -17,10 +17,10 @@ def state(leader: int, isr: list[int]) -> PartitionState:
 
 
 def test_a_partition_can_move_only_to_somebody_alive_and_in_sync() -> None:
-    assert could_move([state(1, [1, 2])], 1, {2, 3})
-    assert not could_move([state(1, [1, 2])], 1, {3})
-    assert not could_move([state(1, [1])], 1, {2})
-    assert not could_move([state(2, [1, 2])], 1, {2})
+    assert can_fail_over([state(1, [1, 2])], 1, {2, 3})
+    assert not can_fail_over([state(1, [1, 2])], 1, {3})
+    assert not can_fail_over([state(1, [1])], 1, {2})
+    assert not can_fail_over([state(2, [1, 2])], 1, {2})
 
 
 def run(scenario: Callable[[MemoryTree, MemoryStore], Awaitable[None]]) -> None:
@@ -52,7 +52,7 @@ def test_we_wait_until_another_leads() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await add_broker(store, 2)
         await led_by(store, 1)
-        waiting = asyncio.create_task(wait_for_successors(store, 1, [("t", 0)], timeout_s=10))
+        waiting = asyncio.create_task(wait_for_failover(store, 1, [("t", 0)], timeout_s=10))
         await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
         done, _ = await asyncio.wait({waiting}, timeout=0.05)
         assert not done
@@ -65,9 +65,9 @@ def test_we_wait_until_another_leads() -> None:
 def test_we_wait_for_a_controller_even_if_we_lead_nothing() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await add_broker(store, 2)
-        assert not await wait_for_successors(store, 1, [], timeout_s=0)
+        assert not await wait_for_failover(store, 1, [], timeout_s=0)
         await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
-        assert await wait_for_successors(store, 1, [], timeout_s=0)
+        assert await wait_for_failover(store, 1, [], timeout_s=0)
 
     run(scenario)
 
@@ -75,7 +75,7 @@ def test_we_wait_for_a_controller_even_if_we_lead_nothing() -> None:
 def test_alone_there_is_nobody_to_wait_for() -> None:
     async def scenario(tree: MemoryTree, store: MemoryStore) -> None:
         await led_by(store, 1)
-        assert await wait_for_successors(store, 1, [("t", 0)], timeout_s=10)
+        assert await wait_for_failover(store, 1, [("t", 0)], timeout_s=10)
 
     run(scenario)
 
@@ -85,6 +85,6 @@ def test_we_come_back_when_nobody_takes_over_in_time() -> None:
         await add_broker(store, 2)
         await led_by(store, 1)
         await store.create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True)
-        assert not await wait_for_successors(store, 1, [("t", 0)], timeout_s=0)
+        assert not await wait_for_failover(store, 1, [("t", 0)], timeout_s=0)
 
     run(scenario)

@@ -1,8 +1,7 @@
-"""A topic's settings in Kafka 3.9, and the broker settings that they fall back to.
+"""The table of topic settings of Kafka 3.9, and the broker settings that they fall back to.
 
-Called by `ottla.metadata.config`. Names, types, defaults and ranges are Kafka 3.9.1's, dumped from its own
-definitions (a test compares them); those that begin with `ottla.` are ours. The brokers' own table is
-`broker_config_table`.
+Used by `ottla.metadata.config`. Names, types, defaults and ranges are those of Kafka 3.9.1, dumped from its
+own definitions (a test compares them); settings with the prefix `ottla.` are Ottla's own.
 """
 
 from __future__ import annotations
@@ -101,14 +100,14 @@ TOPIC_CONFIGS = ConfigDef(
             "message.timestamp.after.max.ms",
             LONG,
             LONG_MAX,
-            "How far ahead of us a timestamp may be.",
+            "How far a timestamp may be ahead of the broker's clock.",
             at_least(0),
         ),
         K(
             "message.timestamp.before.max.ms",
             LONG,
             LONG_MAX,
-            "How far behind us a timestamp may be.",
+            "How far a timestamp may be behind the broker's clock.",
             at_least(0),
         ),
         K(
@@ -118,7 +117,7 @@ TOPIC_CONFIGS = ConfigDef(
             "Deprecated form of the two above.",
             at_least(0),
         ),
-        K("message.timestamp.type", STRING, "CreateTime", "Whose clock stamps the records.", timestamp_types),
+        K("message.timestamp.type", STRING, "CreateTime", "CreateTime or LogAppendTime.", timestamp_types),
         K(
             "min.cleanable.dirty.ratio",
             DOUBLE,
@@ -132,11 +131,11 @@ TOPIC_CONFIGS = ConfigDef(
             "ottla.deletion.policies",
             LIST,
             "size,time",
-            "Policies that name segments to delete: size, time, and those of the brokers' "
+            "Policies that select segments to delete: size, time, and those of the brokers' "
             "ottla.log.deletion.policy.classes.",
             deletion_policy_names,
         ),
-        K("preallocate", BOOLEAN, "false", "Allocate a segment's file when it is made."),
+        K("preallocate", BOOLEAN, "false", "Allocate a segment's file when it is created."),
         K("remote.log.copy.disable", BOOLEAN, "false", "Tiered storage: stop copying."),
         K("remote.log.delete.on.disable", BOOLEAN, "false", "Tiered storage: delete when disabled."),
         K(
@@ -156,7 +155,7 @@ TOPIC_CONFIGS = ConfigDef(
             "unclean.leader.election.enable",
             BOOLEAN,
             "false",
-            "May a replica outside the ISR lead, losing data?",
+            "Whether a replica outside the ISR can be elected leader, with loss of data.",
         ),
     ]
 )
