@@ -77,15 +77,15 @@ def make(directory: Path, *, clean: bool = True) -> Path:
     ends = {key: log.log_end_offset for key, log in logs.logs().items()}
     logs.write_high_watermarks(ends)
     logs.write_start_offsets()
-    logs.tend(1 << 62)
+    logs.run_deferred_tasks(1 << 62)
     if clean:
         logs.close(NOW_MS)
     else:
         plain.flush()
         logs.write_checkpoints()
         append(plain, "not flushed")
-        for log_dir in logs._dirs.values():
-            log_dir.release()
+        for log_dir in logs.registry.dirs.values():
+            log_dir.unlock()
     return directory
 
 

@@ -25,7 +25,7 @@ from ottla.replication.requests import PartitionKey
 from ottla.storage.directories import is_too_long_to_move
 from ottla.storage.future_log import FutureLog
 from ottla.storage.log_manager import LogManager
-from ottla.storage.log_segment import LogRead
+from ottla.storage.segment_files import LogRead
 
 _logger = logging.getLogger(__name__)
 
@@ -92,25 +92,25 @@ class LogDirMoves:
             problem = error
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
-        future = logs.future(topic, index)
+        future = logs.future_log(topic, index)
         if partition is not None and future is not None and future.log_dir is not log_dir:
             self.end(partition.key)
-            logs.drop_future(topic, index)
-        logs.prefer(topic, index, log_dir)
+            logs.delete_future_log(topic, index)
+        logs.set_preferred_log_dir(topic, index, log_dir)
         if partition is None:
             assert problem is not None
             raise problem
-        if partition.log.log_dir is log_dir or logs.future(topic, index) is not None:
+        if partition.log.log_dir is log_dir or logs.future_log(topic, index) is not None:
             return
         if len(logs.online_dirs()) < len(logs.log_dirs):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a directory is offline that may have a copy")
-        logs.make_future(topic, index, self._clock())
+        logs.create_future_log(topic, index, self._clock())
         _logger.info("%r moves from %s to %s", partition, partition.log.log_dir.path, path)
         self.begin(partition)
 
     def begin(self, partition: Partition) -> None:
         """Go on with the partition's move, if it has a log in the making. Needs a running loop."""
-        future = self._logs.future(*partition.key)
+        future = self._logs.future_log(*partition.key)
         if future is None or self._stopping:
             return
         known = self._moves.get(partition.key)
@@ -205,16 +205,16 @@ class LogDirMoves:
             return False
         self._replace(partition, move)
         left, entered = move.source.log_dir, move.log.log_dir
-        await asyncio.to_thread(self._logs.checkpoint_move, left, entered)
+        await asyncio.to_thread(self._logs.checkpoint_dirs, left, entered)
         return True
 
     def _make_durable(self, move: FutureLog) -> None:
         move.log.flush()
-        self._logs.checkpoint_move(move.log.log_dir)
+        self._logs.checkpoint_dirs(move.log.log_dir)
 
     def _replace(self, partition: Partition, move: FutureLog) -> None:
         """On the event loop, at once after `finish`: nothing was appended in between."""
         assert partition.log is move.source, "its log was replaced by somebody else"
         assert move.source.log_end_offset == move.log.log_end_offset
-        partition.log_replaced(self._logs.replace_with_future(*partition.key))
+        partition.log_replaced(self._logs.replace_current_with_future(*partition.key))
         _logger.info("%r has moved to %s", partition, partition.log.directory)

@@ -26,9 +26,9 @@ from ottla.replication.isr import UNKNOWN_EPOCH, Follower, InSyncReplicas, IsrCh
 from ottla.replication.listener import ReplicationListener
 from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
 from ottla.replication.requests import PartitionState
-from ottla.storage.log import AppendInfo, Log, Settled
+from ottla.storage.log import Log, LogAppendInfo, ValidatedBatch
 from ottla.storage.log_config import LogConfig
-from ottla.storage.producer_state import Verification
+from ottla.storage.producer_state import VerificationGuard
 
 _logger = logging.getLogger(__name__)
 
@@ -229,8 +229,8 @@ class Partition:
         assert log.log_start_offset == self.log.log_start_offset
         log.config = self.log.config
         log.verifies = self.log.verifies
-        log.forget_replicated(self.high_watermark)
-        log.producers.take_over_verifications(self.log.producers)
+        log.on_high_watermark_updated(self.high_watermark)
+        log.producers.adopt_verifications(self.log.producers)
         self.log = log
         self.listener.changed(self)
 
@@ -244,12 +244,12 @@ class Partition:
         now_ms: int,
         client: bool = True,
         guard: object | None = None,
-        light: bool = False,
-        settled: Settled | None = None,
-    ) -> AppendInfo:
-        """Append a producer's batches. `now_ms` is wall time; `guard`, `light` and `settled` are for the log.
-        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas), and what the
-        log raises."""
+        allow_deferral: bool = False,
+        validated: ValidatedBatch | None = None,
+    ) -> LogAppendInfo:
+        """Append a producer's batches. `now_ms` is wall time; `guard`, `allow_deferral` and `validated` are
+        for the log. Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas),
+        and what the log raises."""
         if not self.is_leader:
             raise KafkaError(self._why_no_leader, f"{self!r} cannot append")
         if required_acks == ACKS_ALL and len(self.in_sync.committed) < self.min_in_sync:
@@ -262,9 +262,9 @@ class Partition:
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
             client=client,
-            guard=guard,
-            light=light,
-            settled=settled,
+            verification_guard=guard,
+            allow_deferral=allow_deferral,
+            validated=validated,
         )
         if info.duplicate:
             return info
@@ -277,7 +277,7 @@ class Partition:
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
-    ) -> Verification | None:
+    ) -> VerificationGuard | None:
         """Before a transactional batch (KIP-890): what to append it with once its coordinator has agreed,
         None if that need not be asked. Raises NOT_LEADER_OR_FOLLOWER."""
         if not self.is_leader:
@@ -438,7 +438,7 @@ class Partition:
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
-        self.log.forget_replicated(committed)
+        self.log.on_high_watermark_updated(committed)
         return True
 
     # --- the follower's log -------------------------------------------------------------------------
@@ -457,7 +457,7 @@ class Partition:
         advanced = committed > self.high_watermark
         if advanced:
             self.high_watermark = committed
-            log.forget_replicated(committed)
+            log.on_high_watermark_updated(committed)
         if leader_log_start > log.log_start_offset:
             log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
             self.log_start_checked()

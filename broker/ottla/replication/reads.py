@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.replication.isr import UNKNOWN_EPOCH, Follower
 from ottla.replication.offsets import NO_EPOCH, NO_OFFSET
-from ottla.storage.log_segment import LogRead
+from ottla.storage.segment_files import LogRead
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition

@@ -176,8 +176,8 @@ class DirectoryLock:
 # --- .kafka_cleanshutdown ------------------------------------------------------------------------
 
 
-def take_clean_shutdown(log_dir: Path) -> bool:
-    """Whether the last shutdown was clean; from now on it is not, until `mark_clean_shutdown`."""
+def remove_clean_shutdown_file(log_dir: Path) -> bool:
+    """Whether the last shutdown was clean; from now on it is not, until `write_clean_shutdown_file`."""
     path = log_dir / CLEAN_SHUTDOWN_FILE
     if not path.exists():
         return False
@@ -186,7 +186,7 @@ def take_clean_shutdown(log_dir: Path) -> bool:
     return True
 
 
-def mark_clean_shutdown(log_dir: Path, broker_epoch: int = -1) -> None:
+def write_clean_shutdown_file(log_dir: Path, broker_epoch: int = -1) -> None:
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(log_dir / CLEAN_SHUTDOWN_FILE, text)
 

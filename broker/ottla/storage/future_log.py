@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ottla.protocol.records import parse_batch_header
 from ottla.storage.log import Log
-from ottla.storage.log_segment import LogRead
+from ottla.storage.segment_files import LogRead
 
 
 class FutureLog:
@@ -31,8 +31,8 @@ class FutureLog:
         return self.source.log_end_offset - self.log.log_end_offset
 
     def look_up(self, max_bytes: int) -> LogRead | None:
-        """What comes next, by an index that may be cold (ColdRead). None when there is nothing, or when the
-        two have to be reconciled first. Raises KafkaError."""
+        """What comes next, by an index that may be cold (PageCacheMiss). None when there is nothing, or when
+        the two have to be reconciled first. Raises KafkaError."""
         if self._truncations != self.source.truncations or self.lag <= 0:
             return None
         if self.log.log_end_offset < self.source.log_start_offset:
@@ -52,7 +52,7 @@ class FutureLog:
 
     def finish(self, max_bytes: int, now_ms: int) -> bool:
         """Copy what is missing, if it is little; whether the log can take the other's place. Quick; to be
-        called where nobody appends. Raises KafkaError, OSError and ColdRead."""
+        called where nobody appends. Raises KafkaError, OSError and PageCacheMiss."""
         left = max_bytes
         while self.lag > 0 and left > 0:
             read = self.look_up(left)

@@ -24,9 +24,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Self
 
-from ottla.storage.files import sync_file
+from ottla.storage.files import InternedPath, sync_file
 from ottla.storage.page_cache import read_file
-from ottla.storage.places import Placed
 
 _NO_LONGS = array("q")
 _NO_INTS = array("i")
@@ -37,7 +36,7 @@ class CorruptIndex(Exception):
     """An index file that must be rebuilt."""
 
 
-class _Index(Placed):
+class _Index(InternedPath):
     """Two parallel columns, and the file that they are kept in."""
 
     __slots__ = ("_first", "_second", "_unloaded", "_unsynced", "_written", "base_offset", "max_entries")
@@ -47,7 +46,7 @@ class _Index(Placed):
     """The first column of an index without entries."""
 
     def __init__(self, path: str | Path, base_offset: int, max_bytes: int) -> None:
-        self.place(path)
+        self.set_path(path)
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
         self._first = self.NOTHING
@@ -66,7 +65,7 @@ class _Index(Placed):
         """
         size = self.ENTRY.size
         try:
-            fd = os.open(self.location, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path_str, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise CorruptIndex(f"{self.path}: missing") from None
         try:
@@ -98,7 +97,7 @@ class _Index(Placed):
         if self._unloaded or (self._written == count and count):
             return
         tail = zip(self._first[self._written : count], self._second[self._written : count], strict=True)
-        fd = os.open(self.location, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self.path_str, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if count:
                 os.pwrite(fd, self._pack(tail), self._written * self.ENTRY.size)
@@ -112,11 +111,11 @@ class _Index(Placed):
         self.write()
         if self._unsynced:
             self._unsynced = False
-            sync_file(self.location)
+            sync_file(self.path_str)
 
-    def like(self) -> Self:
-        """An empty one, for the same file."""
-        return type(self)(self.location, self.base_offset, self.max_entries * self.ENTRY.size)
+    def new_empty(self) -> Self:
+        """An empty index for the same file."""
+        return type(self)(self.path_str, self.base_offset, self.max_entries * self.ENTRY.size)
 
     def replace_file(self) -> None:
         """Write the entries, which are all in memory, in the place of whatever the file holds."""
@@ -141,7 +140,7 @@ class _Index(Placed):
     def _load(self) -> None:
         if not self._unloaded:
             return
-        data = read_file(self.location)
+        data = read_file(self.path_str)
         self._first, self._second = self._unpack(data[: len(data) - len(data) % self.ENTRY.size])
         self._unloaded = 0
         self._written = len(self._first)
@@ -155,8 +154,8 @@ class _Index(Placed):
         if self._written > count or count == 0:
             self._written = min(self._written, count)
             with contextlib.suppress(FileNotFoundError):
-                if os.stat(self.location).st_size > self._written * self.ENTRY.size:
-                    os.truncate(self.location, self._written * self.ENTRY.size)
+                if os.stat(self.path_str).st_size > self._written * self.ENTRY.size:
+                    os.truncate(self.path_str, self._written * self.ENTRY.size)
                     self._unsynced = True
 
 
@@ -194,7 +193,7 @@ class OffsetIndex(_Index):
         at = bisect_right(self._first, offset - self.base_offset) - 1
         return self._second[at] if at >= 0 else 0
 
-    def entry_behind(self, position: int) -> tuple[int, int] | None:
+    def first_entry_from(self, position: int) -> tuple[int, int] | None:
         """(offset, position) of the first entry at or behind `position`, None when there is none. As in
         Kafka's search, that is never the very first entry but for a position before it."""
         self._load()

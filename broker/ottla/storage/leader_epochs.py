@@ -23,7 +23,7 @@ CHECKPOINT_FILE = "leader-epoch-checkpoint"
 UNDEFINED = -1
 
 
-class LeaderEpochCheckpoint:
+class LeaderEpochFileCache:
     """Epochs with their start offsets, kept in memory and in the file."""
 
     __slots__ = ("_directory", "_epochs", "_is_unsynced", "_starts", "is_dirty")
@@ -42,7 +42,7 @@ class LeaderEpochCheckpoint:
         """The file is not what is in memory: `write` is due."""
         self._is_unsynced = False
 
-    def moved_to(self, directory: str) -> None:
+    def update_parent_dir(self, directory: str) -> None:
         """The log's directory has another name now."""
         self._directory = directory
 

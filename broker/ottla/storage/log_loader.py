@@ -29,13 +29,12 @@ from ottla.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
-from ottla.storage.index_rebuilding import rebuild
-from ottla.storage.index_recovery import check_transactions
+from ottla.storage.index_recovery import rebuild_indexes, verify_transaction_index
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.leader_epochs import LeaderEpochCheckpoint
+from ottla.storage.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log_config import INT64_MAX, LogConfig
-from ottla.storage.log_segment import Segment, scan_headers
-from ottla.storage.producer_state_manager import ProducerHistory
+from ottla.storage.log_segment import LogSegment, scan_headers
+from ottla.storage.producer_state_manager import ProducerStateManager
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -52,7 +51,7 @@ logger = logging.getLogger(__name__)
 _READ_CHUNK_BYTES = 1024 * 1024
 
 
-class OldFormat(Exception):
+class UnsupportedMessageFormat(Exception):
     """A segment of message format v0 or v1, which this version does not store."""
 
 
@@ -60,25 +59,25 @@ def load_segments(
     directory: str,
     names: Sequence[str],
     config: LogConfig,
-    history: ProducerHistory,
-    epochs: LeaderEpochCheckpoint,
+    producer_state: ProducerStateManager,
+    leader_epochs: LeaderEpochFileCache,
     *,
     recovery_point: int,
     log_start_offset: int,
     clean_shutdown: bool,
     now_ms: int,
-) -> tuple[list[Segment], int]:
+) -> tuple[list[LogSegment], int]:
     """The segments, recovered as needed, and the log end offset. `names` are those of the files that are
-    there. Raises OSError, and OldFormat."""
+    there. Raises OSError, and UnsupportedMessageFormat."""
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         _finish_swaps(Path(directory))
         names = os.listdir(directory)
     _remove_leftovers(directory, names)
     stems = (name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX))
     bases = sorted(int(stem) for stem in stems if stem.isdigit())
-    segments: list[Segment] = []
+    segments: list[LogSegment] = []
     end_offset = log_start_offset
-    history_is_whole = False
+    state_is_current = False
     for at, base_offset in enumerate(bases):
         segment = open_segment(directory, base_offset, config, now_ms)
         is_last = at == len(bases) - 1
@@ -89,15 +88,15 @@ def load_segments(
         if trusted_end is None:
             if segment.size:
                 logger.info("verifying %s", segment.file.path)
-            if not history_is_whole:
-                history.rebuild(segments, log_start_offset, base_offset, sync=True)
-            intact, end_offset = recover(segment, history, epochs)
+            if not state_is_current:
+                producer_state.rebuild(segments, log_start_offset, base_offset, sync=True)
+            intact, end_offset = recover(segment, producer_state, leader_epochs)
             # So that this segment need not be read again, whatever becomes of the next.
-            history.take_snapshot(end_offset, log_start_offset, sync=True)
-            history_is_whole = True
+            producer_state.take_snapshot(end_offset, log_start_offset, sync=True)
+            state_is_current = True
         else:
             end_offset = trusted_end
-            history_is_whole = False
+            state_is_current = False
         segments.append(segment)
         if not intact:
             for damaged in bases[at + 1 :]:
@@ -115,30 +114,30 @@ def load_segments(
             segment.remove_files()
         segments = []
         end_offset = log_start_offset
-        epochs.clear()
-        history.clear()
+        leader_epochs.clear()
+        producer_state.clear()
     if not segments:
         segments = [new_segment(directory, end_offset, config, now_ms)]
     log_start_offset = max(log_start_offset, segments[0].base_offset)
-    history.snapshots.remove_strays({segment.base_offset for segment in segments})
-    if history_is_whole:
-        history.snapshots.keep_within(log_start_offset, end_offset)
+    producer_state.snapshots.remove_strays({segment.base_offset for segment in segments})
+    if state_is_current:
+        producer_state.snapshots.keep_within(log_start_offset, end_offset)
     else:
-        history.rebuild(segments, log_start_offset, end_offset, sync=True)
-    if epochs.latest is None:
-        _learn_epochs(segments, epochs)
-        epochs.write()
+        producer_state.rebuild(segments, log_start_offset, end_offset, sync=True)
+    if leader_epochs.latest is None:
+        _learn_epochs(segments, leader_epochs)
+        leader_epochs.write()
     for segment in segments:
-        segment.rest()
+        segment.close_file()
     return segments, end_offset
 
 
-def open_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+def open_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
     """The existing segment that begins at `base_offset`."""
-    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=0, make=False)
+    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=0, create=False)
 
 
-def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> Segment:
+def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> LogSegment:
     """The segment that the cleaner has written, still under its own names. Raises OSError, CorruptIndex."""
     log = directory / f"{segment_name(base_offset)}{LOG_SUFFIX}{CLEANED_SUFFIX}"
     if not log.exists():
@@ -149,7 +148,7 @@ def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> Segmen
     return segment
 
 
-def new_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+def new_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
     """A new, empty segment that begins at `base_offset`."""
     preallocate_bytes = config.segment_bytes if config.preallocate else 0
     return _segment(directory, base_offset, config, now_ms, preallocate_bytes=preallocate_bytes)
@@ -163,12 +162,12 @@ def _segment(
     *,
     preallocate_bytes: int,
     suffix: str = "",
-    make: bool = True,
-) -> Segment:
+    create: bool = True,
+) -> LogSegment:
     # Spread by the segment's name, not by chance: as even, and the same after a restart.
     jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
     name = f"{os.path.basename(directory)}/{base_offset}".encode()
-    return Segment(
+    return LogSegment(
         directory,
         base_offset,
         index_interval_bytes=config.index_interval_bytes,
@@ -177,11 +176,13 @@ def _segment(
         roll_jitter_ms=crc32c(name) % jitter_ms_max if jitter_ms_max > 0 else 0,
         preallocate_bytes=preallocate_bytes,
         suffix=suffix,
-        make=make,
+        create=create,
     )
 
 
-def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheckpoint) -> tuple[bool, int]:
+def recover(
+    segment: LogSegment, producer_state: ProducerStateManager, leader_epochs: LeaderEpochFileCache
+) -> tuple[bool, int]:
     """Verify every batch, rebuild the indexes, cut the file after the last good batch.
 
     The history must be that of all earlier segments, and comes to that of this one, too; epochs that the
@@ -198,12 +199,12 @@ def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheck
         if header.base_offset < end_offset:
             logger.warning("%s: offset %d after %d", segment.file.path, header.base_offset, end_offset - 1)
             break
-        segment.note_batch(header.size, header.base_offset, header.last_offset, header.max_timestamp)
+        segment.register_batch(header.size, header.base_offset, header.last_offset, header.max_timestamp)
         end_offset = header.next_offset
         if header.producer_id >= 0:
-            history.note(header, batch, segment)
-        if header.partition_leader_epoch > _latest(epochs):
-            epochs.assign(header.partition_leader_epoch, header.base_offset)
+            producer_state.update(header, batch, segment)
+        if header.partition_leader_epoch > _latest(leader_epochs):
+            leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
     intact = segment.size == size_found
     if not intact:
         logger.warning(
@@ -219,7 +220,7 @@ def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheck
     return intact, end_offset
 
 
-def _verified_batches(segment: Segment, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+def _verified_batches(segment: LogSegment, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Headers and bytes of the batches from the start on whose checksums match, until one does not."""
     position = 0
     chunk = b""
@@ -230,7 +231,7 @@ def _verified_batches(segment: Segment, end: int) -> Iterator[tuple[BatchHeader,
         header = BatchHeader(*BATCH_HEADER.unpack_from(chunk, at))
         size = header.size
         if position == 0 and header.magic in (0, 1) and size > LOG_OVERHEAD:
-            raise OldFormat(
+            raise UnsupportedMessageFormat(
                 f"{segment.file.path} holds messages of format v{header.magic}, from before Kafka 0.11: "
                 "rewrite the topic with a newer Kafka before it moves here"
             )
@@ -248,7 +249,7 @@ def _verified_batches(segment: Segment, end: int) -> Iterator[tuple[BatchHeader,
         at += size
 
 
-def _attach(segment: Segment, earlier: list[Segment], next_base: int | None) -> int | None:
+def _attach(segment: LogSegment, earlier: list[LogSegment], next_base: int | None) -> int | None:
     """Take over the segment's indexes as they are; None when it must be verified, and they be rebuilt.
 
     Returns where the segment ends, if it is the last, which has no `next_base`; any number otherwise.
@@ -256,7 +257,7 @@ def _attach(segment: Segment, earlier: list[Segment], next_base: int | None) -> 
     try:
         last_position, last_time = segment.attach_indexes()
         if segment.has_aborted_transactions:
-            check_transactions([*earlier, segment], next_base)
+            verify_transaction_index([*earlier, segment], next_base)
     except CorruptIndex as problem:
         logger.warning("rebuilding an index: %s", problem)
         return None
@@ -276,12 +277,16 @@ def _attach(segment: Segment, earlier: list[Segment], next_base: int | None) -> 
         last_relative = end_offset - 1 - segment.base_offset
         is_beyond = (last_position or (0, 0))[0] > last_relative or (last_time or (0, 0))[1] > last_relative
         is_wrong = is_beyond or segment.index_is_suspect
-        if is_wrong and not rebuild(segment, nullcontext(), lambda: True, is_active=True) and is_beyond:
+        if (
+            is_wrong
+            and not rebuild_indexes(segment, nullcontext(), lambda: True, is_active=True)
+            and is_beyond
+        ):
             return None
     return end_offset
 
 
-def _end_of(segment: Segment) -> int | None:
+def _end_of(segment: LogSegment) -> int | None:
     """The offset after the last batch, from the last index entry on; None if the file ends in a part."""
     end_offset = segment.base_offset
     position = max(segment.offset_index.lookup(2**31 - 1 + segment.base_offset), 0)
@@ -294,16 +299,16 @@ def _end_of(segment: Segment) -> int | None:
     return None
 
 
-def _learn_epochs(segments: list[Segment], epochs: LeaderEpochCheckpoint) -> None:
+def _learn_epochs(segments: list[LogSegment], leader_epochs: LeaderEpochFileCache) -> None:
     """The checkpoint is empty, or was lost: the headers have it all."""
     for segment in segments:
         for _, header in segment.headers():
-            if header.partition_leader_epoch > _latest(epochs):
-                epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if header.partition_leader_epoch > _latest(leader_epochs):
+                leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
 
 
-def _latest(epochs: LeaderEpochCheckpoint) -> int:
-    return -1 if epochs.latest is None else epochs.latest
+def _latest(leader_epochs: LeaderEpochFileCache) -> int:
+    return -1 if leader_epochs.latest is None else leader_epochs.latest
 
 
 def _finish_swaps(directory: Path) -> None:

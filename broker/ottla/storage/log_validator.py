@@ -18,8 +18,9 @@ All others but LOG_APPEND_TIME look at the records, and find there what Kafka's 
 append: lengths and counts that lie, record by record what the topic does not take (`record_checks`), a
 highest timestamp that is not the header's (it is put right). On the fast path these stay unfound.
 
-A few bytes can hold many records. Whoever must not take long (the event loop) asks for `light` work only, and
-hears `SlowAppend` for what could be more than about a millisecond's; `settle` then does it all elsewhere.
+A few bytes can hold many records. Whoever must not take long (the event loop) asks for `allow_deferral` work
+only, and hears `ValidationDeferred` for what could be more than about a millisecond's; `validate` then does
+it all elsewhere.
 """
 
 from __future__ import annotations
@@ -63,20 +64,20 @@ from ottla.protocol.records import (
 )
 from ottla.storage import record_validation
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_validation import Inside, RecordsRefused
+from ottla.storage.record_validation import DecodedRecords, InvalidRecords
 
 _LEGACY_ENTRY_MIN_BYTES = LOG_OVERHEAD + 14
 
 
-LIGHT_RECORDS: Final = 2000
-LIGHT_BYTES: Final = 256 * 1024
+INLINE_RECORDS_MAX: Final = 2000
+INLINE_BYTES_MAX: Final = 256 * 1024
 """Of records, decompressed, to be walked over."""
-LIGHT_RECOMPRESSED_BYTES: Final = 32 * 1024
-LIGHT_OLD_BYTES: Final = 16 * 1024
+INLINE_RECOMPRESSED_BYTES_MAX: Final = 32 * 1024
+INLINE_LEGACY_BYTES_MAX: Final = 16 * 1024
 """Of a message set of an old format that is not compressed."""
 
 
-class SlowAppend(Exception):
+class ValidationDeferred(Exception):
     """This may take long. Nothing has been done yet."""
 
 
@@ -93,11 +94,11 @@ class SlowPath(Flag):
     COMPRESSED = auto()
 
 
-_LOOKS_INSIDE: Final = SlowPath.KEYS | SlowPath.TIMESTAMPS | SlowPath.MARKED | SlowPath.RECOMPRESSION
+_NEEDS_RECORDS: Final = SlowPath.KEYS | SlowPath.TIMESTAMPS | SlowPath.MARKED | SlowPath.RECOMPRESSION
 
 
 def topic_paths(config: LogConfig) -> SlowPath:
-    """The slow paths that a topic's settings may lead to; with none, `prepare` has nothing to do."""
+    """The slow paths that a topic's settings may lead to; with none, `prepare_batch` has nothing to do."""
     paths = SlowPath.NONE
     if config.compacts:
         paths |= SlowPath.KEYS
@@ -129,20 +130,22 @@ def needs_rewrite_or_records(config: LogConfig) -> bool:
     return bool(topic_paths(config))
 
 
-def batch_to_append(view: memoryview, config: LogConfig, now_ms: int, *, light: bool = False) -> memoryview:
+def to_single_v2_batch(
+    view: memoryview, config: LogConfig, now_ms: int, *, allow_deferral: bool = False
+) -> memoryview:
     """The one v2 batch of what a producer sent for a partition; old formats are converted to one, and judged
     by the topic's settings. Empty where there is no whole message of an old format: nothing to append.
 
     Raises KafkaError as `single_batch`, and for old formats as `legacy_records`, INVALID_TIMESTAMP and
-    MESSAGE_TOO_LARGE; SlowAppend.
+    MESSAGE_TOO_LARGE; ValidationDeferred.
     """
     if len(view) <= MAGIC_POSITION or view[MAGIC_POSITION] < MAGIC_V2:
-        if light and (
-            len(view) > LIGHT_OLD_BYTES
+        if allow_deferral and (
+            len(view) > INLINE_LEGACY_BYTES_MAX
             or (len(view) > MAGIC_POSITION + 1 and view[MAGIC_POSITION + 1] & CODEC_MASK)
         ):
-            raise SlowAppend
-        return memoryview(_converted(view, config, now_ms))
+            raise ValidationDeferred
+        return memoryview(_convert_legacy(view, config, now_ms))
     return single_batch(view)
 
 
@@ -200,13 +203,13 @@ def check_client_batch(
     raise KafkaError(ErrorCode.INVALID_RECORD, problem)
 
 
-def settle(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tuple[memoryview, int]:
+def validate(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tuple[memoryview, int]:
     """All that an append of a client's records does before it comes to the log: the batch as this topic
     stores it, empty where there is none, and the log append time. `Log.append_as_leader` takes it for that.
 
     Raises KafkaError as that does.
     """
-    view = batch_to_append(memoryview(records), config, now_ms)
+    view = to_single_v2_batch(memoryview(records), config, now_ms)
     if not view:
         return view, NO_TIMESTAMP
     header = parse_batch_header(view)
@@ -220,16 +223,16 @@ def settle(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tuple
         header.base_sequence,
         header.record_count,
     )
-    return prepare(view, config, now_ms, client=True)
+    return prepare_batch(view, config, now_ms, client=True)
 
 
-def prepare(
-    view: memoryview, config: LogConfig, now_ms: int, *, client: bool, light: bool = False
+def prepare_batch(
+    view: memoryview, config: LogConfig, now_ms: int, *, client: bool, allow_deferral: bool = False
 ) -> tuple[memoryview, int]:
     """The batch as this topic stores it, and the log append time (-1 under CreateTime).
 
     Control batches are stored as they are. Raises KafkaError as `record_checks`, and for a batch that cannot
-    be made anew UNKNOWN_SERVER_ERROR, as Kafka does; SlowAppend.
+    be made anew UNKNOWN_SERVER_ERROR, as Kafka does; ValidationDeferred.
     """
     header = parse_batch_header(view)
     if header.is_control:
@@ -237,20 +240,24 @@ def prepare(
     paths = slow_paths(config, header.magic, header.attributes)
     if not client:
         paths &= SlowPath.RECOMPRESSION | SlowPath.LOG_APPEND_TIME
-    if paths & _LOOKS_INSIDE:
-        view = _judged(view, header, config, now_ms, paths, client=client, light=light)
+    if paths & _NEEDS_RECORDS:
+        view = _validate_records(
+            view, header, config, now_ms, paths, client=client, allow_deferral=allow_deferral
+        )
     elif paths & SlowPath.COMPRESSED:
-        if light and header.record_count > LIGHT_RECORDS:
-            raise SlowAppend
-        with _light_or_slow(light):
-            in_order, highest = record_validation.heads(view, header, LIGHT_BYTES if light else None)
-        view = _without_lies(view, header, in_order=in_order, highest_timestamp=highest)
+        if allow_deferral and header.record_count > INLINE_RECORDS_MAX:
+            raise ValidationDeferred
+        with _deferred_if_large(allow_deferral):
+            in_order, highest = record_validation.heads(
+                view, header, INLINE_BYTES_MAX if allow_deferral else None
+            )
+        view = _with_true_timestamp(view, header, in_order=in_order, highest_timestamp=highest)
     if paths & SlowPath.LOG_APPEND_TIME:
         return memoryview(with_log_append_time(view, now_ms)), now_ms
     return view, NO_TIMESTAMP
 
 
-def _judged(
+def _validate_records(
     view: memoryview,
     header: BatchHeader,
     config: LogConfig,
@@ -258,19 +265,23 @@ def _judged(
     paths: SlowPath,
     *,
     client: bool,
-    light: bool,
+    allow_deferral: bool,
 ) -> memoryview:
     """The batch under CreateTime, its records checked, in the topic's codec."""
-    inside = _light_inside(view, header, paths) if light else record_validation.looked_into(view, header)
+    decoded = (
+        _scan_inline(view, header, paths)
+        if allow_deferral
+        else record_validation.decode_and_scan(view, header)
+    )
     if client:
-        record_validation.check(view, header, inside, config, now_ms)
+        record_validation.check(view, header, decoded, config, now_ms)
     if paths & SlowPath.RECOMPRESSION:
-        return memoryview(_recompressed(view, header, inside, config))
-    in_order = inside.scan.in_order or header.codec is Codec.NONE
-    return _without_lies(view, header, in_order=in_order, highest_timestamp=inside.highest_timestamp)
+        return memoryview(_recompress(view, header, decoded, config))
+    in_order = decoded.scan.in_order or header.codec is Codec.NONE
+    return _with_true_timestamp(view, header, in_order=in_order, highest_timestamp=decoded.highest_timestamp)
 
 
-def _without_lies(
+def _with_true_timestamp(
     view: memoryview, header: BatchHeader, *, in_order: bool, highest_timestamp: int
 ) -> memoryview:
     """The batch with the highest timestamp that its records have, under CreateTime."""
@@ -284,37 +295,38 @@ def _without_lies(
     return view
 
 
-def _light_inside(view: memoryview, header: BatchHeader, paths: SlowPath) -> Inside:
-    most = LIGHT_RECOMPRESSED_BYTES if paths & SlowPath.RECOMPRESSION else LIGHT_BYTES
-    if header.record_count > LIGHT_RECORDS or len(view) > most:
-        raise SlowAppend
-    with _light_or_slow(light=True):
-        return record_validation.looked_into(view, header, most)
+def _scan_inline(view: memoryview, header: BatchHeader, paths: SlowPath) -> DecodedRecords:
+    most = INLINE_RECOMPRESSED_BYTES_MAX if paths & SlowPath.RECOMPRESSION else INLINE_BYTES_MAX
+    if header.record_count > INLINE_RECORDS_MAX or len(view) > most:
+        raise ValidationDeferred
+    with _deferred_if_large(allow_deferral=True):
+        return record_validation.decode_and_scan(view, header, most)
 
 
 @contextmanager
-def _light_or_slow(light: bool) -> Iterator[None]:
-    """What decompresses to more than a limit for light work may be right, and is SlowAppend's."""
+def _deferred_if_large(allow_deferral: bool) -> Iterator[None]:
+    """What decompresses to more than a limit for allow_deferral work may be right, and is
+    ValidationDeferred's."""
     try:
         yield
     except KafkaError as problem:
-        if light and problem.code is ErrorCode.MESSAGE_TOO_LARGE:
-            raise SlowAppend from None
+        if allow_deferral and problem.code is ErrorCode.MESSAGE_TOO_LARGE:
+            raise ValidationDeferred from None
         raise
 
 
-def _recompressed(
-    view: memoryview, header: BatchHeader, inside: Inside, config: LogConfig
+def _recompress(
+    view: memoryview, header: BatchHeader, decoded: DecodedRecords, config: LogConfig
 ) -> bytes | bytearray:
     """The batch in the topic's codec. Where its records are as they would be written anew, they are not."""
     codec = config.target_codec
     assert codec is not None
-    if inside.lowest_timestamp < NO_TIMESTAMP:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a timestamp of {inside.lowest_timestamp}")
+    if decoded.lowest_timestamp < NO_TIMESTAMP:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a timestamp of {decoded.lowest_timestamp}")
     level = config.compression_level(codec)
     rewritten = header.attributes & (LOG_APPEND_TIME_FLAG | DELETE_HORIZON_FLAG)
-    if inside.scan.in_order and inside.scan.first_delta == 0 and not rewritten:
-        return with_codec(view, inside.data, codec, level, inside.highest_timestamp)
+    if decoded.scan.in_order and decoded.scan.first_delta == 0 and not rewritten:
+        return with_codec(view, decoded.data, codec, level, decoded.highest_timestamp)
     return build_batch(
         decode_batch(view),
         codec=codec,
@@ -328,7 +340,7 @@ def _recompressed(
     )
 
 
-def _converted(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
+def _convert_legacy(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
     """The slow path OLD_FORMAT: a message set as one batch, under CreateTime; no messages, no batch."""
     messages = list(iter_messages(view))
     if not messages:
@@ -351,7 +363,7 @@ def _converted(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD, f"formats {messages[0].magic} and {message.magic} in one set"
             )
-        records += _records_of(message, config, now_ms)
+        records += _legacy_records(message, config, now_ms)
     if min(record.timestamp for record in records) < NO_TIMESTAMP:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a negative timestamp")
     if config.target_codec is None:
@@ -361,16 +373,16 @@ def _converted(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
     )
 
 
-def _records_of(message: Message, config: LogConfig, now_ms: int) -> list[Record]:
+def _legacy_records(message: Message, config: LogConfig, now_ms: int) -> list[Record]:
     records = open_message(message)
     errors = record_validation.record_errors(records, config, now_ms, by_broker=message.has_append_time)
     found = list(errors)
     if found:
-        raise RecordsRefused(found)
+        raise InvalidRecords(found)
     return records
 
 
-def verified_batches(view: memoryview, expected: int) -> list[tuple[int, BatchHeader]]:
+def validate_leader_batches(view: memoryview, expected: int) -> list[tuple[int, BatchHeader]]:
     """(position, header) of the batches that a leader sent, in order from offset `expected` on.
 
     A partial batch at the end is left out. Raises KafkaError: CORRUPT_MESSAGE,

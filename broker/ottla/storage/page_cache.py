@@ -1,9 +1,9 @@
 """Reading files without waiting for the disk: what the event loop may do, and what it leaves to a thread.
 
-`pread` and `read_file` are how storage reads where clients ask for it. Inside `NoWaiting`, which the server
-enters on the event loop around what it looks up, they raise `ColdRead` where they would wait. Whoever catches
-that has the bytes read into the page cache by a thread (`load`), and tries again. The thread touches the file
-alone and nothing of a log's state, which stays the loop's. Outside, they read as ever.
+`pread` and `read_file` are how storage reads where clients ask for it. Inside `NonblockingReads`, which the
+server enters on the event loop around what it looks up, they raise `PageCacheMiss` where they would wait.
+Whoever catches that has the bytes read into the page cache by a thread (`load`), and tries again. The thread
+touches the file alone and nothing of a log's state, which stays the loop's. Outside, they read as ever.
 
 How they know: preadv with RWF_NOWAIT. Where a file system (tmpfs, overlays) or a sandbox does not have it,
 they ask mincore, which every Linux has for every file that can be mapped; where that fails too, they take all
@@ -35,14 +35,14 @@ _NOT_SUPPORTED: Final = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL,
 _PAGE: Final = mmap.PAGESIZE
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """What holds in this thread, now. No context variable: a callback, a reader or a task that is made inside
-    `NoWaiting` would inherit it for good, and so would all that they make."""
+    `NonblockingReads` would inherit it for good, and so would all that they make."""
 
-    may_wait = True
+    allow_blocking = True
 
 
-_here: Final = _Here()
+_thread_state: Final = _ThreadState()
 
 
 class OpenFile:
@@ -57,7 +57,7 @@ class OpenFile:
         os.close(self.fd)
 
 
-class ColdRead(Exception):
+class PageCacheMiss(Exception):
     """`length` bytes at `position` are not all in memory. No OSError: nothing is wrong with the file."""
 
     def __init__(self, fd: int, position: int, length: int) -> None:
@@ -67,31 +67,32 @@ class ColdRead(Exception):
         self.length: Final = length
 
 
-class NoWaiting:  # a context manager on the hot path: a generator would cost a microsecond
-    """Raise ColdRead rather than wait for the disk. Nothing may be awaited inside, nor be done for others."""
+class NonblockingReads:  # a context manager on the hot path: a generator would cost a microsecond
+    """Raise PageCacheMiss rather than wait for the disk. Nothing may be awaited inside, nor be done for
+    others."""
 
     __slots__ = ("_before",)
 
     def __enter__(self) -> None:
-        self._before = _here.may_wait
-        _here.may_wait = False
+        self._before = _thread_state.allow_blocking
+        _thread_state.allow_blocking = False
 
     def __exit__(self, *_: object) -> None:
-        _here.may_wait = self._before
+        _thread_state.allow_blocking = self._before
 
 
-def waiting_allowed() -> bool:
-    """Whether reads may wait here: false inside `NoWaiting`."""
-    return _here.may_wait
+def blocking_allowed() -> bool:
+    """Whether reads may wait here: false inside `NonblockingReads`."""
+    return _thread_state.allow_blocking
 
 
 def pread(fd: int, length: int, position: int) -> bytes | bytearray:
-    """As os.pread. Raises OSError, and ColdRead inside `NoWaiting`."""
-    if _here.may_wait:
+    """As os.pread. Raises OSError, and PageCacheMiss inside `NonblockingReads`."""
+    if _thread_state.allow_blocking:
         return os.pread(fd, length, position)
     found = try_pread(fd, length, position)
     if found is None:
-        raise ColdRead(fd, position, length)
+        raise PageCacheMiss(fd, position, length)
     return found
 
 
@@ -117,7 +118,7 @@ def try_pread(fd: int, length: int, position: int) -> bytes | bytearray | None:
 
 
 def read_file(path: str) -> bytes:
-    """All that is in the file. Raises OSError, and ColdRead inside `NoWaiting`."""
+    """All that is in the file. Raises OSError, and PageCacheMiss inside `NonblockingReads`."""
     file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     size = os.fstat(file.fd).st_size
     return bytes(pread(file.fd, size, 0)) if size else b""

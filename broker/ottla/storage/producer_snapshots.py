@@ -19,7 +19,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from ottla.protocol.records import INT32_MAX
-from ottla.storage.producer_state import BatchMetadata, ProducerEntry
+from ottla.storage.producer_state import BatchMetadata, ProducerStateEntry
 from ottla.storage.segment_files import SNAPSHOT_SUFFIX, segment_name
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class CorruptSnapshot(Exception):
     """A snapshot file that is not what it should be; the message says how."""
 
 
-def encode(producers: Mapping[int, ProducerEntry]) -> bytes:
+def encode(producers: Mapping[int, ProducerStateEntry]) -> bytes:
     body = bytearray()
     for producer_id, entry in producers.items():
         last = entry.batches[-1] if entry.batches else None
@@ -55,7 +55,7 @@ def encode(producers: Mapping[int, ProducerEntry]) -> bytes:
     return VERSION.to_bytes(2, "big") + crc32c(covered).to_bytes(4, "big") + covered
 
 
-def decode(data: bytes) -> dict[int, ProducerEntry]:
+def decode(data: bytes) -> dict[int, ProducerStateEntry]:
     """Raises CorruptSnapshot."""
     if len(data) < _HEAD.size:
         raise CorruptSnapshot(f"{len(data)} bytes are too few")
@@ -69,7 +69,7 @@ def decode(data: bytes) -> dict[int, ProducerEntry]:
     producers = {}
     for fields in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction = fields
-        entry = producers[producer_id] = ProducerEntry()
+        entry = producers[producer_id] = ProducerStateEntry()
         entry.epoch = epoch
         entry.last_timestamp = timestamp
         entry.coordinator_epoch = coordinator_epoch
@@ -102,11 +102,11 @@ class SnapshotFiles:
     def path(self, offset: int) -> Path:
         return Path(self._directory, segment_name(offset) + SNAPSHOT_SUFFIX)
 
-    def moved_to(self, directory: str) -> None:
+    def update_parent_dir(self, directory: str) -> None:
         """The directory has another name now."""
         self._directory = directory
 
-    def write(self, offset: int, producers: Mapping[int, ProducerEntry], *, sync: bool) -> None:
+    def write(self, offset: int, producers: Mapping[int, ProducerStateEntry], *, sync: bool) -> None:
         """Without `sync` it is on disk for certain after `sync_files`. Raises OSError."""
         with self.path(offset).open("wb") as file:
             file.write(encode(producers))
@@ -118,7 +118,7 @@ class SnapshotFiles:
         if offset not in self.offsets:
             self.offsets = tuple(sorted((*self.offsets, offset)))
 
-    def load_newest(self) -> tuple[int, dict[int, ProducerEntry]] | None:
+    def load_newest(self) -> tuple[int, dict[int, ProducerStateEntry]] | None:
         """(offset, producers) of the newest snapshot that is intact; damaged ones are removed."""
         while self.offsets:
             offset = self.offsets[-1]

@@ -8,9 +8,9 @@ open transaction began. Invariants: `_ongoing` is in the order of first offsets,
 begin in log order; a batch is recorded only once it is in the file.
 
 Before the first batch of a transaction its coordinator is asked whether the partition is in it (KIP-890):
-whoever asks holds a `Verification`, and the batch is taken only if that is still the one that is under way.
-An end of the transaction in between, or another append, has thrown it away. So no batch that was long on its
-way begins a transaction that nobody would ever end.
+whoever asks holds a `VerificationGuard`, and the batch is taken only if that is still the one that is under
+way. An end of the transaction in between, or another append, has thrown it away. So no batch that was long on
+its way begins a transaction that nobody would ever end.
 
 Sequence rules, as in Kafka 3.9: an unknown producer may begin anywhere (its past may have been
 deleted by retention); a known one continues at last + 1, or at 0 under a newer epoch.
@@ -49,7 +49,7 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-class Verification:
+class VerificationGuard:
     """A question to the coordinator, under way. Compared by identity."""
 
     __slots__ = ("_begun_ms", "_epoch", "_lowest_sequence")
@@ -74,7 +74,7 @@ class Verification:
         return now_ms - self._begun_ms
 
 
-class ProducerEntry:
+class ProducerStateEntry:
     __slots__ = (
         "batches",
         "coordinator_epoch",
@@ -98,33 +98,33 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
-class ProducerState:
+class ActiveProducers:
     """All producers of one log."""
 
     __slots__ = ("_entries", "_ongoing", "_unreplicated", "_verifying", "verifies")
 
     def __init__(self) -> None:
-        self._entries: dict[int, ProducerEntry] = {}
+        self._entries: dict[int, ProducerStateEntry] = {}
         self._ongoing: dict[int, int] = {}
         """Producer id to first offset, of open transactions."""
         self._unreplicated: list[tuple[int, int, int]] = []
         """(first offset, marker's offset, coordinator epoch before) of those that are complete, but whose
         marker is not known to be below the high watermark."""
-        self._verifying: dict[int, Verification] = {}
+        self._verifying: dict[int, VerificationGuard] = {}
         self.verifies = False
         """transaction.partition.verification.enable, of a broker that can ask coordinators."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, producer_id: int) -> ProducerEntry | None:
+    def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._entries.get(producer_id)
 
-    def entries(self) -> dict[int, ProducerEntry]:
+    def entries(self) -> dict[int, ProducerStateEntry]:
         """A copy of producer id to entry (for DescribeProducers)."""
         return dict(self._entries)
 
-    def all(self) -> Mapping[int, ProducerEntry]:
+    def all(self) -> Mapping[int, ProducerStateEntry]:
         """Producer id to entry, not a copy (for a snapshot)."""
         return self._entries
 
@@ -132,7 +132,7 @@ class ProducerState:
     def is_empty(self) -> bool:
         return not self._entries and not self._unreplicated
 
-    def load(self, entries: Mapping[int, ProducerEntry]) -> None:
+    def load(self, entries: Mapping[int, ProducerStateEntry]) -> None:
         """Begin with a snapshot's entries, which become this state's own."""
         self.clear()
         self._entries.update(entries)
@@ -147,7 +147,7 @@ class ProducerState:
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
-    ) -> Verification | None:
+    ) -> VerificationGuard | None:
         """What to show with the batch once the coordinator has said that it belongs to a transaction; None if
         it need not be asked: the transaction is open here."""
         entry = self._entries.get(producer_id)
@@ -155,7 +155,7 @@ class ProducerState:
             return None
         verification = self._verifying.get(producer_id)
         if verification is None:
-            verification = self._verifying[producer_id] = Verification(epoch, sequence, now_ms)
+            verification = self._verifying[producer_id] = VerificationGuard(epoch, sequence, now_ms)
         else:
             verification.asked_again(epoch, sequence)
         return verification
@@ -169,7 +169,7 @@ class ProducerState:
         if guard is None or self._verifying.get(producer_id) is not guard:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
 
-    def take_over_verifications(self, other: ProducerState) -> None:
+    def adopt_verifications(self, other: ActiveProducers) -> None:
         """Go on where another copy of the same log stops."""
         self.verifies = other.verifies
         self._verifying = other._verifying
@@ -186,7 +186,7 @@ class ProducerState:
                 return batch
         return None
 
-    def check_data(
+    def check_data_batch(
         self, producer_id: int, epoch: int, first_sequence: int, transactional: bool, *, client: bool
     ) -> None:
         """Whether this batch may be appended by the leader.
@@ -226,7 +226,7 @@ class ProducerState:
                 f"{entry.transaction_start}",
             )
 
-    def check_marker(self, producer_id: int, epoch: int, marker: ControlRecord) -> None:
+    def check_end_txn_marker(self, producer_id: int, epoch: int, marker: ControlRecord) -> None:
         """Whether this marker may be appended by the leader.
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
@@ -243,7 +243,7 @@ class ProducerState:
             )
 
     @staticmethod
-    def _check_epoch(producer_id: int, entry: ProducerEntry, epoch: int) -> None:
+    def _check_epoch(producer_id: int, entry: ProducerStateEntry, epoch: int) -> None:
         if epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -252,7 +252,7 @@ class ProducerState:
 
     # --- after an append, on a follower, and in replay -------------------------------------------
 
-    def record_data(
+    def append_data_batch(
         self,
         producer_id: int,
         epoch: int,
@@ -266,7 +266,7 @@ class ProducerState:
         """A data batch is in the log."""
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry(first_offset)
+            entry = self._entries[producer_id] = ProducerStateEntry(first_offset)
         if entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches.clear()
@@ -280,14 +280,14 @@ class ProducerState:
             entry.transaction_start = first_offset
             self._ongoing[producer_id] = first_offset
 
-    def record_marker(
+    def append_end_txn_marker(
         self, producer_id: int, epoch: int, marker: ControlRecord, offset: int, timestamp: int
     ) -> None:
         """A marker is in the log, and ends the producer's transaction if it has one open."""
         self._verifying.pop(producer_id, None)
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry()
+            entry = self._entries[producer_id] = ProducerStateEntry()
         if entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches.clear()
@@ -298,7 +298,7 @@ class ProducerState:
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = timestamp
 
-    def forget_replicated(self, high_watermark: int) -> None:
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
         """Transactions whose marker lies below the high watermark are over for good. To be told whenever that
         advances: of a replica that nobody reads from, nobody asks for the last stable offset either."""
         unreplicated = self._unreplicated
@@ -307,7 +307,7 @@ class ProducerState:
             over = bisect_left(unreplicated, high_watermark, key=itemgetter(1))
             del unreplicated[:over]
 
-    def take_back(self, tail: Sequence[BatchHeader], end_offset: int) -> dict[int, ProducerEntry] | None:
+    def roll_back(self, tail: Sequence[BatchHeader], end_offset: int) -> dict[int, ProducerStateEntry] | None:
         """Undo what the batches of `tail`, all that the log holds from `end_offset` on, have changed.
 
         Returns the producers of whose batches before it none is remembered, to be found in the log and
@@ -357,7 +357,7 @@ class ProducerState:
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The first offset of a transaction that is open, or whose marker is not below the high
         watermark; None when there is none. The last stable offset is this, or the high watermark."""
-        self.forget_replicated(high_watermark)
+        self.on_high_watermark_updated(high_watermark)
         unreplicated = self._unreplicated
         if not unreplicated:
             return next(iter(self._ongoing.values()), None) if self._ongoing else None
@@ -374,7 +374,7 @@ class ProducerState:
         """Where the oldest open transaction of another producer begins."""
         return next((start for other, start in self._ongoing.items() if other != producer_id), None)
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers silent for `expiration_ms` (producer.id.expiration.ms); how many."""
         expired = [
             producer_id

@@ -1,7 +1,7 @@
 """What a leader asks of the records in a batch, and tells a client whose batch fails (as LogValidator does).
 
-Called by `batch_rules` on its slow paths only. `looked_into` finds batches whose inside is not what their
-header says; `check` finds records that the topic does not take, and names each of them (KIP-467).
+Called by `batch_rules` on its slow paths only. `decode_and_scan` finds batches whose decoded is not what
+their header says; `check` finds records that the topic does not take, and names each of them (KIP-467).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RecordError(NamedTuple):
     message: str
 
 
-class RecordsRefused(KafkaError):
+class InvalidRecords(KafkaError):
     """A batch is refused because of some of its records; all of them are named."""
 
     def __init__(self, errors: list[RecordError]) -> None:
@@ -44,7 +44,7 @@ class RecordsRefused(KafkaError):
         self.record_errors = errors
 
 
-class Inside(NamedTuple):
+class DecodedRecords(NamedTuple):
     """A batch's records, decompressed, and what a walk over them found."""
 
     data: bytes
@@ -54,20 +54,20 @@ class Inside(NamedTuple):
     """At least -1, which is no timestamp."""
 
 
-def looked_into(view: memoryview, header: BatchHeader, most: int | None = None) -> Inside:
+def decode_and_scan(view: memoryview, header: BatchHeader, most: int | None = None) -> DecodedRecords:
     """Raises KafkaError: INVALID_RECORD for lengths and counts that lie, MESSAGE_TOO_LARGE for more than may
     be decompressed, or than `most`, UNKNOWN_SERVER_ERROR, as Kafka, for what does not decompress."""
     data = _decompressed(view, header, most)
     scan = scan_records(data, header.record_count)
     if header.attributes & LOG_APPEND_TIME_FLAG:
-        return Inside(data, scan, header.max_timestamp, header.max_timestamp)
+        return DecodedRecords(data, scan, header.max_timestamp, header.max_timestamp)
     base = header.base_timestamp
-    return Inside(data, scan, base + scan.lowest_delta, max(base + scan.highest_delta, NO_TIMESTAMP))
+    return DecodedRecords(data, scan, base + scan.lowest_delta, max(base + scan.highest_delta, NO_TIMESTAMP))
 
 
 def heads(view: memoryview, header: BatchHeader, most: int | None = None) -> tuple[bool, int]:
     """Of a compressed batch: whether its records' offsets are in order, and their highest timestamp, as in
-    `Inside`. Raises KafkaError as `looked_into`."""
+    `DecodedRecords`. Raises KafkaError as `decode_and_scan`."""
     found = scan_heads(_decompressed(view, header, most), header.record_count)
     return found.in_order, max(header.base_timestamp + found.highest_delta, NO_TIMESTAMP)
 
@@ -89,24 +89,26 @@ def limits_timestamps(config: LogConfig) -> bool:
     )
 
 
-def check(view: memoryview, header: BatchHeader, inside: Inside, config: LogConfig, now_ms: int) -> None:
-    """Raises RecordsRefused. Walks over the records again only where one of them must be wrong, or may be."""
+def check(
+    view: memoryview, header: BatchHeader, decoded: DecodedRecords, config: LogConfig, now_ms: int
+) -> None:
+    """Raises InvalidRecords. Walks over the records again only where one of them must be wrong, or may be."""
     by_broker = bool(header.attributes & LOG_APPEND_TIME_FLAG)
     suspicious = (
-        (config.compacts and inside.scan.has_keyless)
+        (config.compacts and decoded.scan.has_keyless)
         or (by_broker and (_sets_timestamps(config) or header.max_timestamp == NO_TIMESTAMP))
         or (
             limits_timestamps(config)
             and (
-                _is_out_of_range(inside.lowest_timestamp, config, now_ms)
-                or _is_out_of_range(inside.highest_timestamp, config, now_ms)
+                _is_out_of_range(decoded.lowest_timestamp, config, now_ms)
+                or _is_out_of_range(decoded.highest_timestamp, config, now_ms)
             )
         )
     )
     if suspicious:
         errors = list(record_errors(decode_batch(view), config, now_ms, by_broker=by_broker))
         if errors:
-            raise RecordsRefused(errors)
+            raise InvalidRecords(errors)
 
 
 def record_errors(

@@ -17,9 +17,9 @@ from bisect import bisect_left
 from pathlib import Path
 from typing import NamedTuple
 
+from ottla.storage.files import InternedPath
 from ottla.storage.indexes import CorruptIndex
 from ottla.storage.page_cache import read_file
-from ottla.storage.places import Placed
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -34,16 +34,16 @@ class AbortedTransaction(NamedTuple):
     """Of the log, as soon as the marker was in it."""
 
 
-class TransactionIndex(Placed):
+class TransactionIndex(InternedPath):
     """See the module. The entries stay in memory once they were read."""
 
     __slots__ = ("_base_offset", "_data", "_size")
 
     def __init__(self, path: str | Path, base_offset: int) -> None:
-        self.place(path)
+        self.set_path(path)
         self._base_offset = base_offset
         try:
-            self._size = os.stat(self.location).st_size
+            self._size = os.stat(self.path_str).st_size
         except FileNotFoundError:
             self._size = 0
         self._data: bytearray | None = None
@@ -120,7 +120,7 @@ class TransactionIndex(Placed):
 
     def _load(self) -> bytearray:
         if self._data is None:
-            self._data = bytearray(read_file(self.location)) if self._size else bytearray()
+            self._data = bytearray(read_file(self.path_str)) if self._size else bytearray()
         return self._data
 
     def _last_offset(self, at: int) -> int:

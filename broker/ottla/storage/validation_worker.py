@@ -2,7 +2,7 @@
 
 Started by `server.slow_appends`, for appends that could hold up the event loop. It takes one job after
 another from its standard input (a topic's settings and what a client sent for a partition), does
-`batch_rules.settle`, and answers on its standard output. It has no state and touches no file: it may be
+`batch_rules.validate`, and answers on its standard output. It has no state and touches no file: it may be
 killed at any time, and ends with its input. It is nicer to others than the broker is, and may take only so
 much memory: who makes it take more is answered MESSAGE_TOO_LARGE.
 """
@@ -19,8 +19,8 @@ from typing import BinaryIO, Final
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_validator import settle
-from ottla.storage.record_validation import RecordError, RecordsRefused
+from ottla.storage.log_validator import validate
+from ottla.storage.record_validation import InvalidRecords, RecordError
 
 JOB: Final = struct.Struct(">IIq")
 """Lengths of the pickled settings and of the records, which follow, and the time in ms."""
@@ -37,14 +37,14 @@ Refusal = tuple[int, str, list[tuple[int, int, str]]]
 
 
 def refusal(error: KafkaError) -> Refusal:
-    records = error.record_errors if isinstance(error, RecordsRefused) else []
+    records = error.record_errors if isinstance(error, InvalidRecords) else []
     return int(error.code), error.message, [(r.batch_index, int(r.code), r.message) for r in records]
 
 
 def error_of(refused: Refusal) -> KafkaError:
     code, message, records = refused
     if records:
-        return RecordsRefused([RecordError(index, ErrorCode.of(c), text) for index, c, text in records])
+        return InvalidRecords([RecordError(index, ErrorCode.of(c), text) for index, c, text in records])
     return KafkaError(ErrorCode.of(code), message)
 
 
@@ -61,7 +61,7 @@ def work(jobs: BinaryIO, answers: BinaryIO) -> None:
 
 def _answer(records: bytes, config: LogConfig, now_ms: int) -> tuple[int, int, bytes | memoryview]:
     try:
-        batch, append_time = settle(records, config, now_ms)
+        batch, append_time = validate(records, config, now_ms)
     except KafkaError as error:
         problem = refusal(error)
     except MemoryError:

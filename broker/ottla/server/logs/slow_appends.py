@@ -1,8 +1,8 @@
 """Appends that have to look into large or compressed batches leave the event loop.
 
-Called by the produce handler, where a log says `SlowAppend`: a few bytes of a client's can hold a million
-records, and walking over them is Python. They go to a worker process (`storage.append_worker`) and come
-back as a batch that only needs to be appended. The processes are started when they are first needed; a
+Called by the produce handler, where a log says `ValidationDeferred`: a few bytes of a client's can hold a
+million records, and walking over them is Python. They go to a worker process (`storage.append_worker`) and
+come back as a batch that only needs to be appended. The processes are started when they are first needed; a
 broker whose topics ask for nothing of the kind has none. Each is spoken to by a thread, which only waits.
 What cannot be done because a process died is refused with UNKNOWN_SERVER_ERROR, and the next one gets a new
 process.
@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import IO, Final, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.storage.log import Settled
+from ottla.storage.log import ValidatedBatch
 from ottla.storage.log_config import LogConfig
 from ottla.storage.validation_worker import ANSWER, JOB, SETTLED, error_of
 
@@ -34,7 +34,7 @@ WORKERS: Final = 2
 PATIENCE_S: Final = 600.0
 """Longer than any batch takes that a worker has memory for."""
 
-Verdict: TypeAlias = Settled | KafkaError
+Verdict: TypeAlias = ValidatedBatch | KafkaError
 
 
 class SlowAppends:

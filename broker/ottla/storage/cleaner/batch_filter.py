@@ -33,7 +33,7 @@ from ottla.protocol.records import (
     read_varint,
 )
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.transaction_metadata import CleanedTransactions
+from ottla.storage.cleaner.transaction_metadata import CleanedTransactionMetadata
 
 
 class LastOfProducer(NamedTuple):
@@ -62,7 +62,7 @@ class BatchFilter:
     def __init__(
         self,
         offsets: OffsetMap,
-        transactions: CleanedTransactions,
+        transactions: CleanedTransactionMetadata,
         producers: Mapping[int, LastOfProducer],
         *,
         now_ms: int,
@@ -88,7 +88,7 @@ class BatchFilter:
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else None
         has_expired = horizon is not None and horizon <= self._now_ms
         if is_control:
-            is_empty_end = self._transactions.may_go(header, batch)
+            is_empty_end = self._transactions.can_discard_marker(header, batch)
             goes = is_empty_end and has_expired
         else:
             is_empty_end = False

@@ -20,7 +20,7 @@ class Job:
 
     directory: str
     sources: list[tuple[int, int, int, int]]
-    """The segments below `upper_bound`, in order, as `policy.Source`."""
+    """The segments below `upper_bound`, in order, as `policy.SourceSegment`."""
     first_dirty: int
     upper_bound: int
     now_ms: int

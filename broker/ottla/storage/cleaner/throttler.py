@@ -23,7 +23,7 @@ _COUNTS = Struct("dd")
 """Since when, in seconds of the monotonic clock, and how many bytes were moved since."""
 
 
-class Throttle:
+class Throttler:
     """Counts bytes, read or written, with all others that have the descriptor `fd`."""
 
     def __init__(self, fd: int) -> None:
@@ -31,7 +31,7 @@ class Throttle:
         self._memory = mmap.mmap(fd, _RATE.size + _COUNTS.size)
 
     @classmethod
-    def make(cls, bytes_per_s: float, now_s: float) -> Throttle:
+    def make(cls, bytes_per_s: float, now_s: float) -> Throttler:
         fd = os.memfd_create("log-cleaner-throttle")
         os.ftruncate(fd, _RATE.size + _COUNTS.size)
         made = cls(fd)

@@ -23,7 +23,7 @@ from ottla.protocol.records import (
 from ottla.storage.transaction_index import AbortedTransaction
 
 
-class CleanedTransactions:
+class CleanedTransactionMetadata:
     """See the module. `on_abort_kept` is told of every aborted transaction whose marker stays."""
 
     def __init__(
@@ -50,7 +50,7 @@ class CleanedTransactions:
         self._ongoing_committed.add(header.producer_id)
         return False
 
-    def may_go(self, header: BatchHeader, batch: memoryview) -> bool:
+    def can_discard_marker(self, header: BatchHeader, batch: memoryview) -> bool:
         """Whether this marker ends nothing that is still there."""
         self._begin_up_to(header.last_offset)
         if not header.record_count:

@@ -35,7 +35,7 @@ from ottla.storage.cleaner.messages import (
     encode,
 )
 from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
-from ottla.storage.cleaner.throttler import Throttle
+from ottla.storage.cleaner.throttler import Throttler
 
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
@@ -80,7 +80,7 @@ class Orders:
 class Worker:
     """Does jobs; `answer` sends what there is to tell."""
 
-    def __init__(self, orders: Orders, answer: Callable[[Answer], None], throttle: Throttle) -> None:
+    def __init__(self, orders: Orders, answer: Callable[[Answer], None], throttle: Throttler) -> None:
         self._orders = orders
         self._answer = answer
         self._throttle = throttle
@@ -100,7 +100,7 @@ class Worker:
             return Aborted()
         except OSError as problem:
             return Failed(f"{job.directory}: {problem}", problem.errno)
-        except (cleaner.Uncleanable, KafkaError) as problem:
+        except (cleaner.LogCleaningError, KafkaError) as problem:
             return Failed(f"{job.directory}: {problem}")
         except (AssertionError, ValueError, IndexError, MemoryError) as problem:
             return Failed(f"{job.directory}: {problem!r}")
@@ -172,7 +172,7 @@ def main() -> None:
             data = data[os.write(output, data) :]
 
     with contextlib.suppress(BrokenPipeError):
-        Worker(Orders(sys.stdin.fileno()), answer, Throttle(int(sys.argv[2]))).run()
+        Worker(Orders(sys.stdin.fileno()), answer, Throttler(int(sys.argv[2]))).run()
 
 
 if __name__ == "__main__":

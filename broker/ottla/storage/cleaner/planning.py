@@ -1,6 +1,8 @@
-"""What there is to clean in a log, whether that is due, and in which groups: pure functions, told the time.
+"""What there is to clean in a log, whether that is due, and in which group_segments: pure functions, told the
+time.
 
-Called by `server.log_cleaner` (what to clean) and by `rewrite` (groups). The rules are those of Kafka 3.9.
+Called by `server.log_cleaner` (what to clean) and by `rewrite` (group_segments). The rules are those of Kafka
+3.9.
 
 A log is clean up to its first dirty offset, where the last cleaning came to. Of the rest that may be cleaned
 which is not in the active segment, is below the last stable offset (so below the high watermark, and of no
@@ -11,17 +13,23 @@ range ends where a segment begins.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.protocol.records import INT32_MAX
+from ottla.storage.cleaner.messages import Job
 from ottla.storage.log_config import INT64_MAX, LogConfig
+from ottla.storage.log_segment import LogSegment
+
+if TYPE_CHECKING:
+    from ottla.storage.log import Log  # the worker process does not load it
 
 GROUP_MAX = 256
 """More segments than these are not replaced at once, since that is done under the log's lock. Kafka has no
 such limit."""
 
 
-class Piece(NamedTuple):
+class CleanableSegment(NamedTuple):
     """A segment, as far as it matters here; timestamps are milliseconds."""
 
     base_offset: int
@@ -31,7 +39,7 @@ class Piece(NamedTuple):
     """Of the first batch the highest; -1 where there is none."""
 
 
-class Dirt(NamedTuple):
+class LogToClean(NamedTuple):
     """What there is to clean in a log."""
 
     first_dirty: int
@@ -55,7 +63,7 @@ class Dirt(NamedTuple):
         return self.ratio > config.min_cleanable_dirty_ratio
 
 
-class Source(NamedTuple):
+class SourceSegment(NamedTuple):
     """A segment that is to be read by the cleaner; sizes are bytes."""
 
     base_offset: int
@@ -71,9 +79,14 @@ def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_of
     return checkpoint
 
 
-def measure(
-    pieces: Sequence[Piece], config: LogConfig, *, first_dirty: int, last_stable_offset: int, now_ms: int
-) -> Dirt:
+def measure_log(
+    pieces: Sequence[CleanableSegment],
+    config: LogConfig,
+    *,
+    first_dirty: int,
+    last_stable_offset: int,
+    now_ms: int,
+) -> LogToClean:
     """What there is to clean of a log of these segments, the last of which is the active one."""
     active = pieces[-1].base_offset
     first_uncleanable = min(last_stable_offset, active)
@@ -86,7 +99,7 @@ def measure(
     first_uncleanable = max(first_dirty, first_uncleanable)
     # The segment that this falls into stays as it is, all of it.
     end = max(piece.base_offset for piece in pieces if piece.base_offset <= first_uncleanable)
-    return Dirt(
+    return LogToClean(
         first_dirty,
         end,
         clean_bytes=sum(piece.size for piece in pieces if piece.base_offset < first_dirty),
@@ -95,7 +108,7 @@ def measure(
     )
 
 
-def _delay_ms(dirty: Sequence[Piece], config: LogConfig, now_ms: int) -> int:
+def _delay_ms(dirty: Sequence[CleanableSegment], config: LogConfig, now_ms: int) -> int:
     if config.max_compaction_lag_ms == INT64_MAX:
         return 0
     earliest = min((piece.first_timestamp for piece in dirty if piece.first_timestamp > 0), default=None)
@@ -103,12 +116,12 @@ def _delay_ms(dirty: Sequence[Piece], config: LogConfig, now_ms: int) -> int:
     return due_ms - earliest if earliest is not None and earliest < due_ms else 0
 
 
-def groups(
-    sources: Sequence[Source], *, segment_bytes: int, index_bytes: int, end_offset: int
-) -> list[list[Source]]:
+def group_segments(
+    sources: Sequence[SourceSegment], *, segment_bytes: int, index_bytes: int, end_offset: int
+) -> list[list[SourceSegment]]:
     """Neighbours that become one segment together, so that segments do not shrink for ever: as many as stay
     within the limits even if nothing goes. `end_offset` is where the last of them ends, or later."""
-    grouped: list[list[Source]] = []
+    grouped: list[list[SourceSegment]] = []
     for at, source in enumerate(sources):
         next_base = sources[at + 1].base_offset if at + 1 < len(sources) else end_offset
         if grouped:
@@ -124,3 +137,81 @@ def groups(
                 continue
         grouped.append([source])
     return grouped
+
+
+CHECKPOINT_FILE = "cleaner-offset-checkpoint"
+"""Kafka's, in each log directory: where the dirty part of its logs begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """What one worker may take."""
+
+    map_bytes: int
+    load_factor: float
+    buffer_bytes: int
+
+
+def log_to_clean(log: Log, last_stable_offset: int, now_ms: int) -> LogToClean:
+    """What there is to clean. May read the first batches of segments; raises OSError."""
+    config = log.config
+    segments = log.segments
+    pieces = [
+        CleanableSegment(
+            segment.base_offset,
+            segment.size,
+            segment.largest_timestamp() if config.min_compaction_lag_ms > 0 else -1,
+            first_timestamp(segment) if config.max_compaction_lag_ms != INT64_MAX else -1,
+        )
+        for segment in segments
+    ]
+    return measure_log(
+        pieces,
+        config,
+        first_dirty=first_dirty_offset(log.first_dirty_offset, log.log_start_offset, log.log_end_offset),
+        last_stable_offset=last_stable_offset,
+        now_ms=now_ms,
+    )
+
+
+def first_timestamp(segment: LogSegment) -> int:
+    """The first batch's highest, in ms; -1 where there is none."""
+    if segment.first_timestamp >= 0:
+        return segment.first_timestamp
+    for _, header in segment.headers():
+        return header.max_timestamp
+    return -1
+
+
+def plan_job(log: Log, dirt: LogToClean, limits: WorkerLimits, now_ms: int) -> tuple[Job, list[LogSegment]]:
+    """The job of cleaning up to the end of the dirt, and the segments that it is about."""
+    config = log.config
+    segments = [each for each in log.segments if each.base_offset < dirt.first_uncleanable]
+    first = segments[0].base_offset if segments else dirt.first_dirty
+    return Job(
+        directory=str(log.directory),
+        sources=[
+            (
+                segment.base_offset,
+                segment.size,
+                len(segment.offset_index) * segment.offset_index.ENTRY.size,
+                len(segment.time_index) * segment.time_index.ENTRY.size,
+            )
+            for segment in segments
+        ],
+        first_dirty=dirt.first_dirty,
+        upper_bound=dirt.first_uncleanable,
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        map_bytes=limits.map_bytes,
+        load_factor=limits.load_factor,
+        buffer_bytes=limits.buffer_bytes,
+        aborted=[
+            (each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset)
+            for each in log.collect_aborted_transactions(first, dirt.first_uncleanable)
+        ],
+        producers=log.last_producer_batches(),
+    ), segments
