@@ -45,7 +45,7 @@ class Crash(BaseException):
 
 
 def filled(directory: Path) -> tuple[Log, list[Found]]:
-    """A log of several group_segments of several segments each, with transactions; closed as after a
+    """A log of several groups of several segments each, with transactions; closed as after a
     crash."""
     log = open_log(directory, CONFIG)
     for number in range(60):

@@ -261,14 +261,14 @@ def begin_move(logs: LogManager, partition: int, target: Path) -> FutureLog:
 
 def copy_all(move: FutureLog, max_bytes: int = 1 << 20) -> None:
     for _ in range(10_000):
-        move.take(move.look_up(max_bytes), NOW_MS)
+        move.append(move.read_next(max_bytes), NOW_MS)
         if not move.lag:
             return
     raise AssertionError("it never caught up")
 
 
 def finish(logs: LogManager, move: FutureLog, partition: int = 0) -> Log:
-    assert move.finish(1 << 20, NOW_MS)
+    assert move.catch_up(1 << 20, NOW_MS)
     old = move.source.log_dir
     log = logs.replace_current_with_future("events", partition)
     logs.checkpoint_dirs(old, log.log_dir)
@@ -318,7 +318,7 @@ def test_what_is_truncated_while_a_log_moves_is_truncated_in_both(dirs: tuple[Pa
     source.truncate_to(4)
     for n in range(8):
         append(source, f"new{n}", epoch=2)
-    assert not move.finish(1 << 20, NOW_MS), "the two have parted"
+    assert not move.catch_up(1 << 20, NOW_MS), "the two have parted"
     copy_all(move)
     moved = finish(logs, move)
     assert values(moved) == [f"old{n}" for n in range(4)] + [f"new{n}" for n in range(8)]
@@ -345,9 +345,9 @@ def test_much_that_is_missing_is_not_copied_on_the_spot(dirs: tuple[Path, Path])
     for _ in range((1 << 20) // 100_000 + 2):
         append(source, value)
     move = begin_move(logs, 0, dirs[1])
-    move.take(None, NOW_MS)
-    assert not move.finish(1 << 20, NOW_MS)
-    assert move.finish(1 << 20, NOW_MS), "what is left is little"
+    move.append(None, NOW_MS)
+    assert not move.catch_up(1 << 20, NOW_MS)
+    assert move.catch_up(1 << 20, NOW_MS), "what is left is little"
 
 
 def test_a_move_goes_on_after_a_restart(dirs: tuple[Path, Path]) -> None:
@@ -356,8 +356,8 @@ def test_a_move_goes_on_after_a_restart(dirs: tuple[Path, Path]) -> None:
     for n in range(50):
         append(source, f"v{n}")
     move = begin_move(logs, 0, dirs[1])
-    move.take(None, NOW_MS)
-    move.take(move.look_up(1000), NOW_MS)
+    move.append(None, NOW_MS)
+    move.append(move.read_next(1000), NOW_MS)
     copied = move.log.log_end_offset
     assert 0 < copied < 50
     logs.close(NOW_MS)
@@ -368,7 +368,7 @@ def test_a_move_goes_on_after_a_restart(dirs: tuple[Path, Path]) -> None:
     assert future is not None
     assert future.log_end_offset == copied
     move = FutureLog(source, future)
-    move.take(None, NOW_MS)
+    move.append(None, NOW_MS)
     assert future.log_end_offset == copied, "what was copied is not copied again"
     copy_all(move)
     assert values(finish(again, move)) == [f"v{n}" for n in range(50)]
@@ -404,7 +404,7 @@ def test_a_target_that_fails_costs_only_the_move(dirs: tuple[Path, Path]) -> Non
     append(source, "a")
     move = begin_move(logs, 0, dirs[1])
     copy_all(move)
-    assert move.finish(1 << 20, NOW_MS)
+    assert move.catch_up(1 << 20, NOW_MS)
     break_directory(dirs[1])
     with pytest.raises(KafkaError) as refused:
         logs.replace_current_with_future("events", 0)

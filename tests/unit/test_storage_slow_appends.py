@@ -26,7 +26,7 @@ from ottla.storage.log_validator import (
     validate,
 )
 from ottla.storage.record_validation import InvalidRecords
-from ottla.storage.validation_worker import error_of, refusal
+from ottla.storage.validation_worker import decode_error, encode_error
 
 CONFIGS = (
     LogConfig(),
@@ -75,7 +75,7 @@ def outcome(log: Log, data: bytes, *, elsewhere: bool) -> LogAppendInfo | tuple[
             return log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS, validated=kept)
         return log.append_as_leader(data, leader_epoch=1, now_ms=NOW_MS)
     except KafkaError as error:
-        again = error_of(refusal(error)) if elsewhere else error
+        again = decode_error(encode_error(error)) if elsewhere else error
         records = again.record_errors if isinstance(again, InvalidRecords) else None
         return again.code, again.message, records
 

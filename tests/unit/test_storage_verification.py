@@ -31,7 +31,9 @@ def append(
     log: Log, guard: object | None, sequence: int = 0, epoch: int = 0, *, client: bool = True
 ) -> LogAppendInfo:
     records = batch("value", producer=(PID, epoch, sequence), transactional=True)
-    return log.append_as_leader(records, leader_epoch=0, now_ms=NOW_MS, client=client, verification_guard=guard)
+    return log.append_as_leader(
+        records, leader_epoch=0, now_ms=NOW_MS, client=client, verification_guard=guard
+    )
 
 
 def end(log: Log, epoch: int = 0) -> None:

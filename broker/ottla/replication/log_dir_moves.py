@@ -188,8 +188,8 @@ class LogDirMoves:
 
     async def _step(self, partition: Partition, move: FutureLog) -> bool:
         """Copy a chunk; whether the log has taken its place."""
-        read = await self.look_up(partial(move.look_up, self._chunk_bytes))
-        size = await asyncio.to_thread(move.take, read, self._clock())
+        read = await self.look_up(partial(move.read_next, self._chunk_bytes))
+        size = await asyncio.to_thread(move.append, read, self._clock())
         self.quota.record(size, self._clock())
         if self._is_over(partition.key, move):
             return True
@@ -199,7 +199,7 @@ class LogDirMoves:
         if self._is_over(partition.key, move):
             return True
         before = move.log.size
-        is_level = move.finish(self._chunk_bytes, self._clock())
+        is_level = move.catch_up(self._chunk_bytes, self._clock())
         self.quota.record(move.log.size - before, self._clock())
         if not is_level:
             return False

@@ -1,26 +1,25 @@
-"""What a batch must satisfy before it is appended, and the named slow paths of an append.
+"""Validates and converts batches before they are appended (Kafka's LogValidator).
 
 Called by `Log`'s appends, and by the produce handler for what depends on the request's version. On the fast
-path a batch is its header and an opaque rest: length, checksum, and `check_client_batch`. Whatever leads off
-it is a `SlowPath`, and `slow_paths` says which conditions do:
+path only the header is validated: length, checksum and `check_client_batch`. A `SlowPath` needs more than the
+header; `slow_paths` returns those that apply:
 
 * OLD_FORMAT: message sets of formats 0 and 1 are converted (Produce 0 to 2);
 * KEYS: every record of a compacted topic needs a key;
 * TIMESTAMPS: the topic limits its records' timestamps (message.timestamp.before/after.max.ms, KIP-937);
-* LOG_APPEND_TIME: the topic's records get the broker's time (header only, but the checksum is made anew);
-* MARKED: a client says LogAppendTime, which is for brokers to say (header, or a refusal);
+* LOG_APPEND_TIME: the topic's records get the broker's time (header only, but with a new checksum);
+* MARKED: a client's batch has LogAppendTime, which only brokers may set (header, or an error);
 * RECOMPRESSION: compression.type names another codec than the batch has;
-* COMPRESSED: the batch is compressed, and must decompress to as many whole records as its header says, with
-  offsets in order; a highest timestamp that is not the header's is put right. Further fields within the
-  records are not read: that is most of what Kafka's validation would cost here.
+* COMPRESSED: the batch is compressed, and must decompress to as many whole records as its header states, with
+  ascending offsets; a wrong max timestamp in the header is corrected. Other fields of the records are not
+  read: that is most of the cost of Kafka's validation.
 
-All others but LOG_APPEND_TIME look at the records, and find there what Kafka's LogValidator finds on each
-append: lengths and counts that lie, record by record what the topic does not take (`record_checks`), a
-highest timestamp that is not the header's (it is put right). On the fast path these stay unfound.
+All of them but LOG_APPEND_TIME read the records, and find the errors that Kafka's LogValidator finds on each
+append: wrong lengths and counts, records that the topic does not accept (`record_validation`), a wrong max
+timestamp (which is corrected). The fast path does not find these.
 
-A few bytes can hold many records. Whoever must not take long (the event loop) asks for `allow_deferral` work
-only, and hears `ValidationDeferred` for what could be more than about a millisecond's; `validate` then does
-it all elsewhere.
+A few bytes can hold many records. With `allow_deferral`, the event loop gets `ValidationDeferred` where the
+validation could take more than about a millisecond; a worker process then calls `validate`.
 """
 
 from __future__ import annotations
@@ -71,18 +70,18 @@ _LEGACY_ENTRY_MIN_BYTES = LOG_OVERHEAD + 14
 
 INLINE_RECORDS_MAX: Final = 2000
 INLINE_BYTES_MAX: Final = 256 * 1024
-"""Of records, decompressed, to be walked over."""
+"""The size of the decompressed records that are scanned inline."""
 INLINE_RECOMPRESSED_BYTES_MAX: Final = 32 * 1024
 INLINE_LEGACY_BYTES_MAX: Final = 16 * 1024
-"""Of a message set of an old format that is not compressed."""
+"""The size of an uncompressed message set of an old format that is converted inline."""
 
 
 class ValidationDeferred(Exception):
-    """This may take long. Nothing has been done yet."""
+    """The validation may take long, and was not done: call `validate` elsewhere."""
 
 
 class SlowPath(Flag):
-    """Why an append is more than a look at the header. See the module."""
+    """The reasons why a validation needs more than the header. See the module."""
 
     NONE = 0
     OLD_FORMAT = auto()
@@ -98,7 +97,8 @@ _NEEDS_RECORDS: Final = SlowPath.KEYS | SlowPath.TIMESTAMPS | SlowPath.MARKED | 
 
 
 def topic_paths(config: LogConfig) -> SlowPath:
-    """The slow paths that a topic's settings may lead to; with none, `prepare_batch` has nothing to do."""
+    """The slow paths that follow from a topic's configuration; with none, `prepare_batch` has nothing to
+    do."""
     paths = SlowPath.NONE
     if config.compacts:
         paths |= SlowPath.KEYS
@@ -112,7 +112,7 @@ def topic_paths(config: LogConfig) -> SlowPath:
 
 
 def slow_paths(config: LogConfig, magic: int, attributes: int) -> SlowPath:
-    """Those that a client's batch with these `attributes` takes."""
+    """The slow paths of a client's batch with these `attributes`."""
     paths = topic_paths(config)
     if magic < MAGIC_V2:
         paths |= SlowPath.OLD_FORMAT
@@ -126,15 +126,16 @@ def slow_paths(config: LogConfig, magic: int, attributes: int) -> SlowPath:
 
 
 def needs_rewrite_or_records(config: LogConfig) -> bool:
-    """Whether appends to a topic of this configuration take a slow path, or may."""
+    """Whether appends to a topic of this configuration may take a slow path."""
     return bool(topic_paths(config))
 
 
 def to_single_v2_batch(
     view: memoryview, config: LogConfig, now_ms: int, *, allow_deferral: bool = False
 ) -> memoryview:
-    """The one v2 batch of what a producer sent for a partition; old formats are converted to one, and judged
-    by the topic's settings. Empty where there is no whole message of an old format: nothing to append.
+    """The single v2 batch of a producer's records for a partition. Old formats are validated and converted;
+    the result is empty if they hold no whole message.
+
 
     Raises KafkaError as `single_batch`, and for old formats as `legacy_records`, INVALID_TIMESTAMP and
     MESSAGE_TOO_LARGE; ValidationDeferred.
@@ -150,10 +151,10 @@ def to_single_v2_batch(
 
 
 def single_batch(view: memoryview) -> memoryview:
-    """The one v2 batch that a producer may send per partition.
+    """The single v2 batch that a producer may send per partition.
 
-    Raises KafkaError: INVALID_RECORD when there is none, or more than one (KIP-98), CORRUPT_MESSAGE when its
-    magic or length cannot be right.
+    Raises KafkaError: INVALID_RECORD if there is none or more than one (KIP-98), CORRUPT_MESSAGE if its magic
+    or length is invalid.
     """
     if len(view) <= MAGIC_POSITION:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a produce request needs one record batch per partition")
@@ -182,9 +183,8 @@ def check_client_batch(
     base_sequence: int,
     record_count: int,
 ) -> None:
-    """Whether a client may send this header.
-
-    Raises KafkaError: INVALID_RECORD, UNKNOWN_SERVER_ERROR (Kafka's answer to a codec that is none).
+    """Raise KafkaError if a client may not send this header: INVALID_RECORD, UNKNOWN_SERVER_ERROR (as in
+    Kafka, for an unknown codec).
     """
     if base_offset != 0:
         problem = f"the base offset must be 0, not {base_offset}"
@@ -204,17 +204,15 @@ def check_client_batch(
 
 
 def validate(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tuple[memoryview, int]:
-    """All that an append of a client's records does before it comes to the log: the batch as this topic
-    stores it, empty where there is none, and the log append time. `Log.append_as_leader` takes it for that.
-
-    Raises KafkaError as that does.
+    """Validate and convert a client's records completely. Returns the batch to store, empty if there is none,
+    and the log append time, for `Log.append_as_leader(validated=...)`. Raises KafkaError as that does.
     """
     view = to_single_v2_batch(memoryview(records), config, now_ms)
     if not view:
         return view, NO_TIMESTAMP
     header = parse_batch_header(view)
     if len(view) > config.max_message_bytes or crc32c(view[CRC_START:]) != header.crc:
-        return view, NO_TIMESTAMP  # which the log refuses
+        return view, NO_TIMESTAMP  # the log rejects it
     check_client_batch(
         header.base_offset,
         header.attributes,
@@ -229,10 +227,11 @@ def validate(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tup
 def prepare_batch(
     view: memoryview, config: LogConfig, now_ms: int, *, client: bool, allow_deferral: bool = False
 ) -> tuple[memoryview, int]:
-    """The batch as this topic stores it, and the log append time (-1 under CreateTime).
+    """Validate and convert a v2 batch. Returns the batch to store and the log append time (-1 under
+    CreateTime).
 
-    Control batches are stored as they are. Raises KafkaError as `record_checks`, and for a batch that cannot
-    be made anew UNKNOWN_SERVER_ERROR, as Kafka does; ValidationDeferred.
+    Control batches are stored unchanged. Raises KafkaError as `record_checks`, and UNKNOWN_SERVER_ERROR,
+    as Kafka, for a batch that cannot be rebuilt; ValidationDeferred.
     """
     header = parse_batch_header(view)
     if header.is_control:
@@ -248,7 +247,7 @@ def prepare_batch(
         if allow_deferral and header.record_count > INLINE_RECORDS_MAX:
             raise ValidationDeferred
         with _deferred_if_large(allow_deferral):
-            in_order, highest = record_validation.heads(
+            in_order, highest = record_validation.scan_record_heads(
                 view, header, INLINE_BYTES_MAX if allow_deferral else None
             )
         view = _with_true_timestamp(view, header, in_order=in_order, highest_timestamp=highest)
@@ -267,7 +266,7 @@ def _validate_records(
     client: bool,
     allow_deferral: bool,
 ) -> memoryview:
-    """The batch under CreateTime, its records checked, in the topic's codec."""
+    """Validate the records. Returns the batch under CreateTime in the topic's codec."""
     decoded = (
         _scan_inline(view, header, paths)
         if allow_deferral
@@ -284,29 +283,26 @@ def _validate_records(
 def _with_true_timestamp(
     view: memoryview, header: BatchHeader, *, in_order: bool, highest_timestamp: int
 ) -> memoryview:
-    """The batch with the highest timestamp that its records have, under CreateTime."""
+    """The batch with the true max timestamp of its records, under CreateTime."""
     if not in_order:
-        # Kafka means to number such records anew, and fails as it has not read them whole.
-        raise KafkaError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, "the records' offsets do not ascend from 0 one by one"
-        )
+        # Kafka tries to reassign the offsets of such records, and fails, as it has not read them completely.
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the records' offsets are not consecutive from 0")
     if header.max_timestamp != highest_timestamp or header.attributes & LOG_APPEND_TIME_FLAG:
         return memoryview(with_create_time(view, highest_timestamp))
     return view
 
 
 def _scan_inline(view: memoryview, header: BatchHeader, paths: SlowPath) -> DecodedRecords:
-    most = INLINE_RECOMPRESSED_BYTES_MAX if paths & SlowPath.RECOMPRESSION else INLINE_BYTES_MAX
-    if header.record_count > INLINE_RECORDS_MAX or len(view) > most:
+    max_bytes = INLINE_RECOMPRESSED_BYTES_MAX if paths & SlowPath.RECOMPRESSION else INLINE_BYTES_MAX
+    if header.record_count > INLINE_RECORDS_MAX or len(view) > max_bytes:
         raise ValidationDeferred
     with _deferred_if_large(allow_deferral=True):
-        return record_validation.decode_and_scan(view, header, most)
+        return record_validation.decode_and_scan(view, header, max_bytes)
 
 
 @contextmanager
 def _deferred_if_large(allow_deferral: bool) -> Iterator[None]:
-    """What decompresses to more than a limit for allow_deferral work may be right, and is
-    ValidationDeferred's."""
+    """Turn MESSAGE_TOO_LARGE into ValidationDeferred: a batch beyond the inline limit may be valid."""
     try:
         yield
     except KafkaError as problem:
@@ -318,7 +314,7 @@ def _deferred_if_large(allow_deferral: bool) -> Iterator[None]:
 def _recompress(
     view: memoryview, header: BatchHeader, decoded: DecodedRecords, config: LogConfig
 ) -> bytes | bytearray:
-    """The batch in the topic's codec. Where its records are as they would be written anew, they are not."""
+    """The batch in the topic's codec. The records are rebuilt only if their encoding would change."""
     codec = config.target_codec
     assert codec is not None
     if decoded.lowest_timestamp < NO_TIMESTAMP:
@@ -341,7 +337,7 @@ def _recompress(
 
 
 def _convert_legacy(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
-    """The slow path OLD_FORMAT: a message set as one batch, under CreateTime; no messages, no batch."""
+    """Convert a message set to one batch under CreateTime (OLD_FORMAT); empty without messages."""
     messages = list(iter_messages(view))
     if not messages:
         return b""
@@ -350,10 +346,10 @@ def _convert_legacy(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
         if message.size > config.max_message_bytes:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a message of {message.size} bytes; the topic takes at most {config.max_message_bytes}",
+                f"a message of {message.size} bytes; the topic takes at max_bytes {config.max_message_bytes}",
             )
         if message.attributes & CODEC_MASK:
-            # Such a codec does not exist in these formats, or the message is a wrapper.
+            # The message is a wrapper, or its codec does not exist in this format.
             codec = codec_of_message(message)
     if codec is not Codec.NONE and len(messages) > 1:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a compressed message must be the only one")
@@ -383,10 +379,10 @@ def _legacy_records(message: Message, config: LogConfig, now_ms: int) -> list[Re
 
 
 def validate_leader_batches(view: memoryview, expected: int) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of the batches that a leader sent, in order from offset `expected` on.
+    """(position, header) of the batches that a leader sent, which must ascend from offset `expected`.
 
-    A partial batch at the end is left out. Raises KafkaError: CORRUPT_MESSAGE,
-    UNSUPPORTED_FOR_MESSAGE_FORMAT, OFFSET_OUT_OF_RANGE when they cannot follow.
+    An incomplete batch at the end is ignored. Raises KafkaError: CORRUPT_MESSAGE,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT, OFFSET_OUT_OF_RANGE for an offset below the expected one.
     """
     batches = []
     pos = 0

@@ -1,19 +1,19 @@
-"""What a log knows of the producers that wrote to it (KIP-98, KIP-185): idempotence and transactions.
+"""The state of the producers that write to a log: idempotence and transactions (KIP-98, KIP-185).
 
-Asked by `Log` before an append, told after it; `producer_history` fills it when a log is opened or
-truncated, out of snapshots and batch headers.
+`Log` validates appends against it and records them in it; `producer_state_manager` restores it from snapshots
+and batch headers.
 
-Per producer id: its epoch, the last five batches (within which a retry is recognised), and where its
-open transaction began. Invariants: `_ongoing` is in the order of first offsets, because transactions
-begin in log order; a batch is recorded only once it is in the file.
+The state of a producer id is its epoch, its last five batches (in which a retry is recognised) and the first
+offset of its open transaction. Invariants: `_ongoing` is in the order of first offsets, because transactions
+begin in log order; a batch is recorded only after it is in the file.
 
-Before the first batch of a transaction its coordinator is asked whether the partition is in it (KIP-890):
-whoever asks holds a `VerificationGuard`, and the batch is taken only if that is still the one that is under
-way. An end of the transaction in between, or another append, has thrown it away. So no batch that was long on
-its way begins a transaction that nobody would ever end.
+Before the first batch of a transaction, the transaction coordinator verifies that the partition is part of it
+(KIP-890). The request holds a `VerificationGuard`, and the batch is appended only if that guard is still
+current: an end of the transaction or another append discards it. So a delayed batch cannot begin a
+transaction that is never completed.
 
-Sequence rules, as in Kafka 3.9: an unknown producer may begin anywhere (its past may have been
-deleted by retention); a known one continues at last + 1, or at 0 under a newer epoch.
+Sequence rules, as in Kafka 3.9: an unknown producer may begin with any sequence (its state may have been
+deleted by retention); a known one continues at last + 1, or at 0 with a newer epoch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class BatchMetadata(NamedTuple):
 
 
 class VerificationGuard:
-    """A question to the coordinator, under way. Compared by identity."""
+    """A verification in progress. Compared by identity."""
 
     __slots__ = ("_begun_ms", "_epoch", "_lowest_sequence")
 
@@ -59,7 +59,7 @@ class VerificationGuard:
         self._lowest_sequence = sequence
         self._begun_ms = now_ms
 
-    def asked_again(self, epoch: int, sequence: int) -> None:
+    def update(self, epoch: int, sequence: int) -> None:
         if epoch > self._epoch:
             self._epoch = epoch
             self._lowest_sequence = sequence
@@ -67,7 +67,7 @@ class VerificationGuard:
             self._lowest_sequence = sequence
 
     def is_out_of_order(self, sequence: int) -> bool:
-        """Whether a batch before this one is still to come again, because it could not be verified."""
+        """Whether an earlier batch, which could not be verified, must be retried before this one."""
         return sequence > self._lowest_sequence
 
     def age_ms(self, now_ms: int) -> int:
@@ -75,6 +75,8 @@ class VerificationGuard:
 
 
 class ProducerStateEntry:
+    """The state of one producer id."""
+
     __slots__ = (
         "batches",
         "coordinator_epoch",
@@ -87,7 +89,7 @@ class ProducerStateEntry:
     def __init__(self, first_offset: int | None = None) -> None:
         self.epoch = NO_PRODUCER_EPOCH
         self.first_offset = first_offset
-        """Of the first batch that this log holds of the producer, if that is known."""
+        """The first offset of the producer's first batch in this log, if known."""
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
         self.last_timestamp = -1
         self.coordinator_epoch = -1
@@ -99,20 +101,20 @@ class ProducerStateEntry:
 
 
 class ActiveProducers:
-    """All producers of one log."""
+    """The producers of one log by producer id."""
 
     __slots__ = ("_entries", "_ongoing", "_unreplicated", "_verifying", "verifies")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerStateEntry] = {}
         self._ongoing: dict[int, int] = {}
-        """Producer id to first offset, of open transactions."""
+        """First offsets of open transactions by producer id."""
         self._unreplicated: list[tuple[int, int, int]] = []
-        """(first offset, marker's offset, coordinator epoch before) of those that are complete, but whose
+        """(first offset, marker's offset, previous coordinator epoch) of the completed transactions whose
         marker is not known to be below the high watermark."""
         self._verifying: dict[int, VerificationGuard] = {}
         self.verifies = False
-        """transaction.partition.verification.enable, of a broker that can ask coordinators."""
+        """Whether transactions must be verified (transaction.partition.verification.enable)."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -121,11 +123,11 @@ class ActiveProducers:
         return self._entries.get(producer_id)
 
     def entries(self) -> dict[int, ProducerStateEntry]:
-        """A copy of producer id to entry (for DescribeProducers)."""
+        """A copy of the map of entries (for DescribeProducers)."""
         return dict(self._entries)
 
     def all(self) -> Mapping[int, ProducerStateEntry]:
-        """Producer id to entry, not a copy (for a snapshot)."""
+        """The map of entries, not a copy (for a snapshot)."""
         return self._entries
 
     @property
@@ -133,7 +135,7 @@ class ActiveProducers:
         return not self._entries and not self._unreplicated
 
     def load(self, entries: Mapping[int, ProducerStateEntry]) -> None:
-        """Begin with a snapshot's entries, which become this state's own."""
+        """Replace the state with a snapshot's entries, which are not copied."""
         self.clear()
         self._entries.update(entries)
         self._find_ongoing()
@@ -148,8 +150,8 @@ class ActiveProducers:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> VerificationGuard | None:
-        """What to show with the batch once the coordinator has said that it belongs to a transaction; None if
-        it need not be asked: the transaction is open here."""
+        """The guard to pass with the batch after the coordinator has verified the transaction. None if no
+        verification is needed, because the transaction is open in this log."""
         entry = self._entries.get(producer_id)
         if entry is not None and entry.transaction_start is not None:
             return None
@@ -157,12 +159,11 @@ class ActiveProducers:
         if verification is None:
             verification = self._verifying[producer_id] = VerificationGuard(epoch, sequence, now_ms)
         else:
-            verification.asked_again(epoch, sequence)
+            verification.update(epoch, sequence)
         return verification
 
     def check_verified(self, producer_id: int, guard: object | None) -> None:
-        """Whether a transactional batch may begin a transaction here. Raises KafkaError:
-        INVALID_TXN_STATE."""
+        """Raise INVALID_TXN_STATE if a transactional batch would begin a transaction without verification."""
         entry = self._entries.get(producer_id)
         if not self.verifies or (entry is not None and entry.transaction_start is not None):
             return
@@ -170,14 +171,14 @@ class ActiveProducers:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
 
     def adopt_verifications(self, other: ActiveProducers) -> None:
-        """Go on where another copy of the same log stops."""
+        """Continue the verifications of another copy of the same log."""
         self.verifies = other.verifies
         self._verifying = other._verifying
 
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> BatchMetadata | None:
-        """The batch that a client's retry repeats, when it is one of the last five."""
+        """The original of a retried batch, if it is one of the producer's last five."""
         entry = self._entries.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return None
@@ -189,10 +190,9 @@ class ActiveProducers:
     def check_data_batch(
         self, producer_id: int, epoch: int, first_sequence: int, transactional: bool, *, client: bool
     ) -> None:
-        """Whether this batch may be appended by the leader.
-
-        Raises KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER (clients only) or
-        INVALID_TXN_STATE (a plain write within the producer's own transaction).
+        """Raise KafkaError if the leader must reject this batch: INVALID_PRODUCER_EPOCH,
+        OUT_OF_ORDER_SEQUENCE_NUMBER (clients only) or INVALID_TXN_STATE (a nontransactional batch within the
+        producer's transaction).
         """
         entry = self._entries.get(producer_id)
         if client and self._verifying:
@@ -227,9 +227,8 @@ class ActiveProducers:
             )
 
     def check_end_txn_marker(self, producer_id: int, epoch: int, marker: ControlRecord) -> None:
-        """Whether this marker may be appended by the leader.
-
-        Raises KafkaError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
+        """Raise KafkaError if the leader must reject this marker: INVALID_PRODUCER_EPOCH or
+        TRANSACTION_COORDINATOR_FENCED.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -263,7 +262,7 @@ class ActiveProducers:
         timestamp: int,
         transactional: bool,
     ) -> None:
-        """A data batch is in the log."""
+        """Record a data batch that is in the log."""
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = ProducerStateEntry(first_offset)
@@ -283,7 +282,7 @@ class ActiveProducers:
     def append_end_txn_marker(
         self, producer_id: int, epoch: int, marker: ControlRecord, offset: int, timestamp: int
     ) -> None:
-        """A marker is in the log, and ends the producer's transaction if it has one open."""
+        """Record a marker that is in the log: it ends the producer's open transaction."""
         self._verifying.pop(producer_id, None)
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -299,19 +298,19 @@ class ActiveProducers:
         entry.last_timestamp = timestamp
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Transactions whose marker lies below the high watermark are over for good. To be told whenever that
-        advances: of a replica that nobody reads from, nobody asks for the last stable offset either."""
+        """Remove completed transactions whose marker is below the high watermark. Called for each advance of
+        the high watermark: without consumers, the last stable offset is not computed."""
         unreplicated = self._unreplicated
-        # Markers are in log order, so that the replicated ones are at the front.
+        # Markers are in log order: the replicated ones are at the front.
         if unreplicated and unreplicated[0][1] < high_watermark:
             over = bisect_left(unreplicated, high_watermark, key=itemgetter(1))
             del unreplicated[:over]
 
     def roll_back(self, tail: Sequence[BatchHeader], end_offset: int) -> dict[int, ProducerStateEntry] | None:
-        """Undo what the batches of `tail`, all that the log holds from `end_offset` on, have changed.
+        """Undo the changes of the batches of `tail`, all batches in the log from `end_offset` on.
 
-        Returns the producers of whose batches before it none is remembered, to be found in the log and
-        `restore`d. None if the state must be rebuilt: a marker was replicated already.
+        Returns the producers without a known batch before it; the caller restores their batches from the log.
+        None if the state must be rebuilt, because a marker was replicated already.
         """
         touched = set()
         for header in reversed(tail):
@@ -352,11 +351,11 @@ class ActiveProducers:
         )
         self._ongoing = {producer_id: start for start, producer_id in started}
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """The first offset of a transaction that is open, or whose marker is not below the high
-        watermark; None when there is none. The last stable offset is this, or the high watermark."""
+        """The first offset of a transaction that is open or whose marker is not below the high watermark;
+        None if there is none. The last stable offset is this or the high watermark."""
         self.on_high_watermark_updated(high_watermark)
         unreplicated = self._unreplicated
         if not unreplicated:
@@ -365,17 +364,19 @@ class ActiveProducers:
         return min(first, next(iter(self._ongoing.values()), first))
 
     def aborted_by(self, producer_id: int, marker: ControlRecord) -> int | None:
-        """Where the transaction began that `marker`, about to be recorded, aborts; None without one."""
+        """The first offset of the transaction that `marker`, not recorded yet, aborts; None if there is
+        none."""
         if marker.type != ControlType.ABORT:
             return None
         return self._ongoing.get(producer_id)
 
     def first_open_besides(self, producer_id: int) -> int | None:
-        """Where the oldest open transaction of another producer begins."""
+        """The first offset of the oldest open transaction of another producer."""
         return next((start for other, start in self._ongoing.items() if other != producer_id), None)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers silent for `expiration_ms` (producer.id.expiration.ms); how many."""
+        """Remove producers without a batch for `expiration_ms` (producer.id.expiration.ms); returns how
+        many."""
         expired = [
             producer_id
             for producer_id, entry in self._entries.items()

@@ -25,7 +25,7 @@ from typing import IO, Final, TypeAlias
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.log import ValidatedBatch
 from ottla.storage.log_config import LogConfig
-from ottla.storage.validation_worker import ANSWER, JOB, SETTLED, error_of
+from ottla.storage.validation_worker import JOB, RESULT, VALID, decode_error
 
 log = logging.getLogger(__name__)
 
@@ -122,9 +122,9 @@ class _Worker:
         jobs.flush()
         if not self._readable.poll(PATIENCE_S * 1000):
             raise EOFError(f"no answer in {PATIENCE_S:.0f} s")
-        kind, append_time, size = ANSWER.unpack(self._read(answers, ANSWER.size))
+        kind, append_time, size = RESULT.unpack(self._read(answers, RESULT.size))
         data = self._read(answers, size)
-        return (data, append_time) if kind == SETTLED else error_of(pickle.loads(data))
+        return (data, append_time) if kind == VALID else decode_error(pickle.loads(data))
 
     def _read(self, answers: IO[bytes], size: int) -> bytes:
         data = answers.read(size)

@@ -1,9 +1,10 @@
-"""The pass over a log's segments: learn the last offset of each dirty key, then write the segments anew.
+"""Cleans a log's segments: builds the map of last offsets, then rewrites the segments (Kafka's Cleaner).
 
-Called by `worker`, in its own process; blocking. Reads the files by name, writes `.cleaned` ones beside them,
-and tells the caller of each finished segment, who has it put in place before the pass goes on.
+Called by `worker` in its own process; blocking. Reads the files by name, writes `.cleaned` files beside them,
+and reports each finished segment to the caller, which replaces the source segments before the cleaning
+continues.
 
-Invariants: a batch is believed only with the right checksum; what is told of is on disk.
+Invariants: batches are used only with a correct checksum; a reported segment is on disk.
 """
 
 from __future__ import annotations
@@ -45,26 +46,27 @@ from ottla.storage.segment_files import (
 from ottla.storage.transaction_index import AbortedTransaction
 
 _SYNC_BYTES = 16 << 20
-"""So much is written before it is synced: never much at once, which others would have to wait for."""
+"""The output is synced after so many bytes: a larger fsync would delay other users of the disk."""
 
 Moved = Callable[[int], None]
-"""Told how many bytes were read or written; may wait, or raise to end the pass."""
+"""Called with the number of bytes read or written; may wait, or raise to end the cleaning."""
 
 
 class LogCleaningError(Exception):
-    """A log that cannot be cleaned; the message says where and why."""
+    """A log cannot be cleaned; the message says where and why."""
 
 
 class MappedRange(NamedTuple):
-    """What the map was made of."""
+    """The range of offsets in the map."""
 
     end_offset: int
-    """All records before it are in the map."""
+    """All dirty records before it are in the map."""
     bytes_read: int
 
 
 def build_map(job: Job, offsets: OffsetMap, moved: Moved) -> MappedRange:
-    """Fill the map from the dirty segments, up to its load. Raises OSError, LogCleaningError, KafkaError."""
+    """Fill the map from the dirty segments, up to its load factor. Raises OSError, LogCleaningError,
+    KafkaError."""
     offsets.clear()
     entries_max = int(offsets.slots * job.load_factor)
     if entries_max < 1:
@@ -88,13 +90,13 @@ def build_map(job: Job, offsets: OffsetMap, moved: Moved) -> MappedRange:
                 return MappedRange(offsets.latest_offset + 1, bytes_read)
             if header.last_offset >= job.first_dirty:
                 offsets.latest_offset = header.last_offset
-        # There may be a gap at the segment's end.
+        # The segment may end in a gap.
         offsets.latest_offset = next_base - 1
     return MappedRange(offsets.latest_offset + 1, bytes_read)
 
 
 def _put_all(job: Job, offsets: OffsetMap, entries_max: int, header: BatchHeader, batch: memoryview) -> bool:
-    """Put a batch's keys; False when the map has become full."""
+    """Add a batch's keys. Returns False if the map is full."""
     put = offsets.put
     base_offset, first_dirty = header.base_offset, job.first_dirty
     for key, delta in iter_keys(records_of(header, batch), header.record_count):
@@ -109,10 +111,10 @@ def _put_all(job: Job, offsets: OffsetMap, entries_max: int, header: BatchHeader
 def clean(
     job: Job, offsets: OffsetMap, end_offset: int, moved: Moved, finished: Callable[[list[int], int], None]
 ) -> Counts:
-    """Write the segments below `end_offset` anew, with the map of `build_map`; what was read and kept.
+    """Rewrite the segments below `end_offset` with the map of `build_map`. Returns the counts.
 
-    `finished` is told the base offsets of the segments that a `.cleaned` one, on disk by now, is to replace,
-    and its size. Raises OSError, LogCleaningError, KafkaError.
+    `finished` is called with the base offsets of the segments that a synced `.cleaned` segment replaces, and
+    its size. Raises OSError, LogCleaningError, KafkaError.
     """
     kept_aborts: list[AbortedTransaction] = []
     transactions = CleanedTransactionMetadata(
@@ -146,13 +148,13 @@ def clean(
 
 
 def remove_cleaned(directory: Path, base_offset: int) -> None:
-    """Remove the `.cleaned` files of a job that came to nothing."""
+    """Remove the `.cleaned` files of a stopped job."""
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
         (directory / (segment_name(base_offset) + suffix + CLEANED_SUFFIX)).unlink(missing_ok=True)
 
 
 class _Destination:
-    """The `.cleaned` segment that a group becomes."""
+    """The `.cleaned` segment of a group of source segments."""
 
     def __init__(self, job: Job, base_offset: int, moved: Moved) -> None:
         directory = Path(job.directory)
@@ -197,7 +199,7 @@ class _Destination:
         self._moved(len(data))
 
     def finish(self, last_source: Path) -> None:
-        """Make it whole, and as old as what it replaces."""
+        """Complete the segment, and give it the modification time of its last source."""
         self._write()
         self.segment.seal()
         self.segment.sync()
@@ -208,7 +210,7 @@ class _Destination:
 def _batches(
     job: Job, source: SourceSegment, from_offset: int, moved: Moved
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Headers and bytes of a segment's batches, those that end at or behind `from_offset`."""
+    """Headers and bytes of a segment's batches that end at or after `from_offset`."""
     path = _log_path(job, source.base_offset)
     chunk_bytes = max(job.buffer_bytes // 2, RECORD_BATCH_OVERHEAD)
     with path.open("rb", buffering=0) as file:
@@ -239,7 +241,7 @@ def _batches(
 
 
 def _next_size(path: Path, chunk: memoryview, position: int, end: int) -> int:
-    """The size of the batch at `position`, of which `chunk` holds but a part."""
+    """The size of the batch at `position`, of which `chunk` holds a part."""
     size = 0
     if len(chunk) >= RECORD_BATCH_OVERHEAD:
         size = BatchHeader(*BATCH_HEADER.unpack_from(chunk)).size

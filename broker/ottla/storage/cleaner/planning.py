@@ -1,13 +1,13 @@
-"""What there is to clean in a log, whether that is due, and in which group_segments: pure functions, told the
-time.
+"""Computes the cleanable range of a log, and plans the job of a worker process (part of Kafka's
+LogCleanerManager).
 
-Called by `server.log_cleaner` (what to clean) and by `rewrite` (group_segments). The rules are those of Kafka
-3.9.
+Called by `ottla.server.logs`, in a thread where files are read, and by `cleaner` (`group_segments`). The
+rules are those of Kafka 3.9.
 
-A log is clean up to its first dirty offset, where the last cleaning came to. Of the rest that may be cleaned
-which is not in the active segment, is below the last stable offset (so below the high watermark, and of no
-open transaction), and lies before the first segment with a record younger than min.compaction.lag.ms. The
-range ends where a segment begins.
+A log is clean up to its first dirty offset, the end of the last cleaning. Of the rest, data is cleanable that
+is not in the active segment, is below the last stable offset (so below the high watermark and in no open
+transaction), and is before the first segment with a record younger than min.compaction.lag.ms. The range ends
+at the base offset of a segment.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ if TYPE_CHECKING:
     from ottla.storage.log import Log  # the worker process does not load it
 
 GROUP_MAX = 256
-"""More segments than these are not replaced at once, since that is done under the log's lock. Kafka has no
-such limit."""
+"""The maximum number of segments that are replaced at once, under the log's lock. Kafka has no such limit."""
 
 
 class CleanableSegment(NamedTuple):
-    """A segment, as far as it matters here; timestamps are milliseconds."""
+    """The facts of a segment that decide what is cleaned; timestamps are milliseconds."""
 
     base_offset: int
     size: int
     largest_timestamp: int
     first_timestamp: int
-    """Of the first batch the highest; -1 where there is none."""
+    """The max timestamp of the first batch; -1 for none."""
 
 
 class LogToClean(NamedTuple):
-    """What there is to clean in a log."""
+    """The cleanable range of a log (Kafka's LogToClean)."""
 
     first_dirty: int
     first_uncleanable: int
-    """Where the cleanable range ends, which is where a segment begins."""
+    """The end of the cleanable range, the base offset of a segment."""
     clean_bytes: int
     cleanable_bytes: int
     delay_ms: int
-    """For how long something has been due by max.compaction.lag.ms; 0 when nothing is."""
+    """The time since cleaning is due by max.compaction.lag.ms; 0 if it is not."""
 
     @property
     def ratio(self) -> float:
@@ -57,14 +56,14 @@ class LogToClean(NamedTuple):
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether there is so much of it, or it has waited for so long, that it is to be cleaned."""
+        """Whether the dirty ratio or max.compaction.lag.ms requires a cleaning."""
         if self.delay_ms > 0 and self.cleanable_bytes > 0:
             return True
         return self.ratio > config.min_cleanable_dirty_ratio
 
 
 class SourceSegment(NamedTuple):
-    """A segment that is to be read by the cleaner; sizes are bytes."""
+    """A segment that the cleaner reads; sizes are bytes."""
 
     base_offset: int
     size: int
@@ -73,7 +72,7 @@ class SourceSegment(NamedTuple):
 
 
 def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> int:
-    """Where the dirty part begins; a checkpoint that is outside of the log counts for nothing."""
+    """The first dirty offset; a checkpoint outside of the log is ignored."""
     if checkpoint is None or not log_start_offset <= checkpoint <= log_end_offset:
         return log_start_offset
     return checkpoint
@@ -87,7 +86,7 @@ def measure_log(
     last_stable_offset: int,
     now_ms: int,
 ) -> LogToClean:
-    """What there is to clean of a log of these segments, the last of which is the active one."""
+    """The cleanable range of a log with these segments, the last of which is active."""
     active = pieces[-1].base_offset
     first_uncleanable = min(last_stable_offset, active)
     dirty = [piece for at, piece in enumerate(pieces[:-1]) if pieces[at + 1].base_offset > first_dirty]
@@ -97,7 +96,7 @@ def measure_log(
         if young is not None:
             first_uncleanable = min(first_uncleanable, young.base_offset)
     first_uncleanable = max(first_dirty, first_uncleanable)
-    # The segment that this falls into stays as it is, all of it.
+    # The segment that holds the first uncleanable offset is not cleaned.
     end = max(piece.base_offset for piece in pieces if piece.base_offset <= first_uncleanable)
     return LogToClean(
         first_dirty,
@@ -119,8 +118,8 @@ def _delay_ms(dirty: Sequence[CleanableSegment], config: LogConfig, now_ms: int)
 def group_segments(
     sources: Sequence[SourceSegment], *, segment_bytes: int, index_bytes: int, end_offset: int
 ) -> list[list[SourceSegment]]:
-    """Neighbours that become one segment together, so that segments do not shrink for ever: as many as stay
-    within the limits even if nothing goes. `end_offset` is where the last of them ends, or later."""
+    """Group neighbours that become one segment, so that segments do not shrink for ever: as many as stay
+    within the limits even if no record is removed. `end_offset` is the end of the last segment, or later."""
     grouped: list[list[SourceSegment]] = []
     for at, source in enumerate(sources):
         next_base = sources[at + 1].base_offset if at + 1 < len(sources) else end_offset
@@ -140,12 +139,12 @@ def group_segments(
 
 
 CHECKPOINT_FILE = "cleaner-offset-checkpoint"
-"""Kafka's, in each log directory: where the dirty part of its logs begins."""
+"""Kafka's checkpoint file of first dirty offsets in each log directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What one worker may take."""
+    """The limits of one worker process."""
 
     map_bytes: int
     load_factor: float
@@ -153,7 +152,7 @@ class WorkerLimits:
 
 
 def log_to_clean(log: Log, last_stable_offset: int, now_ms: int) -> LogToClean:
-    """What there is to clean. May read the first batches of segments; raises OSError."""
+    """The cleanable range of a log. May read the first batches of segments; raises OSError."""
     config = log.config
     segments = log.segments
     pieces = [
@@ -175,7 +174,7 @@ def log_to_clean(log: Log, last_stable_offset: int, now_ms: int) -> LogToClean:
 
 
 def first_timestamp(segment: LogSegment) -> int:
-    """The first batch's highest, in ms; -1 where there is none."""
+    """The max timestamp of a segment's first batch, in ms; -1 for an empty segment."""
     if segment.first_timestamp >= 0:
         return segment.first_timestamp
     for _, header in segment.headers():
@@ -184,7 +183,7 @@ def first_timestamp(segment: LogSegment) -> int:
 
 
 def plan_job(log: Log, dirt: LogToClean, limits: WorkerLimits, now_ms: int) -> tuple[Job, list[LogSegment]]:
-    """The job of cleaning up to the end of the dirt, and the segments that it is about."""
+    """The job that cleans the range, and the segments that it reads."""
     config = log.config
     segments = [each for each in log.segments if each.base_offset < dirt.first_uncleanable]
     first = segments[0].base_offset if segments else dirt.first_dirty
