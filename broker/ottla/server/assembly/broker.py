@@ -27,7 +27,7 @@ from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
 from ottla.metadata.succession import wait_for_successors
 from ottla.server.assembly.controlled_shutdown import ControlledShutdown
-from ottla.server.assembly.parts import Parts, steady_clock_ms
+from ottla.server.assembly.parts import Parts, monotonic_clock_ms
 from ottla.server.handlers.cluster.first_view import FIRST_VIEW_TIMEOUT_S
 from ottla.server.metrics.http_port import HttpPort
 from ottla.server.metrics.loop_usage import LoopUsage
@@ -223,7 +223,7 @@ class Broker:
             self.usage.sample(time.monotonic(), time.thread_time())
             self.parts.server.tick()
             self.parts.security.tick(is_controller=self.parts.controller.is_active)
-            self.parts.replicas.tick(steady_clock_ms())
+            self.parts.replicas.tick(monotonic_clock_ms())
         except Exception:
             log.exception("upkeep failed")
 

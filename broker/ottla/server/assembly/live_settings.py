@@ -48,7 +48,7 @@ async def load(settings: DynamicBrokerConfig, store: MetadataStore) -> None:
 def follow(
     settings: DynamicBrokerConfig,
     *,
-    steady_clock: Callable[[], int],
+    monotonic_clock: Callable[[], int],
     logs: LogManager,
     replicas: ReplicaManager,
     controller: Controller,
@@ -60,7 +60,7 @@ def follow(
 
     def topic_defaults_changed() -> None:
         logs.registry.defaults = topic_defaults(config)
-        now_ms = steady_clock()
+        now_ms = monotonic_clock()
         for partition in replicas.partitions():
             partition.config_changed(replicas.log_config(partition.topic), now_ms)
 

@@ -81,7 +81,7 @@ class Rooms:
     config: BrokerConfig
     clock: Callable[[], int]
     """Wall time, in ms, which may step."""
-    steady_clock: Callable[[], int]
+    monotonic_clock: Callable[[], int]
     """Ms of a clock that does not: as replication counts them."""
     """Wall time in ms."""
     broker_epoch: Callable[[], int]
@@ -139,7 +139,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
                 replicas,
                 purgatory,
                 cache,
-                rooms.steady_clock,
+                rooms.monotonic_clock,
                 throttle,
                 cold_reads=rooms.cold_reads,
                 fetch_max_bytes=fetch_max_bytes,

@@ -257,7 +257,7 @@ class ProduceHandler:
         if waits:
             pending = _Pending(request, response, hints, self._throttle, len(waits), failed=failed)
             timeout_ms = max(message.timeout_ms, 0)
-            request.park()
+            request.defer_response()
             for key, offset, result in waits:
                 self._purgatory.await_replication(
                     key, offset, timeout_ms, partial(pending.settled, key, result)
