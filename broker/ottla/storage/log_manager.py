@@ -45,7 +45,7 @@ from ottla.storage.log_registry import LogRegistry
 logger = logging.getLogger(__name__)
 
 Loaded = tuple[TopicPartition, Log, bool]
-"""A partition's log, and whether it is one in the making."""
+"""(partition, log, whether it is a future log)."""
 
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """producer.id.expiration.ms"""
@@ -70,7 +70,7 @@ class LogManager:
         self.cluster_id = cluster_id
         self._recovery_threads = recovery_threads
         self._preferred: dict[TopicPartition, LogDir] = {}
-        """Where logs are to be made that are not there yet."""
+        """The log directories in which logs will be created."""
         self._stale: set[TopicPartition] = set()
         """Partitions without a log that may still have entries in the checkpoint files."""
         # The API of the parts, bound once.
@@ -94,12 +94,12 @@ class LogManager:
         self.run_deferred_tasks = maintenance.run_deferred_tasks
 
     def load(self, now_ms: int, topic_configs: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """Lock the directories, make sure that they are this broker's, and open every log in them.
+        """Lock the directories, verify that they belong to this broker, and open every log in them.
 
-        `topic_configs` are overrides per topic. A directory with an I/O error is left out. Raises
-        LogDirProblem (none can be used, held by another broker, of another broker or cluster, a partition
-        twice), MalformedCheckpoint never: a checkpoint that cannot be read is put aside, and its logs are
-        verified from their start.
+        `topic_configs` are overrides per topic. A directory with an I/O error is offline. A damaged
+        checkpoint is ignored, and its logs are recovered from their start. Raises LogDirProblem: no directory
+        is online, or one is locked by another broker, belongs to another broker or cluster, or has a
+        partition twice.
         """
         try:
             self._lock_dirs()
@@ -139,11 +139,11 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, config: LogConfig, now_ms: int = 0, *, is_new: bool = True
     ) -> Log:
-        """The log; if there is none yet it is made, where it was asked for by `prefer`, or in the directory
-        with the fewest.
+        """The partition's log. A new log is created in the preferred directory (`set_preferred_log_dir`) or
+        in the one with the fewest logs.
 
-        Raises KAFKA_STORAGE_ERROR where no directory takes it, and for a partition that is not new while a
-        directory is offline that may have it; INVALID_TOPIC_EXCEPTION for a name that no topic may have.
+        Raises KAFKA_STORAGE_ERROR if it cannot be created in any directory, or if the partition is not new
+        and a directory that may have its log is offline; INVALID_TOPIC_EXCEPTION for an invalid topic name.
         """
         key = (topic, partition)
         with self.registry.mutex:
@@ -166,7 +166,7 @@ class LogManager:
             return log
 
     def _create(self, name: str, candidates: list[LogDir], config: LogConfig, now_ms: int) -> Log:
-        """A new log in the first of the directories that takes it."""
+        """Create a log in the first of the directories that has no I/O error."""
         for log_dir in candidates:
             if log_dir.online:
                 try:
@@ -174,13 +174,13 @@ class LogManager:
                 except OSError as problem:
                     log_dir.fail(f"make {name}", problem)
         tried = ", ".join(str(log_dir.path) for log_dir in candidates)
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory takes {name}; tried: {tried}")
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {name} in any of {tried}")
 
     def delete(self, topic: str, partition: int) -> None:
-        """Make the log go away, and the one in the making; nothing happens when there is none.
+        """Delete the partition's current and future log, if they exist.
 
-        Quick enough for the event loop: the directory is only renamed, and removed by `run_deferred_tasks`
-        after the broker's log.segment.delete.delay.ms. Raises KAFKA_STORAGE_ERROR.
+        Fast enough for the event loop: the directory is renamed, and removed by `run_deferred_tasks` after
+        the broker's log.segment.delete.delay.ms. Raises KAFKA_STORAGE_ERROR.
         """
         with self.registry.mutex:
             self.delete_future_log(topic, partition)
@@ -195,24 +195,24 @@ class LogManager:
             self.maintenance.deferred_tasks.schedule_delete([renamed], self.maintenance.delete_delay_ms)
 
     def _remove_stale_entries(self, key: TopicPartition) -> None:
-        """Before a log comes back under the name of a deleted one: what the checkpoint files say of
-        that must not be applied to this after a crash."""
+        """Remove a deleted log's checkpoint entries before a log with its name is created: after a crash they
+        must not be applied to the new log."""
         for log_dir in self.online_dirs():
             self.registry.write_recovery_points(log_dir)
             self.registry.checkpoint_start_offsets(log_dir)
             log_dir.drop_offset(REPLICATION_FILE, key)
         self._stale.discard(key)
 
-    # --- between directories (KIP-113) -----------------------------------------------------------
+    # --- future logs (KIP-113) ------- -----------------------------------------------------------
 
     def set_preferred_log_dir(self, topic: str, partition: int, log_dir: LogDir) -> None:
-        """Make the partition's next log, present or future, in this directory."""
+        """Create the partition's next log, current or future, in this directory (KIP-113)."""
         logs = (self.get(topic, partition), self.future_log(topic, partition))
         if not any(log is not None and log.log_dir is log_dir for log in logs):
             self._preferred[topic, partition] = log_dir
 
     def create_future_log(self, topic: str, partition: int, now_ms: int) -> Log:
-        """A log in the making, in the directory that `prefer` named. Raises KAFKA_STORAGE_ERROR."""
+        """Create the future log, in the preferred directory. Raises KAFKA_STORAGE_ERROR."""
         key = (topic, partition)
         with self.registry.mutex:
             source = self.registry.current[key]
@@ -226,18 +226,19 @@ class LogManager:
             return log
 
     def delete_future_log(self, topic: str, partition: int) -> None:
-        """The partition stays where it is. Raises KAFKA_STORAGE_ERROR."""
+        """Delete the future log: the partition stays in its directory. Raises KAFKA_STORAGE_ERROR."""
         with self.registry.mutex:
             log = self.registry.future.pop((topic, partition), None)
             if log is not None:
                 self._schedule_delete(log)
 
     def replace_current_with_future(self, topic: str, partition: int) -> Log:
-        """The future log, which has all that the present one has, becomes that. Call `checkpoint_dirs` next.
+        """Replace the current log by the future log, which has caught up. The caller calls `checkpoint_dirs`
+        next.
 
-        Raises KAFKA_STORAGE_ERROR with nothing changed; an error in the directory that the partition leaves
-        is that one's alone. A crash between the two renames leaves the partition in both directories, and the
-        next start refuses to choose, as Kafka's does.
+        Raises KAFKA_STORAGE_ERROR if nothing was changed. An error in the old directory fails that directory
+        only. A crash between the two renames leaves the partition in both directories; as in Kafka, the next
+        start fails.
         """
         key = (topic, partition)
         with self.registry.mutex:
@@ -251,26 +252,34 @@ class LogManager:
             try:
                 self._schedule_delete(source)
             except KafkaError as problem:
-                logger.warning("%s-%d has left %s behind: %s", topic, partition, source.directory, problem)
+                logger.warning(
+                    "The old log of %s-%d in %s could not be deleted: %s",
+                    topic,
+                    partition,
+                    source.directory,
+                    problem,
+                )
             return future
 
     def checkpoint_dirs(self, *log_dirs: LogDir) -> None:
-        """Write down what is where, before and after a log takes another's place. Blocking."""
+        """Checkpoint the offsets of directories, before and after a future log replaces the current one.
+        Blocking."""
         for log_dir in log_dirs:
             self.registry.write_recovery_points(log_dir)
             self.registry.checkpoint_start_offsets(log_dir)
 
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
-        """Close every log, checkpoint, mark the directories clean, release them. Blocking.
+        """Close every log, write the checkpoints and .kafka_cleanshutdown, and unlock the directories.
+        Blocking.
 
-        A directory with a log that could not be closed is not marked clean.
+        A directory with a log that could not be closed does not get .kafka_cleanshutdown.
         """
         dirty: set[LogDir] = set()
         for log in [*self.logs().values(), *self.future_logs().values()]:
             try:
                 log.close(now_ms)
             except Exception:
-                logger.exception("cannot close %s: it will be verified at the next start", log.directory)
+                logger.exception("Error while closing %s: it will be recovered next time", log.directory)
                 dirty.add(log.log_dir)
         try:
             for log_dir in self.online_dirs():
@@ -287,7 +296,7 @@ class LogManager:
     def _load_directory(
         self, log_dir: LogDir, now_ms: int, topic_configs: Mapping[str, Mapping[str, str]]
     ) -> list[Loaded]:
-        """Every log in it; none if the directory fails meanwhile."""
+        """Open every log in a directory; none if it fails meanwhile."""
         try:
             loaded = self._load_logs(log_dir, now_ms, topic_configs)
         except OSError as problem:
@@ -303,7 +312,7 @@ class LogManager:
         clean = remove_clean_shutdown_file(log_dir.path)
         recovery_points = log_dir.read_offsets(RECOVERY_POINT_FILE)
         start_offsets = log_dir.read_offsets(LOG_START_FILE)
-        # Names, and no Paths: what is kept while thousands of logs are made leaves holes in memory for good.
+        # Names instead of Paths: objects that live while thousands of logs are created fragment the memory.
         found: list[tuple[TopicPartition, str, bool]] = []
         with os.scandir(log_dir.path) as folders:
             names = sorted(folder.name for folder in folders if folder.is_dir())
@@ -317,8 +326,8 @@ class LogManager:
             elif (key := parse_future_directory(name)) is not None:
                 found.append((key, name, True))
             else:
-                # Also `-stray`: as Kafka's brokers of ZooKeeper's time do.
-                logger.warning("%s is no partition's directory: left alone", log_dir.path / name)
+                # Also `-stray`, as Kafka's brokers in ZooKeeper mode do.
+                logger.warning("Ignoring %s: it is not a partition directory", log_dir.path / name)
 
         def open_one(entry: tuple[TopicPartition, str, bool]) -> Loaded:
             key, name, is_future = entry
@@ -333,7 +342,7 @@ class LogManager:
         loaded: list[Loaded] = []
 
         def open_some() -> None:
-            # A future for each of thousands of logs would leave holes in memory for good.
+            # One Future for each of thousands of logs would fragment the memory.
             loaded.extend(open_one(entry) for entry in entries)
 
         with ThreadPoolExecutor(self._recovery_threads) as pool:
@@ -374,7 +383,7 @@ class LogManager:
             raise LogDirProblem(
                 f"{key[0]}-{key[1]} is in two log directories: {other.directory} and {log.directory}. One of "
                 "them may have failed while the partition moved to the other: remove the one that is not "
-                "wanted, most likely that in the directory which has failed"
+                "wanted, most likely the one in the directory that has failed"
             )
         self._stale.discard(key)
 

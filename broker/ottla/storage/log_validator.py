@@ -230,7 +230,7 @@ def prepare_batch(
     """Validate and convert a v2 batch. Returns the batch to store and the log append time (-1 under
     CreateTime).
 
-    Control batches are stored unchanged. Raises KafkaError as `record_checks`, and UNKNOWN_SERVER_ERROR,
+    Control batches are stored unchanged. Raises KafkaError as `record_validation`, and UNKNOWN_SERVER_ERROR,
     as Kafka, for a batch that cannot be rebuilt; ValidationDeferred.
     """
     header = parse_batch_header(view)

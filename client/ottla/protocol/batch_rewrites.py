@@ -1,7 +1,7 @@
 """A v2 batch again, with another timestamp type or codec, or fewer records: what a broker rewrites without
 making records.
 
-Called by `storage.batch_rules`, on its slow paths, and by the log cleaner. All return copies, with the
+Called by `storage.log_validator`, on its slow paths, and by the log cleaner. All return copies, with the
 checksum made anew.
 """
 

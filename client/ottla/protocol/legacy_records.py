@@ -1,7 +1,7 @@
 """Message sets of the old formats v0 and v1 (before Kafka 0.11): read and written.
 
 Two named slow paths meet here: Produce is advertised from version 0 on, whose clients send these
-formats, and what a log stores is always v2 (`storage.batch_rules` converts); and Fetch is advertised
+formats, and what a log stores is always v2 (`storage.log_validator` converts); and Fetch is advertised
 from version 0 on, whose clients read nothing newer (`down_conversion` writes).
 
 A message set is `offset, size, message` repeated. A message's attributes may name a codec: then it

@@ -1,7 +1,7 @@
 """A walk over a v2 batch's records that makes no records: are they whole, and what must be known of them.
 
-Called by `storage.record_checks` for batches whose records a broker has to look into, and by the log cleaner
-for their keys. Twice as fast as `records.decode_batch`, which is for those who want the records.
+Called by `storage.record_validation` for batches whose records a broker has to look into, and by the log
+cleaner for their keys. Twice as fast as `records.decode_batch`, which is for those who want the records.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Appends that have to look into large or compressed batches leave the event loop.
 
 Called by the produce handler, where a log says `ValidationDeferred`: a few bytes of a client's can hold a
-million records, and walking over them is Python. They go to a worker process (`storage.append_worker`) and
-come back as a batch that only needs to be appended. The processes are started when they are first needed; a
-broker whose topics ask for nothing of the kind has none. Each is spoken to by a thread, which only waits.
+million records, and walking over them is Python. They go to a worker process (`storage.validation_worker`)
+and come back as a batch that only needs to be appended. The processes are started when they are first needed;
+a broker whose topics ask for nothing of the kind has none. Each is spoken to by a thread, which only waits.
 What cannot be done because a process died is refused with UNKNOWN_SERVER_ERROR, and the next one gets a new
 process.
 """
