@@ -48,9 +48,7 @@ from ottla.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     TRANSACTIONAL_FLAG,
     BatchHeader,
-    decode_batch,
     last_sequence,
-    parse_control_record,
 )
 from ottla.storage import log_validator
 from ottla.storage.deferred_tasks import DeferredTasks
@@ -340,19 +338,26 @@ class Log:
                 raise local.storage_error("append to", OSError(errno.EBADF, "closed"))
             if producer_id >= 0:
                 producers = self.producers
-                duplicate = self._check_producer(
-                    producers,
+                final_sequence = last_sequence(sequence, delta)
+                original = producers.check_batch(
                     view,
                     producer_id,
                     producer_epoch,
                     sequence,
-                    delta,
+                    final_sequence,
                     attributes,
                     client,
                     verification_guard,
                 )
-                if duplicate is not None:
-                    return duplicate
+                if original is not None:
+                    return LogAppendInfo(
+                        original.first_offset,
+                        original.last_offset,
+                        original.timestamp,
+                        original.timestamp,
+                        self.log_start_offset,
+                        True,
+                    )
             first_offset = self.log_end_offset
             last_offset = first_offset + delta
             segment = local.active
@@ -395,7 +400,7 @@ class Log:
                     producer_id,
                     producer_epoch,
                     sequence,
-                    last_sequence(sequence, delta),
+                    final_sequence,
                     first_offset,
                     last_offset,
                     max_timestamp,
@@ -406,43 +411,6 @@ class Log:
         return LogAppendInfo(
             first_offset, last_offset, max_timestamp, log_append_time, self.log_start_offset, False
         )
-
-    def _check_producer(
-        self,
-        producers: ActiveProducers,
-        view: memoryview,
-        producer_id: int,
-        producer_epoch: int,
-        sequence: int,
-        delta: int,
-        attributes: int,
-        client: bool,
-        verification_guard: object | None,
-    ) -> LogAppendInfo | None:
-        """Raise KafkaError if the producer may not append the batch. Returns the original's result if the
-        batch is a retry."""
-        if attributes & CONTROL_FLAG:
-            marker = parse_control_record(decode_batch(view)[0])
-            producers.check_end_txn_marker(producer_id, producer_epoch, marker)
-            return None
-        if client:
-            original = producers.find_duplicate(
-                producer_id, producer_epoch, sequence, last_sequence(sequence, delta)
-            )
-            if original is not None:
-                return LogAppendInfo(
-                    original.first_offset,
-                    original.last_offset,
-                    original.timestamp,
-                    original.timestamp,
-                    self.log_start_offset,
-                    True,
-                )
-        transactional = bool(attributes & TRANSACTIONAL_FLAG)
-        if transactional:
-            producers.check_verified(producer_id, verification_guard)
-        producers.check_data_batch(producer_id, producer_epoch, sequence, transactional, client=client)
-        return None
 
     def append_as_follower(self, records: bytes | memoryview, *, now_ms: int) -> LogAppendInfo:
         """Append the leader's batches with their offsets and epochs. A partial batch at the end is ignored;

@@ -53,8 +53,8 @@ def is_open(log_dir: Path) -> bool:
     """Whether a broker, of Apache Kafka or Ottla, has the directory open."""
     try:
         with (log_dir / LOCK_FILE).open("rb") as file:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
-            kind: int = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))[0]
+            query = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
+            kind: int = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))[0]
             return kind != fcntl.F_UNLCK
     except FileNotFoundError:
         return False
@@ -173,7 +173,7 @@ def _check_meta_properties(log_dir: Path, findings: Findings) -> None:
     try:
         properties = read_properties(path)
     except FileNotFoundError:
-        findings.add(path, "the file is missing: a broker takes the directory for nobody's")
+        findings.add(path, "the file is missing: the directory belongs to no broker")
         return
     except OSError as problem:
         findings.add(path, f"cannot be read: {problem.strerror or problem}")

@@ -26,12 +26,16 @@ from typing import NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import (
+    CONTROL_FLAG,
     INT32_MAX,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     ControlRecord,
     ControlType,
+    decode_batch,
+    parse_control_record,
 )
 
 BATCHES_KEPT = 5
@@ -174,6 +178,33 @@ class ActiveProducers:
         """Continue the verifications of another copy of the same log."""
         self.verifies = other.verifies
         self._verifying = other._verifying
+
+    def check_batch(
+        self,
+        batch: memoryview,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        last_sequence: int,
+        attributes: int,
+        client: bool,
+        verification_guard: object | None,
+    ) -> BatchMetadata | None:
+        """Raise KafkaError if the leader must reject a batch. Returns the original if the batch is a
+        retry."""
+        if attributes & CONTROL_FLAG:
+            marker = parse_control_record(decode_batch(batch)[0])
+            self.check_end_txn_marker(producer_id, epoch, marker)
+            return None
+        if client:
+            original = self.find_duplicate(producer_id, epoch, first_sequence, last_sequence)
+            if original is not None:
+                return original
+        transactional = bool(attributes & TRANSACTIONAL_FLAG)
+        if transactional:
+            self.check_verified(producer_id, verification_guard)
+        self.check_data_batch(producer_id, epoch, first_sequence, transactional, client=client)
+        return None
 
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int

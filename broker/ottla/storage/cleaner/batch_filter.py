@@ -91,11 +91,11 @@ class BatchFilter:
         has_expired = horizon is not None and horizon <= self._now_ms
         if is_control:
             is_empty_end = self._transactions.can_discard_marker(header, batch)
-            goes = is_empty_end and has_expired
+            is_removed = is_empty_end and has_expired
         else:
             is_empty_end = False
-            goes = self._transactions.is_aborted(header)
-        if goes:
+            is_removed = self._transactions.is_aborted(header)
+        if is_removed:
             counts.records_read += header.record_count
             return self._emptied(header)
         if is_control:
