@@ -111,7 +111,7 @@ def test_a_disk_that_fails_is_heard_of_by_topic_names_too() -> None:
     async def scenario() -> None:
         async with Cluster(2, inter_broker_protocol_version="2.8-IV0") as cluster:
             await cluster.create("t", assignments={0: [0, 1]})
-            term = cluster.controller._term
+            term = cluster.controller._active
             assert term is not None
             failed = LeaderAndIsrResponse.LeaderAndIsrPartitionError(
                 topic_name="t", partition_index=0, error_code=56

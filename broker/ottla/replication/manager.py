@@ -33,7 +33,7 @@ from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.alter_partition import AlterPartitionPort, AlterPartitionSender, IsrChanges
-from ottla.replication.fetcher import FetchSettings, LeaderFetcher
+from ottla.replication.fetcher import FetchSettings, ReplicaFetcher
 from ottla.replication.isr import IsrChange
 from ottla.replication.listener import ReplicationListener
 from ottla.replication.log_dir_moves import LogDirMoves
@@ -95,7 +95,7 @@ class ReplicaManager:
         self.verifies = False
         """Whether logs begin transactions only with what coordinators agreed to: set by
         `verify_transactions`."""
-        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[int, BrokerEndpoint] = {}
         """The leaders in LeaderAndIsr requests, for those that are not in the metadata cache yet."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -494,7 +494,7 @@ class ReplicaManager:
     def _fetch(self, partition: Partition) -> None:
         fetcher = self._fetchers.get(partition.leader_id)
         if fetcher is None:
-            fetcher = self._fetchers[partition.leader_id] = LeaderFetcher(
+            fetcher = self._fetchers[partition.leader_id] = ReplicaFetcher(
                 partition.leader_id,
                 broker_id=self.broker_id,
                 broker_epoch=lambda: self.broker_epoch,

@@ -131,7 +131,7 @@ class Network:
         try:
             self.stats.sent(peer.node.id, peer.used_at)
             if not outgoing.answers:
-                connection.send_unanswered(message, version)
+                connection.send_without_response(message, version)
                 self._loop.call_soon(answered, None)
                 return
             peer.in_flight += 1

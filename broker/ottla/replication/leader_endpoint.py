@@ -1,7 +1,6 @@
-"""What a follower asks its leader beside fetching: where the leader's log begins and ends, and its epochs.
+"""A follower's requests to its leader other than Fetch: the start, end and leader epochs of the leader's log.
 
-Called by `fetcher`, which decides with `follower` what follows from the answers. Each function sends one
-request, and raises what the connection raises.
+Called by `fetcher`. Each function sends one request, and raises what `BrokerConnection.request` raises.
 """
 
 from __future__ import annotations
