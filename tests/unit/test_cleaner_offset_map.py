@@ -77,5 +77,5 @@ def test_a_worker_takes_no_more_memory_than_its_job_needs(tmp_path: Path) -> Non
     assert indexed.end_offset == job.upper_bound, "every key had room"
     assert offsets.size == job.upper_bound
     job.load_factor = 0.0
-    with pytest.raises(cleaner.Uncleanable, match="no room"):
+    with pytest.raises(cleaner.LogCleaningError, match="no room"):
         cleaner.build_map(job, OffsetMap(map_bytes(job)), lambda size: None)

@@ -45,7 +45,8 @@ class Crash(BaseException):
 
 
 def filled(directory: Path) -> tuple[Log, list[Found]]:
-    """A log of several groups of several segments each, with transactions; closed as after a crash."""
+    """A log of several groups of several segments each, with transactions; closed as after a
+    crash."""
     log = open_log(directory, CONFIG)
     for number in range(60):
         put(
@@ -190,7 +191,7 @@ class TestWhatHappensMeanwhile:
         assert not ready.swap()
         assert records(ready.log) == [each for each in ready.written if each[0] < 16]
         assert ready.log.first_dirty_offset == ready.log.segments[-1].base_offset <= 16
-        ready.log.was_cleaned(ready.end_offset)
+        ready.log.mark_cleaned(ready.end_offset)
         assert ready.log.first_dirty_offset <= 16
 
     def test_a_truncation_behind(self, in_memory: Path) -> None:
@@ -199,7 +200,7 @@ class TestWhatHappensMeanwhile:
         put(ready.log, ("new", "2"))
         ready.log.truncate_to(ready.log.log_end_offset - 1)
         assert ready.swap()
-        ready.log.was_cleaned(ready.end_offset)
+        ready.log.mark_cleaned(ready.end_offset)
         assert ready.log.first_dirty_offset == ready.end_offset
 
     def test_a_truncation_to_elsewhere(self, in_memory: Path) -> None:
@@ -229,7 +230,7 @@ class TestWhatHappensMeanwhile:
     def test_the_topic_deleted_and_made_again(self, in_memory: Path) -> None:
         ready = Ready(in_memory)
         directory = ready.log.directory
-        ready.log.retire()
+        ready.log.rename_for_deletion()
         fresh = Log.open(directory, MERGING, clean_shutdown=True, now_ms=NOW_MS)
         put(fresh, ("new", "1"))
         before = sorted(path.name for path in directory.iterdir())

@@ -21,7 +21,7 @@ from ottla.security.principals import ANONYMOUS
 from ottla.server.dispatch.dispatcher import Dispatcher, Request, Route
 from ottla.server.handlers.cluster.api_versions import ApiVersionsHandler
 from ottla.server.network.connection import Part
-from ottla.storage.log_segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
 
 class FakeConnection:

@@ -25,7 +25,7 @@ from ottla.storage.checkpoints import (
     REPLICATION_FILE,
     read_offsets,
 )
-from ottla.storage.cleaner.preparation import CHECKPOINT_FILE as CLEANER_FILE
+from ottla.storage.cleaner.planning import CHECKPOINT_FILE as CLEANER_FILE
 from ottla.storage.directories import (
     CLEAN_SHUTDOWN_FILE,
     META_PROPERTIES_FILE,

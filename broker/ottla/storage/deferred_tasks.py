@@ -1,10 +1,12 @@
-"""What logs leave for later, when a thread may block: files to remove or write, flushes, a checkpoint.
+"""Work that logs defer to a thread that may block: file deletions, writes, flushes, a recovery point
+checkpoint.
 
-Filled by logs and their manager, mostly on the event loop; worked off by `LogManager.tend`, in the upkeep
-thread. Knows no clock: the delay of what is buried begins at the next `take_due`.
+Logs and the log manager add tasks, mostly on the event loop. `LogMaintenance.run_deferred_tasks` executes
+them in the maintenance thread. The clock is the caller's: the delay of a deletion begins at the next
+`drain_deletions`.
 
-Invariant: only paths that are renamed (`.deleted`, `-delete`) are buried, so that a name which has come to
-be another log's is never removed.
+Invariant: only renamed paths (`.deleted`, `-delete`) are scheduled for deletion, so that a file of another
+log that has the old name now is never deleted.
 """
 
 from __future__ import annotations
@@ -15,57 +17,59 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
-class Chores:
-    """See the module."""
+class DeferredTasks:
+    """A queue of deferred tasks; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._fresh: list[tuple[int, Path]] = []
-        self._buried: list[tuple[int, Path]] = []
-        """A heap of (time due in ms, path)."""
-        self._works: dict[Callable[[], None], None] = {}
-        self._recovery_point_fell = False
+        self._new_deletions: list[tuple[int, Path]] = []
+        """(delay in ms, path): deletions whose delay has not begun."""
+        self._deletions: list[tuple[int, Path]] = []
+        """A heap of (due time in ms, path)."""
+        self._tasks: dict[Callable[[], None], None] = {}
+        self._checkpoint_requested = False
 
-    def bury(self, paths: Iterable[Path], delay_ms: int) -> None:
-        """Remove these files or folders, `delay_ms` (file.delete.delay.ms) from now."""
+    def schedule_delete(self, paths: Iterable[Path], delay_ms: int) -> None:
+        """Delete these files or directories after `delay_ms` (file.delete.delay.ms)."""
         with self._mutex:
-            self._fresh += [(delay_ms, path) for path in paths]
+            self._new_deletions += [(delay_ms, path) for path in paths]
 
-    def work_soon(self, work: Callable[[], None]) -> None:
-        """A segment was sealed, or an epoch began: call `work`, once, however often this was said before."""
+    def schedule(self, task: Callable[[], None]) -> None:
+        """Call `task` once; a task that is scheduled already is not added again."""
         with self._mutex:
-            self._works[work] = None
+            self._tasks[task] = None
 
-    def checkpoint_soon(self) -> None:
-        """A log was truncated below its recovery point, and the checkpoint promises too much."""
-        self._recovery_point_fell = True
+    def schedule_checkpoint(self) -> None:
+        """Write the recovery point checkpoints: a log was truncated below its recovery point."""
+        self._checkpoint_requested = True
 
-    def any_due(self, now_ms: int) -> bool:
-        """Cheap enough to ask at every tick."""
+    def has_due(self, now_ms: int) -> bool:
+        """Whether a task is due. Cheap: called at every tick."""
         return bool(
-            self._fresh
-            or self._works
-            or self._recovery_point_fell
-            or (self._buried and self._buried[0][0] <= now_ms)
+            self._new_deletions
+            or self._tasks
+            or self._checkpoint_requested
+            or (self._deletions and self._deletions[0][0] <= now_ms)
         )
 
-    def take_due(self, now_ms: int) -> list[Path]:
-        """What is to be removed by now."""
+    def drain_deletions(self, now_ms: int) -> list[Path]:
+        """Remove and return the paths whose deletion is due."""
         due = []
         with self._mutex:
-            for delay_ms, path in self._fresh:
-                heapq.heappush(self._buried, (now_ms + delay_ms, path))
-            self._fresh = []
-            while self._buried and self._buried[0][0] <= now_ms:
-                due.append(heapq.heappop(self._buried)[1])
+            for delay_ms, path in self._new_deletions:
+                heapq.heappush(self._deletions, (now_ms + delay_ms, path))
+            self._new_deletions = []
+            while self._deletions and self._deletions[0][0] <= now_ms:
+                due.append(heapq.heappop(self._deletions)[1])
         return due
 
-    def take_works(self) -> list[Callable[[], None]]:
+    def drain(self) -> list[Callable[[], None]]:
+        """Remove and return the scheduled tasks."""
         with self._mutex:
-            works, self._works = self._works, {}
-        return list(works)
+            tasks, self._tasks = self._tasks, {}
+        return list(tasks)
 
-    def take_checkpoint(self) -> bool:
-        """Whether the recovery points are to be written now."""
-        fell, self._recovery_point_fell = self._recovery_point_fell, False
-        return fell
+    def drain_checkpoint(self) -> bool:
+        """Whether a checkpoint was requested since the last call."""
+        requested, self._checkpoint_requested = self._checkpoint_requested, False
+        return requested

@@ -1,12 +1,12 @@
-"""The leader epochs of a log and where each begins (KIP-101, KIP-279): leader-epoch-checkpoint.
+"""The leader epochs of a log and their start offsets (KIP-101, KIP-279): leader-epoch-checkpoint (Kafka's
+LeaderEpochFileCache).
 
-Owned by `Log`. Invariants: epochs and start offsets both strictly ascend; whatever contradicts a new
-entry is dropped in its favour, for the new entry comes from the present leader.
+Owned by `Log`. Invariants: epochs and start offsets both strictly ascend; a new entry removes the entries
+that contradict it, because it comes from the current leader.
 
-The file is written a little later (while `is_dirty`), and synced with the log: a broker that comes to lead
-thousands of partitions in one moment would else wait for the disk thousands of times. What a crash takes from
-it is learnt again from the batches beyond the recovery point; an epoch that left no batch there is of no
-account.
+The file is written later (while `is_dirty`), and synced with the log: a broker that becomes leader of
+thousands of partitions at once would otherwise wait for the disk thousands of times. Entries that are lost in
+a crash are recovered from the batches after the recovery point; an epoch without a batch there is not needed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ CHECKPOINT_FILE = "leader-epoch-checkpoint"
 UNDEFINED = -1
 
 
-class LeaderEpochCheckpoint:
-    """Epochs with their start offsets, kept in memory and in the file."""
+class LeaderEpochFileCache:
+    """Epochs with their start offsets, in memory and in the file."""
 
     __slots__ = ("_directory", "_epochs", "_is_unsynced", "_starts", "is_dirty")
 
@@ -33,17 +33,17 @@ class LeaderEpochCheckpoint:
         try:
             entries = read_epochs(directory)
         except MalformedCheckpoint as problem:
-            logger.warning("%s; the epochs will be learnt from the log", problem)
+            logger.warning("%s; the leader epochs will be rebuilt from the log", problem)
             entries = []
-        # Tuples: they seldom change, and there are thousands of them.
+        # Tuples take less memory; there are thousands of logs, and epochs seldom change.
         self._epochs = tuple(epoch for epoch, _ in entries)
         self._starts = tuple(start for _, start in entries)
         self.is_dirty = False
-        """The file is not what is in memory: `write` is due."""
+        """The entries in memory differ from the file."""
         self._is_unsynced = False
 
-    def moved_to(self, directory: str) -> None:
-        """The log's directory has another name now."""
+    def update_parent_dir(self, directory: str) -> None:
+        """The log's directory was renamed."""
         self._directory = directory
 
     @property
@@ -55,7 +55,7 @@ class LeaderEpochCheckpoint:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; in the file after the next `write`."""
+        """Add the start offset of `epoch`; the next `write` writes it to the file."""
         if epoch < 0 or start_offset < 0:
             return
         if self._epochs and self._epochs[-1] == epoch and self._starts[-1] <= start_offset:
@@ -66,14 +66,14 @@ class LeaderEpochCheckpoint:
         self._set((*self._epochs[:kept], epoch), (*self._starts[:kept], start_offset))
 
     def start_of(self, epoch: int) -> int | None:
-        """Where `epoch` begins, or None when it left nothing in the log."""
+        """The start offset of `epoch`; None if it has no entry."""
         at = bisect_right(self._epochs, epoch) - 1
         return self._starts[at] if at >= 0 and self._epochs[at] == epoch else None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest epoch at or below `epoch`, where it ends); (-1, -1) when that is not known.
+        """(largest epoch at or below `epoch`, its end offset); (-1, -1) if unknown.
 
-        An epoch below all known ones is answered with itself and the first known start (KIP-279).
+        For an epoch below all known ones, the result is that epoch and the first start offset (KIP-279).
         """
         if epoch == UNDEFINED or not self._epochs:
             return UNDEFINED, UNDEFINED
@@ -85,28 +85,28 @@ class LeaderEpochCheckpoint:
         return (self._epochs[above - 1] if above else epoch), self._starts[above]
 
     def epoch_at(self, offset: int) -> int | None:
-        """The epoch that the record at `offset` was written in."""
+        """The epoch in which the record at `offset` was written."""
         at = bisect_right(self._starts, offset) - 1
         return self._epochs[at] if at >= 0 else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or after `end_offset`."""
+        """Remove epochs that start at or after `end_offset`."""
         kept = len(self._starts)
         while kept and self._starts[kept - 1] >= end_offset:
             kept -= 1
         if kept < len(self._starts):
-            # After a crash the stale tail is dropped again when the log is opened.
+            # After a crash the removed epochs are removed again when the log is opened.
             self._set(self._epochs[:kept], self._starts[:kept])
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end at or before `start_offset`; the one that spans it begins there."""
+        """Remove epochs that end at or before `start_offset`; the epoch that holds it starts there."""
         covering = bisect_right(self._starts, start_offset) - 1
         if covering < 0 or (covering == 0 and self._starts[0] == start_offset):
             return
         self._set(self._epochs[covering:], (start_offset, *self._starts[covering + 1 :]))
 
     def clear(self) -> None:
-        """Forget all, in the file too: what begins elsewhere now must not be taken for a part of it."""
+        """Remove all entries, from the file, too: they do not apply to the data that follows."""
         if self._epochs:
             self._set((), ())
             self._write(sync=True)
@@ -116,12 +116,12 @@ class LeaderEpochCheckpoint:
         self.is_dirty = True
 
     def write(self) -> None:
-        """Bring the file up to date. Not synced."""
+        """Write the file if it is dirty. No fsync."""
         if self.is_dirty:
             self._write(sync=False)
 
     def take_unsynced(self) -> list[Path]:
-        """The file, if it is to be synced; who takes it does so before the recovery point moves."""
+        """The file, if it must be synced. The caller syncs it before the recovery point advances."""
         is_unsynced, self._is_unsynced = self._is_unsynced, False
         return [Path(self._directory, CHECKPOINT_FILE)] if is_unsynced else []
 
@@ -133,7 +133,7 @@ class LeaderEpochCheckpoint:
 
 
 def read_epochs(directory: str | Path) -> list[tuple[int, int]]:
-    """(epoch, start offset) as the file in a log's directory has them. Raises MalformedCheckpoint."""
+    """(epoch, start offset) of all entries in the file of a log's directory. Raises MalformedCheckpoint."""
     return read_entries(f"{directory}/{CHECKPOINT_FILE}", _parse_entry)
 
 

@@ -1,13 +1,13 @@
-"""Opening a log's directory: which segments there are, and what of them can be trusted.
+"""Opens a log's directory: finds its segments, and recovers them where needed (Kafka's LogLoader).
 
-Called by `Log.open`. After a clean shutdown the files are taken at their word, checked lightly.
-After a crash every segment from the one that holds the recovery point on is verified: batches one
-after another, CRC-32C included; the first that fails ends the log, whatever follows it is removed,
-and the indexes are made anew, that of aborted transactions with the help of what producers did before.
-So also for a segment whose index is missing or cannot be right.
+Called by `Log.open`. After a clean shutdown the files are checked lightly. After a crash, every segment from
+the one with the recovery point on is recovered: its batches are verified in order, with their CRC-32C. The
+first invalid batch ends the log; all that follows it is removed. The indexes are rebuilt, the transaction
+index with the state of the producers before the segment. The same is done for a segment with a missing or
+invalid index.
 
-Invariants on return: at least one segment, ordered by base offset, the last of which ends in a whole
-batch; the history knows the producers of all batches.
+Invariants on return: at least one segment, in the order of base offsets, the last of which ends in a whole
+batch; the producer state includes all batches.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from ottla.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
 )
-from ottla.storage.index_rebuilding import rebuild
-from ottla.storage.index_recovery import check_transactions
+from ottla.storage.index_recovery import rebuild_indexes, verify_transaction_index
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.leader_epochs import LeaderEpochCheckpoint
+from ottla.storage.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log_config import INT64_MAX, LogConfig
-from ottla.storage.log_segment import Segment, scan_headers
-from ottla.storage.producer_state_manager import ProducerHistory
+from ottla.storage.log_segment import LogSegment, scan_headers
+from ottla.storage.producer_state_manager import ProducerStateManager
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -52,33 +51,33 @@ logger = logging.getLogger(__name__)
 _READ_CHUNK_BYTES = 1024 * 1024
 
 
-class OldFormat(Exception):
-    """A segment of message format v0 or v1, which this version does not store."""
+class UnsupportedMessageFormat(Exception):
+    """A segment has message format v0 or v1, which this version does not support."""
 
 
 def load_segments(
     directory: str,
     names: Sequence[str],
     config: LogConfig,
-    history: ProducerHistory,
-    epochs: LeaderEpochCheckpoint,
+    producer_state: ProducerStateManager,
+    leader_epochs: LeaderEpochFileCache,
     *,
     recovery_point: int,
     log_start_offset: int,
     clean_shutdown: bool,
     now_ms: int,
-) -> tuple[list[Segment], int]:
-    """The segments, recovered as needed, and the log end offset. `names` are those of the files that are
-    there. Raises OSError, and OldFormat."""
+) -> tuple[list[LogSegment], int]:
+    """Returns the segments, recovered where needed, and the log end offset. `names` are the files in the
+    directory. Raises OSError, and UnsupportedMessageFormat."""
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         _finish_swaps(Path(directory))
         names = os.listdir(directory)
     _remove_leftovers(directory, names)
     stems = (name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX))
     bases = sorted(int(stem) for stem in stems if stem.isdigit())
-    segments: list[Segment] = []
+    segments: list[LogSegment] = []
     end_offset = log_start_offset
-    history_is_whole = False
+    state_is_current = False
     for at, base_offset in enumerate(bases):
         segment = open_segment(directory, base_offset, config, now_ms)
         is_last = at == len(bases) - 1
@@ -88,25 +87,25 @@ def load_segments(
         intact = True
         if trusted_end is None:
             if segment.size:
-                logger.info("verifying %s", segment.file.path)
-            if not history_is_whole:
-                history.rebuild(segments, log_start_offset, base_offset, sync=True)
-            intact, end_offset = recover(segment, history, epochs)
-            # So that this segment need not be read again, whatever becomes of the next.
-            history.take_snapshot(end_offset, log_start_offset, sync=True)
-            history_is_whole = True
+                logger.info("Recovering %s", segment.file.path)
+            if not state_is_current:
+                producer_state.rebuild(segments, log_start_offset, base_offset, sync=True)
+            intact, end_offset = recover(segment, producer_state, leader_epochs)
+            # With the snapshot, this segment need not be read again if the next one is invalid.
+            producer_state.take_snapshot(end_offset, log_start_offset, sync=True)
+            state_is_current = True
         else:
             end_offset = trusted_end
-            history_is_whole = False
+            state_is_current = False
         segments.append(segment)
         if not intact:
             for damaged in bases[at + 1 :]:
-                logger.warning("removing segment %d of %s: it follows a damaged one", damaged, directory)
+                logger.warning("Removing segment %d of %s: it follows an invalid one", damaged, directory)
                 open_segment(directory, damaged, config, now_ms).remove_files()
             break
     if segments and end_offset < log_start_offset:
         logger.warning(
-            "%s ends at %d, below its start offset %d: starting it anew there",
+            "%s ends at %d, before its log start offset %d: it restarts there, empty",
             directory,
             end_offset,
             log_start_offset,
@@ -115,31 +114,31 @@ def load_segments(
             segment.remove_files()
         segments = []
         end_offset = log_start_offset
-        epochs.clear()
-        history.clear()
+        leader_epochs.clear()
+        producer_state.clear()
     if not segments:
         segments = [new_segment(directory, end_offset, config, now_ms)]
     log_start_offset = max(log_start_offset, segments[0].base_offset)
-    history.snapshots.remove_strays({segment.base_offset for segment in segments})
-    if history_is_whole:
-        history.snapshots.keep_within(log_start_offset, end_offset)
+    producer_state.snapshots.remove_strays({segment.base_offset for segment in segments})
+    if state_is_current:
+        producer_state.snapshots.keep_within(log_start_offset, end_offset)
     else:
-        history.rebuild(segments, log_start_offset, end_offset, sync=True)
-    if epochs.latest is None:
-        _learn_epochs(segments, epochs)
-        epochs.write()
+        producer_state.rebuild(segments, log_start_offset, end_offset, sync=True)
+    if leader_epochs.latest is None:
+        _learn_epochs(segments, leader_epochs)
+        leader_epochs.write()
     for segment in segments:
-        segment.rest()
+        segment.close_file()
     return segments, end_offset
 
 
-def open_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+def open_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
     """The existing segment that begins at `base_offset`."""
-    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=0, make=False)
+    return _segment(directory, base_offset, config, now_ms, preallocate_bytes=0, create=False)
 
 
-def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> Segment:
-    """The segment that the cleaner has written, still under its own names. Raises OSError, CorruptIndex."""
+def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> LogSegment:
+    """The segment that the cleaner has written, with the suffix `.cleaned`. Raises OSError, CorruptIndex."""
     log = directory / f"{segment_name(base_offset)}{LOG_SUFFIX}{CLEANED_SUFFIX}"
     if not log.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(log))
@@ -149,7 +148,7 @@ def open_cleaned(directory: Path, base_offset: int, config: LogConfig) -> Segmen
     return segment
 
 
-def new_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+def new_segment(directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
     """A new, empty segment that begins at `base_offset`."""
     preallocate_bytes = config.segment_bytes if config.preallocate else 0
     return _segment(directory, base_offset, config, now_ms, preallocate_bytes=preallocate_bytes)
@@ -163,12 +162,12 @@ def _segment(
     *,
     preallocate_bytes: int,
     suffix: str = "",
-    make: bool = True,
-) -> Segment:
-    # Spread by the segment's name, not by chance: as even, and the same after a restart.
+    create: bool = True,
+) -> LogSegment:
+    # The jitter is derived from the segment's name: evenly distributed, and the same after a restart.
     jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
     name = f"{os.path.basename(directory)}/{base_offset}".encode()
-    return Segment(
+    return LogSegment(
         directory,
         base_offset,
         index_interval_bytes=config.index_interval_bytes,
@@ -177,15 +176,18 @@ def _segment(
         roll_jitter_ms=crc32c(name) % jitter_ms_max if jitter_ms_max > 0 else 0,
         preallocate_bytes=preallocate_bytes,
         suffix=suffix,
-        make=make,
+        create=create,
     )
 
 
-def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheckpoint) -> tuple[bool, int]:
-    """Verify every batch, rebuild the indexes, cut the file after the last good batch.
+def recover(
+    segment: LogSegment, producer_state: ProducerStateManager, leader_epochs: LeaderEpochFileCache
+) -> tuple[bool, int]:
+    """Verify every batch, rebuild the indexes, and truncate the file after the last valid batch.
 
-    The history must be that of all earlier segments, and comes to that of this one, too; epochs that the
-    checkpoint misses are noted. Returns whether nothing had to be cut, and the offset after the last batch.
+    The producer state must include all earlier segments; this segment is added to it. Leader epochs that are
+    missing in the checkpoint are added. Returns whether nothing was truncated, and the offset after the last
+    batch.
     """
     size_found = segment.size
     segment.reset_indexes()
@@ -198,16 +200,16 @@ def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheck
         if header.base_offset < end_offset:
             logger.warning("%s: offset %d after %d", segment.file.path, header.base_offset, end_offset - 1)
             break
-        segment.note_batch(header.size, header.base_offset, header.last_offset, header.max_timestamp)
+        segment.register_batch(header.size, header.base_offset, header.last_offset, header.max_timestamp)
         end_offset = header.next_offset
         if header.producer_id >= 0:
-            history.note(header, batch, segment)
-        if header.partition_leader_epoch > _latest(epochs):
-            epochs.assign(header.partition_leader_epoch, header.base_offset)
+            producer_state.update(header, batch, segment)
+        if header.partition_leader_epoch > _latest(leader_epochs):
+            leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
     intact = segment.size == size_found
     if not intact:
         logger.warning(
-            "%s: dropping %d bytes after offset %d, which are no valid batches",
+            "%s: truncating %d bytes after offset %d, which are no valid batches",
             segment.file.path,
             size_found - segment.size,
             end_offset - 1,
@@ -219,8 +221,8 @@ def recover(segment: Segment, history: ProducerHistory, epochs: LeaderEpochCheck
     return intact, end_offset
 
 
-def _verified_batches(segment: Segment, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Headers and bytes of the batches from the start on whose checksums match, until one does not."""
+def _verified_batches(segment: LogSegment, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Headers and bytes of the batches, up to the first invalid one."""
     position = 0
     chunk = b""
     at = 0
@@ -230,7 +232,7 @@ def _verified_batches(segment: Segment, end: int) -> Iterator[tuple[BatchHeader,
         header = BatchHeader(*BATCH_HEADER.unpack_from(chunk, at))
         size = header.size
         if position == 0 and header.magic in (0, 1) and size > LOG_OVERHEAD:
-            raise OldFormat(
+            raise UnsupportedMessageFormat(
                 f"{segment.file.path} holds messages of format v{header.magic}, from before Kafka 0.11: "
                 "rewrite the topic with a newer Kafka before it moves here"
             )
@@ -248,20 +250,19 @@ def _verified_batches(segment: Segment, end: int) -> Iterator[tuple[BatchHeader,
         at += size
 
 
-def _attach(segment: Segment, earlier: list[Segment], next_base: int | None) -> int | None:
-    """Take over the segment's indexes as they are; None when it must be verified, and they be rebuilt.
-
-    Returns where the segment ends, if it is the last, which has no `next_base`; any number otherwise.
+def _attach(segment: LogSegment, earlier: list[LogSegment], next_base: int | None) -> int | None:
+    """Use the segment's index files. Returns None if the segment must be recovered, or its end offset if it
+    is the last (no `next_base`), or any number otherwise.
     """
     try:
         last_position, last_time = segment.attach_indexes()
         if segment.has_aborted_transactions:
-            check_transactions([*earlier, segment], next_base)
+            verify_transaction_index([*earlier, segment], next_base)
     except CorruptIndex as problem:
-        logger.warning("rebuilding an index: %s", problem)
+        logger.warning("Rebuilding an index: %s", problem)
         return None
     if last_position is not None and last_position[1] >= segment.size:
-        logger.warning("rebuilding %s: it points beyond the log's end", segment.offset_index.path)
+        logger.warning("Rebuilding %s: it points beyond the log's end", segment.offset_index.path)
         return None
     if last_time is not None:
         segment.max_timestamp = last_time[0]
@@ -276,13 +277,18 @@ def _attach(segment: Segment, earlier: list[Segment], next_base: int | None) -> 
         last_relative = end_offset - 1 - segment.base_offset
         is_beyond = (last_position or (0, 0))[0] > last_relative or (last_time or (0, 0))[1] > last_relative
         is_wrong = is_beyond or segment.index_is_suspect
-        if is_wrong and not rebuild(segment, nullcontext(), lambda: True, is_active=True) and is_beyond:
+        if (
+            is_wrong
+            and not rebuild_indexes(segment, nullcontext(), lambda: True, is_active=True)
+            and is_beyond
+        ):
             return None
     return end_offset
 
 
-def _end_of(segment: Segment) -> int | None:
-    """The offset after the last batch, from the last index entry on; None if the file ends in a part."""
+def _end_of(segment: LogSegment) -> int | None:
+    """The offset after the last batch, by a scan from the last index entry; None if the file ends in an
+    incomplete batch."""
     end_offset = segment.base_offset
     position = max(segment.offset_index.lookup(2**31 - 1 + segment.base_offset), 0)
     for at, header in segment.headers(position):
@@ -294,27 +300,28 @@ def _end_of(segment: Segment) -> int | None:
     return None
 
 
-def _learn_epochs(segments: list[Segment], epochs: LeaderEpochCheckpoint) -> None:
-    """The checkpoint is empty, or was lost: the headers have it all."""
+def _learn_epochs(segments: list[LogSegment], leader_epochs: LeaderEpochFileCache) -> None:
+    """Rebuild an empty or lost leader epoch checkpoint from the batch headers."""
     for segment in segments:
         for _, header in segment.headers():
-            if header.partition_leader_epoch > _latest(epochs):
-                epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if header.partition_leader_epoch > _latest(leader_epochs):
+                leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
 
 
-def _latest(epochs: LeaderEpochCheckpoint) -> int:
-    return -1 if epochs.latest is None else epochs.latest
+def _latest(leader_epochs: LeaderEpochFileCache) -> int:
+    return -1 if leader_epochs.latest is None else leader_epochs.latest
 
 
 def _finish_swaps(directory: Path) -> None:
-    """A crash came while compacted segments took the place of others: finish it, as Kafka does.
+    """Complete an interrupted replacement of segments by a cleaned one, as Kafka does
+    (`LocalLog.replace_segments`).
 
-    `.swap` files are complete: what they replace goes, then they get its names. Not so when `.cleaned`
-    files of lower offsets are there: then not all of a segment's parts were ready, and nothing is replaced.
+    `.swap` files are complete: the files that they replace are removed, and the suffix is dropped. If
+    `.cleaned` files with lower offsets exist, the set is incomplete, and the `.swap` files are removed.
     """
     swaps = [path for path in directory.glob("*.swap") if _offset_of(path) is not None]
     cleaned = [offset for path in directory.glob("*.cleaned") if (offset := _offset_of(path)) is not None]
-    logger.warning("%s: finishing an interrupted swap of compacted segments", directory)
+    logger.warning("%s: completing an interrupted swap of compacted segments", directory)
     for path in [path for path in swaps if cleaned and (_offset_of(path) or 0) >= min(cleaned)]:
         swaps.remove(path)
         path.unlink()
@@ -335,7 +342,7 @@ def _offset_of(path: Path) -> int | None:
 
 
 def _span(path: Path) -> tuple[int, int]:
-    """The offsets from the base of a segment's file to its end."""
+    """(base offset, end offset) of a segment's file."""
     base = end = _offset_of(path) or 0
     with path.open("rb") as file:
         for _, header in scan_headers(file.fileno(), 0, os.fstat(file.fileno()).st_size):
@@ -344,6 +351,7 @@ def _span(path: Path) -> tuple[int, int]:
 
 
 def _remove_leftovers(directory: str, names: Sequence[str]) -> None:
+    """Remove files of deleted and unfinished segments, and indexes without a log."""
     logs = {name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX)}
     for name in names:
         stem, suffix = os.path.splitext(name)

@@ -1,25 +1,25 @@
-"""What a batch must satisfy before it is appended, and the named slow paths of an append.
+"""Validates and converts batches before they are appended (Kafka's LogValidator).
 
 Called by `Log`'s appends, and by the produce handler for what depends on the request's version. On the fast
-path a batch is its header and an opaque rest: length, checksum, and `check_client_batch`. Whatever leads off
-it is a `SlowPath`, and `slow_paths` says which conditions do:
+path only the header is validated: length, checksum and `check_client_batch`. A `SlowPath` needs more than the
+header; `slow_paths` returns those that apply:
 
 * OLD_FORMAT: message sets of formats 0 and 1 are converted (Produce 0 to 2);
 * KEYS: every record of a compacted topic needs a key;
 * TIMESTAMPS: the topic limits its records' timestamps (message.timestamp.before/after.max.ms, KIP-937);
-* LOG_APPEND_TIME: the topic's records get the broker's time (header only, but the checksum is made anew);
-* MARKED: a client says LogAppendTime, which is for brokers to say (header, or a refusal);
+* LOG_APPEND_TIME: the topic's records get the broker's time (header only, but with a new checksum);
+* MARKED: a client's batch has LogAppendTime, which only brokers may set (header, or an error);
 * RECOMPRESSION: compression.type names another codec than the batch has;
-* COMPRESSED: the batch is compressed, and must decompress to as many whole records as its header says, with
-  offsets in order; a highest timestamp that is not the header's is put right. Further fields within the
-  records are not read: that is most of what Kafka's validation would cost here.
+* COMPRESSED: the batch is compressed, and must decompress to as many whole records as its header states, with
+  ascending offsets; a wrong max timestamp in the header is corrected. Other fields of the records are not
+  read: that is most of the cost of Kafka's validation.
 
-All others but LOG_APPEND_TIME look at the records, and find there what Kafka's LogValidator finds on each
-append: lengths and counts that lie, record by record what the topic does not take (`record_checks`), a
-highest timestamp that is not the header's (it is put right). On the fast path these stay unfound.
+All of them but LOG_APPEND_TIME read the records, and find the errors that Kafka's LogValidator finds on each
+append: wrong lengths and counts, records that the topic does not accept (`record_validation`), a wrong max
+timestamp (which is corrected). The fast path does not find these.
 
-A few bytes can hold many records. Whoever must not take long (the event loop) asks for `light` work only, and
-hears `SlowAppend` for what could be more than about a millisecond's; `settle` then does it all elsewhere.
+A few bytes can hold many records. With `allow_deferral`, the event loop gets `ValidationDeferred` where the
+validation could take more than about a millisecond; a worker process then calls `validate`.
 """
 
 from __future__ import annotations
@@ -63,25 +63,25 @@ from ottla.protocol.records import (
 )
 from ottla.storage import record_validation
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_validation import Inside, RecordsRefused
+from ottla.storage.record_validation import DecodedRecords, InvalidRecords
 
 _LEGACY_ENTRY_MIN_BYTES = LOG_OVERHEAD + 14
 
 
-LIGHT_RECORDS: Final = 2000
-LIGHT_BYTES: Final = 256 * 1024
-"""Of records, decompressed, to be walked over."""
-LIGHT_RECOMPRESSED_BYTES: Final = 32 * 1024
-LIGHT_OLD_BYTES: Final = 16 * 1024
-"""Of a message set of an old format that is not compressed."""
+INLINE_RECORDS_MAX: Final = 2000
+INLINE_BYTES_MAX: Final = 256 * 1024
+"""The size of the decompressed records that are scanned inline."""
+INLINE_RECOMPRESSED_BYTES_MAX: Final = 32 * 1024
+INLINE_LEGACY_BYTES_MAX: Final = 16 * 1024
+"""The size of an uncompressed message set of an old format that is converted inline."""
 
 
-class SlowAppend(Exception):
-    """This may take long. Nothing has been done yet."""
+class ValidationDeferred(Exception):
+    """The validation may take long, and was not done: call `validate` elsewhere."""
 
 
 class SlowPath(Flag):
-    """Why an append is more than a look at the header. See the module."""
+    """The reasons why a validation needs more than the header. See the module."""
 
     NONE = 0
     OLD_FORMAT = auto()
@@ -93,11 +93,12 @@ class SlowPath(Flag):
     COMPRESSED = auto()
 
 
-_LOOKS_INSIDE: Final = SlowPath.KEYS | SlowPath.TIMESTAMPS | SlowPath.MARKED | SlowPath.RECOMPRESSION
+_NEEDS_RECORDS: Final = SlowPath.KEYS | SlowPath.TIMESTAMPS | SlowPath.MARKED | SlowPath.RECOMPRESSION
 
 
 def topic_paths(config: LogConfig) -> SlowPath:
-    """The slow paths that a topic's settings may lead to; with none, `prepare` has nothing to do."""
+    """The slow paths that follow from a topic's configuration; with none, `prepare_batch` has nothing to
+    do."""
     paths = SlowPath.NONE
     if config.compacts:
         paths |= SlowPath.KEYS
@@ -111,7 +112,7 @@ def topic_paths(config: LogConfig) -> SlowPath:
 
 
 def slow_paths(config: LogConfig, magic: int, attributes: int) -> SlowPath:
-    """Those that a client's batch with these `attributes` takes."""
+    """The slow paths of a client's batch with these `attributes`."""
     paths = topic_paths(config)
     if magic < MAGIC_V2:
         paths |= SlowPath.OLD_FORMAT
@@ -125,32 +126,35 @@ def slow_paths(config: LogConfig, magic: int, attributes: int) -> SlowPath:
 
 
 def needs_rewrite_or_records(config: LogConfig) -> bool:
-    """Whether appends to a topic of this configuration take a slow path, or may."""
+    """Whether appends to a topic of this configuration may take a slow path."""
     return bool(topic_paths(config))
 
 
-def batch_to_append(view: memoryview, config: LogConfig, now_ms: int, *, light: bool = False) -> memoryview:
-    """The one v2 batch of what a producer sent for a partition; old formats are converted to one, and judged
-    by the topic's settings. Empty where there is no whole message of an old format: nothing to append.
+def to_single_v2_batch(
+    view: memoryview, config: LogConfig, now_ms: int, *, allow_deferral: bool = False
+) -> memoryview:
+    """The single v2 batch of a producer's records for a partition. Old formats are validated and converted;
+    the result is empty if they hold no whole message.
+
 
     Raises KafkaError as `single_batch`, and for old formats as `legacy_records`, INVALID_TIMESTAMP and
-    MESSAGE_TOO_LARGE; SlowAppend.
+    MESSAGE_TOO_LARGE; ValidationDeferred.
     """
     if len(view) <= MAGIC_POSITION or view[MAGIC_POSITION] < MAGIC_V2:
-        if light and (
-            len(view) > LIGHT_OLD_BYTES
+        if allow_deferral and (
+            len(view) > INLINE_LEGACY_BYTES_MAX
             or (len(view) > MAGIC_POSITION + 1 and view[MAGIC_POSITION + 1] & CODEC_MASK)
         ):
-            raise SlowAppend
-        return memoryview(_converted(view, config, now_ms))
+            raise ValidationDeferred
+        return memoryview(_convert_legacy(view, config, now_ms))
     return single_batch(view)
 
 
 def single_batch(view: memoryview) -> memoryview:
-    """The one v2 batch that a producer may send per partition.
+    """The single v2 batch that a producer may send per partition.
 
-    Raises KafkaError: INVALID_RECORD when there is none, or more than one (KIP-98), CORRUPT_MESSAGE when its
-    magic or length cannot be right.
+    Raises KafkaError: INVALID_RECORD if there is none or more than one (KIP-98), CORRUPT_MESSAGE if its magic
+    or length is invalid.
     """
     if len(view) <= MAGIC_POSITION:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a produce request needs one record batch per partition")
@@ -179,9 +183,8 @@ def check_client_batch(
     base_sequence: int,
     record_count: int,
 ) -> None:
-    """Whether a client may send this header.
-
-    Raises KafkaError: INVALID_RECORD, UNKNOWN_SERVER_ERROR (Kafka's answer to a codec that is none).
+    """Raise KafkaError if a client may not send this header: INVALID_RECORD, UNKNOWN_SERVER_ERROR (as in
+    Kafka, for an unknown codec).
     """
     if base_offset != 0:
         problem = f"the base offset must be 0, not {base_offset}"
@@ -200,18 +203,16 @@ def check_client_batch(
     raise KafkaError(ErrorCode.INVALID_RECORD, problem)
 
 
-def settle(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tuple[memoryview, int]:
-    """All that an append of a client's records does before it comes to the log: the batch as this topic
-    stores it, empty where there is none, and the log append time. `Log.append_as_leader` takes it for that.
-
-    Raises KafkaError as that does.
+def validate(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tuple[memoryview, int]:
+    """Validate and convert a client's records completely. Returns the batch to store, empty if there is none,
+    and the log append time, for `Log.append_as_leader(validated=...)`. Raises KafkaError as that does.
     """
-    view = batch_to_append(memoryview(records), config, now_ms)
+    view = to_single_v2_batch(memoryview(records), config, now_ms)
     if not view:
         return view, NO_TIMESTAMP
     header = parse_batch_header(view)
     if len(view) > config.max_message_bytes or crc32c(view[CRC_START:]) != header.crc:
-        return view, NO_TIMESTAMP  # which the log refuses
+        return view, NO_TIMESTAMP  # the log rejects it
     check_client_batch(
         header.base_offset,
         header.attributes,
@@ -220,16 +221,17 @@ def settle(records: bytes | memoryview, config: LogConfig, now_ms: int) -> tuple
         header.base_sequence,
         header.record_count,
     )
-    return prepare(view, config, now_ms, client=True)
+    return prepare_batch(view, config, now_ms, client=True)
 
 
-def prepare(
-    view: memoryview, config: LogConfig, now_ms: int, *, client: bool, light: bool = False
+def prepare_batch(
+    view: memoryview, config: LogConfig, now_ms: int, *, client: bool, allow_deferral: bool = False
 ) -> tuple[memoryview, int]:
-    """The batch as this topic stores it, and the log append time (-1 under CreateTime).
+    """Validate and convert a v2 batch. Returns the batch to store and the log append time (-1 under
+    CreateTime).
 
-    Control batches are stored as they are. Raises KafkaError as `record_checks`, and for a batch that cannot
-    be made anew UNKNOWN_SERVER_ERROR, as Kafka does; SlowAppend.
+    Control batches are stored unchanged. Raises KafkaError as `record_validation`, and UNKNOWN_SERVER_ERROR,
+    as Kafka, for a batch that cannot be rebuilt; ValidationDeferred.
     """
     header = parse_batch_header(view)
     if header.is_control:
@@ -237,20 +239,24 @@ def prepare(
     paths = slow_paths(config, header.magic, header.attributes)
     if not client:
         paths &= SlowPath.RECOMPRESSION | SlowPath.LOG_APPEND_TIME
-    if paths & _LOOKS_INSIDE:
-        view = _judged(view, header, config, now_ms, paths, client=client, light=light)
+    if paths & _NEEDS_RECORDS:
+        view = _validate_records(
+            view, header, config, now_ms, paths, client=client, allow_deferral=allow_deferral
+        )
     elif paths & SlowPath.COMPRESSED:
-        if light and header.record_count > LIGHT_RECORDS:
-            raise SlowAppend
-        with _light_or_slow(light):
-            in_order, highest = record_validation.heads(view, header, LIGHT_BYTES if light else None)
-        view = _without_lies(view, header, in_order=in_order, highest_timestamp=highest)
+        if allow_deferral and header.record_count > INLINE_RECORDS_MAX:
+            raise ValidationDeferred
+        with _deferred_if_large(allow_deferral):
+            in_order, highest = record_validation.scan_record_heads(
+                view, header, INLINE_BYTES_MAX if allow_deferral else None
+            )
+        view = _with_true_timestamp(view, header, in_order=in_order, highest_timestamp=highest)
     if paths & SlowPath.LOG_APPEND_TIME:
         return memoryview(with_log_append_time(view, now_ms)), now_ms
     return view, NO_TIMESTAMP
 
 
-def _judged(
+def _validate_records(
     view: memoryview,
     header: BatchHeader,
     config: LogConfig,
@@ -258,63 +264,65 @@ def _judged(
     paths: SlowPath,
     *,
     client: bool,
-    light: bool,
+    allow_deferral: bool,
 ) -> memoryview:
-    """The batch under CreateTime, its records checked, in the topic's codec."""
-    inside = _light_inside(view, header, paths) if light else record_validation.looked_into(view, header)
+    """Validate the records. Returns the batch under CreateTime in the topic's codec."""
+    decoded = (
+        _scan_inline(view, header, paths)
+        if allow_deferral
+        else record_validation.decode_and_scan(view, header)
+    )
     if client:
-        record_validation.check(view, header, inside, config, now_ms)
+        record_validation.check(view, header, decoded, config, now_ms)
     if paths & SlowPath.RECOMPRESSION:
-        return memoryview(_recompressed(view, header, inside, config))
-    in_order = inside.scan.in_order or header.codec is Codec.NONE
-    return _without_lies(view, header, in_order=in_order, highest_timestamp=inside.highest_timestamp)
+        return memoryview(_recompress(view, header, decoded, config))
+    in_order = decoded.scan.in_order or header.codec is Codec.NONE
+    return _with_true_timestamp(view, header, in_order=in_order, highest_timestamp=decoded.highest_timestamp)
 
 
-def _without_lies(
+def _with_true_timestamp(
     view: memoryview, header: BatchHeader, *, in_order: bool, highest_timestamp: int
 ) -> memoryview:
-    """The batch with the highest timestamp that its records have, under CreateTime."""
+    """The batch with the true max timestamp of its records, under CreateTime."""
     if not in_order:
-        # Kafka means to number such records anew, and fails as it has not read them whole.
-        raise KafkaError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, "the records' offsets do not ascend from 0 one by one"
-        )
+        # Kafka tries to reassign the offsets of such records, and fails, as it has not read them completely.
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the records' offsets are not consecutive from 0")
     if header.max_timestamp != highest_timestamp or header.attributes & LOG_APPEND_TIME_FLAG:
         return memoryview(with_create_time(view, highest_timestamp))
     return view
 
 
-def _light_inside(view: memoryview, header: BatchHeader, paths: SlowPath) -> Inside:
-    most = LIGHT_RECOMPRESSED_BYTES if paths & SlowPath.RECOMPRESSION else LIGHT_BYTES
-    if header.record_count > LIGHT_RECORDS or len(view) > most:
-        raise SlowAppend
-    with _light_or_slow(light=True):
-        return record_validation.looked_into(view, header, most)
+def _scan_inline(view: memoryview, header: BatchHeader, paths: SlowPath) -> DecodedRecords:
+    max_bytes = INLINE_RECOMPRESSED_BYTES_MAX if paths & SlowPath.RECOMPRESSION else INLINE_BYTES_MAX
+    if header.record_count > INLINE_RECORDS_MAX or len(view) > max_bytes:
+        raise ValidationDeferred
+    with _deferred_if_large(allow_deferral=True):
+        return record_validation.decode_and_scan(view, header, max_bytes)
 
 
 @contextmanager
-def _light_or_slow(light: bool) -> Iterator[None]:
-    """What decompresses to more than a limit for light work may be right, and is SlowAppend's."""
+def _deferred_if_large(allow_deferral: bool) -> Iterator[None]:
+    """Turn MESSAGE_TOO_LARGE into ValidationDeferred: a batch beyond the inline limit may be valid."""
     try:
         yield
     except KafkaError as problem:
-        if light and problem.code is ErrorCode.MESSAGE_TOO_LARGE:
-            raise SlowAppend from None
+        if allow_deferral and problem.code is ErrorCode.MESSAGE_TOO_LARGE:
+            raise ValidationDeferred from None
         raise
 
 
-def _recompressed(
-    view: memoryview, header: BatchHeader, inside: Inside, config: LogConfig
+def _recompress(
+    view: memoryview, header: BatchHeader, decoded: DecodedRecords, config: LogConfig
 ) -> bytes | bytearray:
-    """The batch in the topic's codec. Where its records are as they would be written anew, they are not."""
+    """The batch in the topic's codec. The records are rebuilt only if their encoding would change."""
     codec = config.target_codec
     assert codec is not None
-    if inside.lowest_timestamp < NO_TIMESTAMP:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a timestamp of {inside.lowest_timestamp}")
+    if decoded.lowest_timestamp < NO_TIMESTAMP:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a timestamp of {decoded.lowest_timestamp}")
     level = config.compression_level(codec)
     rewritten = header.attributes & (LOG_APPEND_TIME_FLAG | DELETE_HORIZON_FLAG)
-    if inside.scan.in_order and inside.scan.first_delta == 0 and not rewritten:
-        return with_codec(view, inside.data, codec, level, inside.highest_timestamp)
+    if decoded.scan.in_order and decoded.scan.first_delta == 0 and not rewritten:
+        return with_codec(view, decoded.data, codec, level, decoded.highest_timestamp)
     return build_batch(
         decode_batch(view),
         codec=codec,
@@ -328,8 +336,8 @@ def _recompressed(
     )
 
 
-def _converted(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
-    """The slow path OLD_FORMAT: a message set as one batch, under CreateTime; no messages, no batch."""
+def _convert_legacy(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
+    """Convert a message set to one batch under CreateTime (OLD_FORMAT); empty without messages."""
     messages = list(iter_messages(view))
     if not messages:
         return b""
@@ -338,10 +346,10 @@ def _converted(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
         if message.size > config.max_message_bytes:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a message of {message.size} bytes; the topic takes at most {config.max_message_bytes}",
+                f"a message of {message.size} bytes; the topic takes at max_bytes {config.max_message_bytes}",
             )
         if message.attributes & CODEC_MASK:
-            # Such a codec does not exist in these formats, or the message is a wrapper.
+            # The message is a wrapper, or its codec does not exist in this format.
             codec = codec_of_message(message)
     if codec is not Codec.NONE and len(messages) > 1:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a compressed message must be the only one")
@@ -351,7 +359,7 @@ def _converted(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD, f"formats {messages[0].magic} and {message.magic} in one set"
             )
-        records += _records_of(message, config, now_ms)
+        records += _legacy_records(message, config, now_ms)
     if min(record.timestamp for record in records) < NO_TIMESTAMP:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a negative timestamp")
     if config.target_codec is None:
@@ -361,20 +369,20 @@ def _converted(view: memoryview, config: LogConfig, now_ms: int) -> bytes:
     )
 
 
-def _records_of(message: Message, config: LogConfig, now_ms: int) -> list[Record]:
+def _legacy_records(message: Message, config: LogConfig, now_ms: int) -> list[Record]:
     records = open_message(message)
     errors = record_validation.record_errors(records, config, now_ms, by_broker=message.has_append_time)
     found = list(errors)
     if found:
-        raise RecordsRefused(found)
+        raise InvalidRecords(found)
     return records
 
 
-def verified_batches(view: memoryview, expected: int) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of the batches that a leader sent, in order from offset `expected` on.
+def validate_leader_batches(view: memoryview, expected: int) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of the batches that a leader sent, which must ascend from offset `expected`.
 
-    A partial batch at the end is left out. Raises KafkaError: CORRUPT_MESSAGE,
-    UNSUPPORTED_FOR_MESSAGE_FORMAT, OFFSET_OUT_OF_RANGE when they cannot follow.
+    An incomplete batch at the end is ignored. Raises KafkaError: CORRUPT_MESSAGE,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT, OFFSET_OUT_OF_RANGE for an offset below the expected one.
     """
     batches = []
     pos = 0

@@ -1,11 +1,11 @@
-"""Snapshots of what a log knows of its producers: `<offset>.snapshot`, Kafka's format version 1.
+"""Producer state snapshots: `<offset>.snapshot`, Kafka's format version 1.
 
-Written and read by `producer_history`. A snapshot holds the state after all batches below its offset, so
-that opening or truncating a log needs to look at no earlier ones. It is big-endian: version int16, CRC-32C
-of all that follows uint32, number of producers int32, then 46 bytes a producer. Of a producer's batches
-only the last is kept, as in Kafka.
+Written and read by `producer_state_manager`. A snapshot holds the producer state after all batches before its
+offset, so that opening or truncating a log does not read earlier batches. The format is big-endian: version
+int16, CRC-32C of the rest uint32, number of producers int32, then 46 bytes for each producer. As in Kafka,
+only a producer's last batch is included.
 
-Invariant: a snapshot only saves time. One that is torn or damaged is removed, and an older one serves.
+Invariant: a snapshot only saves time. A damaged snapshot is removed, and an older one is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from ottla.protocol.records import INT32_MAX
-from ottla.storage.producer_state import BatchMetadata, ProducerEntry
+from ottla.storage.producer_state import BatchMetadata, ProducerStateEntry
 from ottla.storage.segment_files import SNAPSHOT_SUFFIX, segment_name
 
 logger = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ _NONE = -1
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot file that is not what it should be; the message says how."""
+    """A snapshot file is invalid; the message names the problem."""
 
 
-def encode(producers: Mapping[int, ProducerEntry]) -> bytes:
+def encode(producers: Mapping[int, ProducerStateEntry]) -> bytes:
     body = bytearray()
     for producer_id, entry in producers.items():
         last = entry.batches[-1] if entry.batches else None
@@ -55,7 +55,7 @@ def encode(producers: Mapping[int, ProducerEntry]) -> bytes:
     return VERSION.to_bytes(2, "big") + crc32c(covered).to_bytes(4, "big") + covered
 
 
-def decode(data: bytes) -> dict[int, ProducerEntry]:
+def decode(data: bytes) -> dict[int, ProducerStateEntry]:
     """Raises CorruptSnapshot."""
     if len(data) < _HEAD.size:
         raise CorruptSnapshot(f"{len(data)} bytes are too few")
@@ -69,7 +69,7 @@ def decode(data: bytes) -> dict[int, ProducerEntry]:
     producers = {}
     for fields in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction = fields
-        entry = producers[producer_id] = ProducerEntry()
+        entry = producers[producer_id] = ProducerStateEntry()
         entry.epoch = epoch
         entry.last_timestamp = timestamp
         entry.coordinator_epoch = coordinator_epoch
@@ -83,15 +83,15 @@ def decode(data: bytes) -> dict[int, ProducerEntry]:
 
 
 class SnapshotFiles:
-    """The snapshots of one log, by offset."""
+    """The snapshot files of one log, by offset."""
 
     __slots__ = ("_directory", "_unsynced", "offsets")
 
     def __init__(self, directory: str, names: Iterable[str]) -> None:
-        """`names` are those of the files that are there."""
+        """`names` are the files in the log's directory."""
         self._directory = directory
         stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX))
-        # Tuples, which cost nothing while they are empty.
+        # Tuples: the empty tuple takes no memory.
         self.offsets = tuple(sorted(int(stem) for stem in stems if stem.isdigit()))
         self._unsynced: tuple[int, ...] = ()
 
@@ -102,12 +102,12 @@ class SnapshotFiles:
     def path(self, offset: int) -> Path:
         return Path(self._directory, segment_name(offset) + SNAPSHOT_SUFFIX)
 
-    def moved_to(self, directory: str) -> None:
-        """The directory has another name now."""
+    def update_parent_dir(self, directory: str) -> None:
+        """The log's directory was renamed."""
         self._directory = directory
 
-    def write(self, offset: int, producers: Mapping[int, ProducerEntry], *, sync: bool) -> None:
-        """Without `sync` it is on disk for certain after `sync_files`. Raises OSError."""
+    def write(self, offset: int, producers: Mapping[int, ProducerStateEntry], *, sync: bool) -> None:
+        """Write a snapshot. Without `sync`, the caller syncs it later (`unsynced`). Raises OSError."""
         with self.path(offset).open("wb") as file:
             file.write(encode(producers))
             if sync:
@@ -118,15 +118,15 @@ class SnapshotFiles:
         if offset not in self.offsets:
             self.offsets = tuple(sorted((*self.offsets, offset)))
 
-    def load_newest(self) -> tuple[int, dict[int, ProducerEntry]] | None:
-        """(offset, producers) of the newest snapshot that is intact; damaged ones are removed."""
+    def load_newest(self) -> tuple[int, dict[int, ProducerStateEntry]] | None:
+        """(offset, producers) of the newest valid snapshot. Invalid ones are removed."""
         while self.offsets:
             offset = self.offsets[-1]
             path = self.path(offset)
             try:
                 return offset, decode(path.read_bytes())
             except (CorruptSnapshot, OSError) as problem:
-                logger.warning("removing %s: %s", path, problem)
+                logger.warning("Removing %s: %s", path, problem)
                 self.remove(offset)
         return None
 
@@ -135,16 +135,17 @@ class SnapshotFiles:
         self.path(offset).unlink(missing_ok=True)
 
     def forget(self, offset: int) -> None:
-        """Its file goes, or went, with the segment that begins at `offset`."""
+        """Drop a snapshot whose file is deleted with the segment that begins at `offset`."""
         self.offsets = tuple(each for each in self.offsets if each != offset)
 
     def keep_within(self, above: int, up_to: int) -> None:
-        """Remove those at or below `above`, and those beyond `up_to`."""
+        """Remove the snapshots at or before `above` and those after `up_to`."""
         for offset in [each for each in self.offsets if each <= above or each > up_to]:
             self.remove(offset)
 
     def remove_strays(self, segment_bases: Collection[int]) -> None:
-        """Remove those that begin no segment, but for the latest of a clean shutdown."""
+        """Remove snapshots that are not at the base offset of a segment, except the latest of a clean
+        shutdown."""
         last_base = max(segment_bases, default=-1)
         strays = [each for each in self.offsets if each not in segment_bases]
         if strays and strays[-1] > last_base:
@@ -153,6 +154,6 @@ class SnapshotFiles:
             self.remove(offset)
 
     def unsynced(self) -> list[Path]:
-        """Files written without sync since the last call, which the caller is going to sync."""
+        """The files that were written without fsync since the last call; the caller syncs them."""
         offsets, self._unsynced = self._unsynced, ()
         return [self.path(offset) for offset in offsets]

@@ -1,19 +1,19 @@
-"""What a log knows of the producers that wrote to it (KIP-98, KIP-185): idempotence and transactions.
+"""The state of the producers that write to a log: idempotence and transactions (KIP-98, KIP-185).
 
-Asked by `Log` before an append, told after it; `producer_history` fills it when a log is opened or
-truncated, out of snapshots and batch headers.
+`Log` validates appends against it and records them in it; `producer_state_manager` restores it from snapshots
+and batch headers.
 
-Per producer id: its epoch, the last five batches (within which a retry is recognised), and where its
-open transaction began. Invariants: `_ongoing` is in the order of first offsets, because transactions
-begin in log order; a batch is recorded only once it is in the file.
+The state of a producer id is its epoch, its last five batches (in which a retry is recognised) and the first
+offset of its open transaction. Invariants: `_ongoing` is in the order of first offsets, because transactions
+begin in log order; a batch is recorded only after it is in the file.
 
-Before the first batch of a transaction its coordinator is asked whether the partition is in it (KIP-890):
-whoever asks holds a `Verification`, and the batch is taken only if that is still the one that is under way.
-An end of the transaction in between, or another append, has thrown it away. So no batch that was long on its
-way begins a transaction that nobody would ever end.
+Before the first batch of a transaction, the transaction coordinator verifies that the partition is part of it
+(KIP-890). The request holds a `VerificationGuard`, and the batch is appended only if that guard is still
+current: an end of the transaction or another append discards it. So a delayed batch cannot begin a
+transaction that is never completed.
 
-Sequence rules, as in Kafka 3.9: an unknown producer may begin anywhere (its past may have been
-deleted by retention); a known one continues at last + 1, or at 0 under a newer epoch.
+Sequence rules, as in Kafka 3.9: an unknown producer may begin with any sequence (its state may have been
+deleted by retention); a known one continues at last + 1, or at 0 with a newer epoch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ from typing import NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import (
+    CONTROL_FLAG,
     INT32_MAX,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     ControlRecord,
     ControlType,
+    decode_batch,
+    parse_control_record,
 )
 
 BATCHES_KEPT = 5
@@ -49,8 +53,8 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-class Verification:
-    """A question to the coordinator, under way. Compared by identity."""
+class VerificationGuard:
+    """A verification in progress. Compared by identity."""
 
     __slots__ = ("_begun_ms", "_epoch", "_lowest_sequence")
 
@@ -59,7 +63,7 @@ class Verification:
         self._lowest_sequence = sequence
         self._begun_ms = now_ms
 
-    def asked_again(self, epoch: int, sequence: int) -> None:
+    def update(self, epoch: int, sequence: int) -> None:
         if epoch > self._epoch:
             self._epoch = epoch
             self._lowest_sequence = sequence
@@ -67,14 +71,16 @@ class Verification:
             self._lowest_sequence = sequence
 
     def is_out_of_order(self, sequence: int) -> bool:
-        """Whether a batch before this one is still to come again, because it could not be verified."""
+        """Whether an earlier batch, which could not be verified, must be retried before this one."""
         return sequence > self._lowest_sequence
 
     def age_ms(self, now_ms: int) -> int:
         return now_ms - self._begun_ms
 
 
-class ProducerEntry:
+class ProducerStateEntry:
+    """The state of one producer id."""
+
     __slots__ = (
         "batches",
         "coordinator_epoch",
@@ -87,7 +93,7 @@ class ProducerEntry:
     def __init__(self, first_offset: int | None = None) -> None:
         self.epoch = NO_PRODUCER_EPOCH
         self.first_offset = first_offset
-        """Of the first batch that this log holds of the producer, if that is known."""
+        """The first offset of the producer's first batch in this log, if known."""
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
         self.last_timestamp = -1
         self.coordinator_epoch = -1
@@ -98,42 +104,42 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
-class ProducerState:
-    """All producers of one log."""
+class ActiveProducers:
+    """The producers of one log by producer id."""
 
     __slots__ = ("_entries", "_ongoing", "_unreplicated", "_verifying", "verifies")
 
     def __init__(self) -> None:
-        self._entries: dict[int, ProducerEntry] = {}
+        self._entries: dict[int, ProducerStateEntry] = {}
         self._ongoing: dict[int, int] = {}
-        """Producer id to first offset, of open transactions."""
+        """First offsets of open transactions by producer id."""
         self._unreplicated: list[tuple[int, int, int]] = []
-        """(first offset, marker's offset, coordinator epoch before) of those that are complete, but whose
+        """(first offset, marker's offset, previous coordinator epoch) of the completed transactions whose
         marker is not known to be below the high watermark."""
-        self._verifying: dict[int, Verification] = {}
+        self._verifying: dict[int, VerificationGuard] = {}
         self.verifies = False
-        """transaction.partition.verification.enable, of a broker that can ask coordinators."""
+        """Whether transactions must be verified (transaction.partition.verification.enable)."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, producer_id: int) -> ProducerEntry | None:
+    def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._entries.get(producer_id)
 
-    def entries(self) -> dict[int, ProducerEntry]:
-        """A copy of producer id to entry (for DescribeProducers)."""
+    def entries(self) -> dict[int, ProducerStateEntry]:
+        """A copy of the map of entries (for DescribeProducers)."""
         return dict(self._entries)
 
-    def all(self) -> Mapping[int, ProducerEntry]:
-        """Producer id to entry, not a copy (for a snapshot)."""
+    def all(self) -> Mapping[int, ProducerStateEntry]:
+        """The map of entries, not a copy (for a snapshot)."""
         return self._entries
 
     @property
     def is_empty(self) -> bool:
         return not self._entries and not self._unreplicated
 
-    def load(self, entries: Mapping[int, ProducerEntry]) -> None:
-        """Begin with a snapshot's entries, which become this state's own."""
+    def load(self, entries: Mapping[int, ProducerStateEntry]) -> None:
+        """Replace the state with a snapshot's entries, which are not copied."""
         self.clear()
         self._entries.update(entries)
         self._find_ongoing()
@@ -147,37 +153,63 @@ class ProducerState:
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
-    ) -> Verification | None:
-        """What to show with the batch once the coordinator has said that it belongs to a transaction; None if
-        it need not be asked: the transaction is open here."""
+    ) -> VerificationGuard | None:
+        """The guard to pass with the batch after the coordinator has verified the transaction. None if no
+        verification is needed, because the transaction is open in this log."""
         entry = self._entries.get(producer_id)
         if entry is not None and entry.transaction_start is not None:
             return None
         verification = self._verifying.get(producer_id)
         if verification is None:
-            verification = self._verifying[producer_id] = Verification(epoch, sequence, now_ms)
+            verification = self._verifying[producer_id] = VerificationGuard(epoch, sequence, now_ms)
         else:
-            verification.asked_again(epoch, sequence)
+            verification.update(epoch, sequence)
         return verification
 
     def check_verified(self, producer_id: int, guard: object | None) -> None:
-        """Whether a transactional batch may begin a transaction here. Raises KafkaError:
-        INVALID_TXN_STATE."""
+        """Raise INVALID_TXN_STATE if a transactional batch would begin a transaction without verification."""
         entry = self._entries.get(producer_id)
         if not self.verifies or (entry is not None and entry.transaction_start is not None):
             return
         if guard is None or self._verifying.get(producer_id) is not guard:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
 
-    def take_over_verifications(self, other: ProducerState) -> None:
-        """Go on where another copy of the same log stops."""
+    def adopt_verifications(self, other: ActiveProducers) -> None:
+        """Continue the verifications of another copy of the same log."""
         self.verifies = other.verifies
         self._verifying = other._verifying
+
+    def check_batch(
+        self,
+        batch: memoryview,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        last_sequence: int,
+        attributes: int,
+        client: bool,
+        verification_guard: object | None,
+    ) -> BatchMetadata | None:
+        """Raise KafkaError if the leader must reject a batch. Returns the original if the batch is a
+        retry."""
+        if attributes & CONTROL_FLAG:
+            marker = parse_control_record(decode_batch(batch)[0])
+            self.check_end_txn_marker(producer_id, epoch, marker)
+            return None
+        if client:
+            original = self.find_duplicate(producer_id, epoch, first_sequence, last_sequence)
+            if original is not None:
+                return original
+        transactional = bool(attributes & TRANSACTIONAL_FLAG)
+        if transactional:
+            self.check_verified(producer_id, verification_guard)
+        self.check_data_batch(producer_id, epoch, first_sequence, transactional, client=client)
+        return None
 
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> BatchMetadata | None:
-        """The batch that a client's retry repeats, when it is one of the last five."""
+        """The original of a retried batch, if it is one of the producer's last five."""
         entry = self._entries.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return None
@@ -186,13 +218,12 @@ class ProducerState:
                 return batch
         return None
 
-    def check_data(
+    def check_data_batch(
         self, producer_id: int, epoch: int, first_sequence: int, transactional: bool, *, client: bool
     ) -> None:
-        """Whether this batch may be appended by the leader.
-
-        Raises KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER (clients only) or
-        INVALID_TXN_STATE (a plain write within the producer's own transaction).
+        """Raise KafkaError if the leader must reject this batch: INVALID_PRODUCER_EPOCH,
+        OUT_OF_ORDER_SEQUENCE_NUMBER (clients only) or INVALID_TXN_STATE (a nontransactional batch within the
+        producer's transaction).
         """
         entry = self._entries.get(producer_id)
         if client and self._verifying:
@@ -226,10 +257,9 @@ class ProducerState:
                 f"{entry.transaction_start}",
             )
 
-    def check_marker(self, producer_id: int, epoch: int, marker: ControlRecord) -> None:
-        """Whether this marker may be appended by the leader.
-
-        Raises KafkaError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
+    def check_end_txn_marker(self, producer_id: int, epoch: int, marker: ControlRecord) -> None:
+        """Raise KafkaError if the leader must reject this marker: INVALID_PRODUCER_EPOCH or
+        TRANSACTION_COORDINATOR_FENCED.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -243,7 +273,7 @@ class ProducerState:
             )
 
     @staticmethod
-    def _check_epoch(producer_id: int, entry: ProducerEntry, epoch: int) -> None:
+    def _check_epoch(producer_id: int, entry: ProducerStateEntry, epoch: int) -> None:
         if epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -252,7 +282,7 @@ class ProducerState:
 
     # --- after an append, on a follower, and in replay -------------------------------------------
 
-    def record_data(
+    def append_data_batch(
         self,
         producer_id: int,
         epoch: int,
@@ -263,10 +293,10 @@ class ProducerState:
         timestamp: int,
         transactional: bool,
     ) -> None:
-        """A data batch is in the log."""
+        """Record a data batch that is in the log."""
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry(first_offset)
+            entry = self._entries[producer_id] = ProducerStateEntry(first_offset)
         if entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches.clear()
@@ -280,14 +310,14 @@ class ProducerState:
             entry.transaction_start = first_offset
             self._ongoing[producer_id] = first_offset
 
-    def record_marker(
+    def append_end_txn_marker(
         self, producer_id: int, epoch: int, marker: ControlRecord, offset: int, timestamp: int
     ) -> None:
-        """A marker is in the log, and ends the producer's transaction if it has one open."""
+        """Record a marker that is in the log: it ends the producer's open transaction."""
         self._verifying.pop(producer_id, None)
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry()
+            entry = self._entries[producer_id] = ProducerStateEntry()
         if entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches.clear()
@@ -298,20 +328,20 @@ class ProducerState:
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = timestamp
 
-    def forget_replicated(self, high_watermark: int) -> None:
-        """Transactions whose marker lies below the high watermark are over for good. To be told whenever that
-        advances: of a replica that nobody reads from, nobody asks for the last stable offset either."""
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
+        """Remove completed transactions whose marker is below the high watermark. Called for each advance of
+        the high watermark: without consumers, the last stable offset is not computed."""
         unreplicated = self._unreplicated
-        # Markers are in log order, so that the replicated ones are at the front.
+        # Markers are in log order: the replicated ones are at the front.
         if unreplicated and unreplicated[0][1] < high_watermark:
             over = bisect_left(unreplicated, high_watermark, key=itemgetter(1))
             del unreplicated[:over]
 
-    def take_back(self, tail: Sequence[BatchHeader], end_offset: int) -> dict[int, ProducerEntry] | None:
-        """Undo what the batches of `tail`, all that the log holds from `end_offset` on, have changed.
+    def roll_back(self, tail: Sequence[BatchHeader], end_offset: int) -> dict[int, ProducerStateEntry] | None:
+        """Undo the changes of the batches of `tail`, all batches in the log from `end_offset` on.
 
-        Returns the producers of whose batches before it none is remembered, to be found in the log and
-        `restore`d. None if the state must be rebuilt: a marker was replicated already.
+        Returns the producers without a known batch before it; the caller restores their batches from the log.
+        None if the state must be rebuilt, because a marker was replicated already.
         """
         touched = set()
         for header in reversed(tail):
@@ -352,12 +382,12 @@ class ProducerState:
         )
         self._ongoing = {producer_id: start for start, producer_id in started}
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """The first offset of a transaction that is open, or whose marker is not below the high
-        watermark; None when there is none. The last stable offset is this, or the high watermark."""
-        self.forget_replicated(high_watermark)
+        """The first offset of a transaction that is open or whose marker is not below the high watermark;
+        None if there is none. The last stable offset is this or the high watermark."""
+        self.on_high_watermark_updated(high_watermark)
         unreplicated = self._unreplicated
         if not unreplicated:
             return next(iter(self._ongoing.values()), None) if self._ongoing else None
@@ -365,17 +395,19 @@ class ProducerState:
         return min(first, next(iter(self._ongoing.values()), first))
 
     def aborted_by(self, producer_id: int, marker: ControlRecord) -> int | None:
-        """Where the transaction began that `marker`, about to be recorded, aborts; None without one."""
+        """The first offset of the transaction that `marker`, not recorded yet, aborts; None if there is
+        none."""
         if marker.type != ControlType.ABORT:
             return None
         return self._ongoing.get(producer_id)
 
     def first_open_besides(self, producer_id: int) -> int | None:
-        """Where the oldest open transaction of another producer begins."""
+        """The first offset of the oldest open transaction of another producer."""
         return next((start for other, start in self._ongoing.items() if other != producer_id), None)
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers silent for `expiration_ms` (producer.id.expiration.ms); how many."""
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
+        """Remove producers without a batch for `expiration_ms` (producer.id.expiration.ms); returns how
+        many."""
         expired = [
             producer_id
             for producer_id, entry in self._entries.items()

@@ -1,7 +1,7 @@
-"""What a leader asks of the records in a batch, and tells a client whose batch fails (as LogValidator does).
+"""Validates the records of a batch, and reports invalid records to the client (part of Kafka's LogValidator).
 
-Called by `batch_rules` on its slow paths only. `looked_into` finds batches whose inside is not what their
-header says; `check` finds records that the topic does not take, and names each of them (KIP-467).
+Called by `log_validator` on its slow paths. `decode_and_scan` rejects batches whose records differ from their
+header; `check` rejects records that the topic does not accept, and lists each of them (KIP-467).
 """
 
 from __future__ import annotations
@@ -25,56 +25,59 @@ from ottla.storage.log_config import INT64_MAX, LogConfig
 
 
 class RecordError(NamedTuple):
-    """What is wrong with the record at `batch_index` of its batch."""
+    """The error of the record at `batch_index` of its batch."""
 
     batch_index: int
     code: ErrorCode
     message: str
 
 
-class RecordsRefused(KafkaError):
-    """A batch is refused because of some of its records; all of them are named."""
+class InvalidRecords(KafkaError):
+    """A batch is rejected because of invalid records; `record_errors` lists all of them."""
 
     def __init__(self, errors: list[RecordError]) -> None:
         timestamps = any(error.code is ErrorCode.INVALID_TIMESTAMP for error in errors)
         super().__init__(
             ErrorCode.INVALID_TIMESTAMP if timestamps else ErrorCode.INVALID_RECORD,
-            f"{len(errors)} of the batch's records cannot be taken; the first: {errors[0].message}",
+            f"{len(errors)} of the batch's records are invalid; the first: {errors[0].message}",
         )
         self.record_errors = errors
 
 
-class Inside(NamedTuple):
-    """A batch's records, decompressed, and what a walk over them found."""
+class DecodedRecords(NamedTuple):
+    """The decompressed records of a batch, and the result of a scan over them."""
 
     data: bytes
     scan: Scan
     lowest_timestamp: int
     highest_timestamp: int
-    """At least -1, which is no timestamp."""
+    """-1 for no timestamp."""
 
 
-def looked_into(view: memoryview, header: BatchHeader, most: int | None = None) -> Inside:
-    """Raises KafkaError: INVALID_RECORD for lengths and counts that lie, MESSAGE_TOO_LARGE for more than may
-    be decompressed, or than `most`, UNKNOWN_SERVER_ERROR, as Kafka, for what does not decompress."""
-    data = _decompressed(view, header, most)
+def decode_and_scan(view: memoryview, header: BatchHeader, max_bytes: int | None = None) -> DecodedRecords:
+    """Decompress and scan the records. Raises KafkaError: INVALID_RECORD for wrong lengths and counts,
+    MESSAGE_TOO_LARGE beyond the decompression limit or `max_bytes`, UNKNOWN_SERVER_ERROR, as Kafka, if
+    decompression fails."""
+    data = _decompressed(view, header, max_bytes)
     scan = scan_records(data, header.record_count)
     if header.attributes & LOG_APPEND_TIME_FLAG:
-        return Inside(data, scan, header.max_timestamp, header.max_timestamp)
+        return DecodedRecords(data, scan, header.max_timestamp, header.max_timestamp)
     base = header.base_timestamp
-    return Inside(data, scan, base + scan.lowest_delta, max(base + scan.highest_delta, NO_TIMESTAMP))
+    return DecodedRecords(data, scan, base + scan.lowest_delta, max(base + scan.highest_delta, NO_TIMESTAMP))
 
 
-def heads(view: memoryview, header: BatchHeader, most: int | None = None) -> tuple[bool, int]:
-    """Of a compressed batch: whether its records' offsets are in order, and their highest timestamp, as in
-    `Inside`. Raises KafkaError as `looked_into`."""
-    found = scan_heads(_decompressed(view, header, most), header.record_count)
+def scan_record_heads(
+    view: memoryview, header: BatchHeader, max_bytes: int | None = None
+) -> tuple[bool, int]:
+    """Scan the heads of a compressed batch's records: whether their offsets ascend, and their max timestamp.
+    Raises KafkaError as `decode_and_scan`."""
+    found = scan_heads(_decompressed(view, header, max_bytes), header.record_count)
     return found.in_order, max(header.base_timestamp + found.highest_delta, NO_TIMESTAMP)
 
 
-def _decompressed(view: memoryview, header: BatchHeader, most: int | None) -> bytes:
+def _decompressed(view: memoryview, header: BatchHeader, max_bytes: int | None) -> bytes:
     try:
-        return decompress(header.codec, view[RECORD_BATCH_OVERHEAD:], most)
+        return decompress(header.codec, view[RECORD_BATCH_OVERHEAD:], max_bytes)
     except KafkaError as problem:
         if problem.code is not ErrorCode.CORRUPT_MESSAGE:
             raise
@@ -82,39 +85,41 @@ def _decompressed(view: memoryview, header: BatchHeader, most: int | None) -> by
 
 
 def limits_timestamps(config: LogConfig) -> bool:
-    """Whether the topic compares its records' timestamps with the clock (KIP-937)."""
+    """Whether the topic limits its records' timestamps (KIP-937)."""
     return config.timestamp_type is TimestampType.CREATE_TIME and (
         config.message_timestamp_after_max_ms != INT64_MAX
         or config.message_timestamp_before_max_ms != INT64_MAX
     )
 
 
-def check(view: memoryview, header: BatchHeader, inside: Inside, config: LogConfig, now_ms: int) -> None:
-    """Raises RecordsRefused. Walks over the records again only where one of them must be wrong, or may be."""
+def check(
+    view: memoryview, header: BatchHeader, decoded: DecodedRecords, config: LogConfig, now_ms: int
+) -> None:
+    """Raise InvalidRecords if a record is invalid. The records are decoded only if the scan makes that
+    possible."""
     by_broker = bool(header.attributes & LOG_APPEND_TIME_FLAG)
     suspicious = (
-        (config.compacts and inside.scan.has_keyless)
+        (config.compacts and decoded.scan.has_keyless)
         or (by_broker and (_sets_timestamps(config) or header.max_timestamp == NO_TIMESTAMP))
         or (
             limits_timestamps(config)
             and (
-                _is_out_of_range(inside.lowest_timestamp, config, now_ms)
-                or _is_out_of_range(inside.highest_timestamp, config, now_ms)
+                _is_out_of_range(decoded.lowest_timestamp, config, now_ms)
+                or _is_out_of_range(decoded.highest_timestamp, config, now_ms)
             )
         )
     )
     if suspicious:
         errors = list(record_errors(decode_batch(view), config, now_ms, by_broker=by_broker))
         if errors:
-            raise RecordsRefused(errors)
+            raise InvalidRecords(errors)
 
 
 def record_errors(
     records: list[Record], config: LogConfig, now_ms: int, *, by_broker: bool
 ) -> Iterator[RecordError]:
-    """What is wrong with records of which the sender says that a broker set their time (`by_broker`) or not.
-
-    As in Kafka, it may say so where the topic takes the sender's timestamps: then they are just that.
+    """The errors of records. `by_broker`: their batch has LogAppendTime, which is an error only if the topic
+    has it, too; otherwise, as in Kafka, their timestamps count as the producer's.
     """
     for index, record in enumerate(records):
         timestamp = record.timestamp

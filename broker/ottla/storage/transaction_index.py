@@ -1,12 +1,12 @@
-"""A segment's transaction index: `.txnindex`, which tells readers what to skip (KIP-98).
+"""A segment's transaction index, `.txnindex`: the aborted transactions that consumers skip (KIP-98).
 
-Owned by `segment`, filled by `producer_history` when an abort marker is appended, asked by `Log` for
-read_committed fetches. An entry of 34 bytes, big-endian, is version int16 (0), then producer id, first
-offset, last offset (the marker's) and the last stable offset once the marker was written, int64 each.
+Owned by `log_segment`, written by `producer_state_manager` when an abort marker is appended, read by `Log`
+for read_committed fetches. An entry has 34 bytes, big-endian: version int16 (0), then producer id, first
+offset, last offset (the marker's) and the last stable offset after the marker was written, int64 each.
 
-Invariants: entries ascend by last offset; a transaction is in the index of the segment that holds its
-marker. There is no file until something was aborted. It is written at once, not buffered: unlike the other
-indexes it cannot be rebuilt from its own segment alone.
+Invariants: entries ascend by last offset; a transaction is in the index of the segment that holds its marker.
+The file does not exist until a transaction is aborted. Entries are written at once, not buffered: unlike the
+other indexes, this one cannot be rebuilt from its own segment alone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from bisect import bisect_left
 from pathlib import Path
 from typing import NamedTuple
 
+from ottla.storage.files import InternedPath
 from ottla.storage.indexes import CorruptIndex
 from ottla.storage.page_cache import read_file
-from ottla.storage.places import Placed
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -29,21 +29,21 @@ class AbortedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """The abort marker's."""
+    """The abort marker's offset."""
     last_stable_offset: int
-    """Of the log, as soon as the marker was in it."""
+    """The log's last stable offset after the marker was appended."""
 
 
-class TransactionIndex(Placed):
-    """See the module. The entries stay in memory once they were read."""
+class TransactionIndex(InternedPath):
+    """See the module. Entries stay in memory after their first use."""
 
     __slots__ = ("_base_offset", "_data", "_size")
 
     def __init__(self, path: str | Path, base_offset: int) -> None:
-        self.place(path)
+        self.set_path(path)
         self._base_offset = base_offset
         try:
-            self._size = os.stat(self.location).st_size
+            self._size = os.stat(self.path_str).st_size
         except FileNotFoundError:
             self._size = 0
         self._data: bytearray | None = None
@@ -52,7 +52,7 @@ class TransactionIndex(Placed):
         return self._size // _ENTRY.size
 
     def check(self) -> None:
-        """Raises CorruptIndex when the file must be rebuilt."""
+        """Raise CorruptIndex if the file must be rebuilt."""
         if self._size % _ENTRY.size:
             raise CorruptIndex(f"{self.path}: {self._size} bytes are not whole entries of {_ENTRY.size}")
         last = self._base_offset - 1
@@ -80,8 +80,8 @@ class TransactionIndex(Placed):
         self._size += len(entry)
 
     def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
-        """Aborted transactions that reach into [fetch_offset, upper_bound), and whether later segments
-        can hold no more of them."""
+        """The aborted transactions that overlap [fetch_offset, upper_bound), and whether later segments have
+        no more of them."""
         if not self._size:
             return [], False
         data = self._load()
@@ -96,13 +96,13 @@ class TransactionIndex(Placed):
         return found, False
 
     def truncate_to(self, offset: int) -> None:
-        """Drop transactions that were aborted at or beyond `offset`."""
+        """Remove transactions that were aborted at or after `offset`."""
         if self._size:
             self._load()
             self._cut(bisect_left(range(len(self)), offset, key=self._last_offset) * _ENTRY.size)
 
     def reset(self) -> None:
-        """Drop all, however damaged."""
+        """Remove all entries, also invalid ones."""
         if self._size:
             self._cut(0)
 
@@ -115,12 +115,12 @@ class TransactionIndex(Placed):
                 os.close(fd)
 
     def load(self) -> None:
-        """Read the entries, which are in memory from then on."""
+        """Read the entries into memory."""
         self._load()
 
     def _load(self) -> bytearray:
         if self._data is None:
-            self._data = bytearray(read_file(self.location)) if self._size else bytearray()
+            self._data = bytearray(read_file(self.path_str)) if self._size else bytearray()
         return self._data
 
     def _last_offset(self, at: int) -> int:

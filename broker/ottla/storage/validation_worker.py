@@ -1,10 +1,10 @@
-"""The process that looks into large or compressed batches: `python -m ottla.storage.validation_worker`.
+"""The process that validates large or compressed batches: `python -m ottla.storage.validation_worker`.
 
-Started by `server.slow_appends`, for appends that could hold up the event loop. It takes one job after
-another from its standard input (a topic's settings and what a client sent for a partition), does
-`batch_rules.settle`, and answers on its standard output. It has no state and touches no file: it may be
-killed at any time, and ends with its input. It is nicer to others than the broker is, and may take only so
-much memory: who makes it take more is answered MESSAGE_TOO_LARGE.
+Started by the broker's server for validations that could block the event loop. It reads jobs from standard
+input (a topic's configuration and a client's records for a partition), calls `log_validator.validate`, and
+writes the result to standard output. It has no state and touches no file: it may be killed at any time, and
+ends with its input. It runs with a lower priority than the broker and a memory limit: records that exceed it
+are rejected with MESSAGE_TOO_LARGE.
 """
 
 from __future__ import annotations
@@ -19,62 +19,64 @@ from typing import BinaryIO, Final
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_validator import settle
-from ottla.storage.record_validation import RecordError, RecordsRefused
+from ottla.storage.log_validator import validate
+from ottla.storage.record_validation import InvalidRecords, RecordError
 
 JOB: Final = struct.Struct(">IIq")
-"""Lengths of the pickled settings and of the records, which follow, and the time in ms."""
-ANSWER: Final = struct.Struct(">BqI")
-"""SETTLED or REFUSED, the log append time, and the length of what follows: a batch, or a pickled refusal."""
-SETTLED: Final = 0
-REFUSED: Final = 1
+"""The lengths of the pickled configuration and of the records, which follow, and the time in ms."""
+RESULT: Final = struct.Struct(">BqI")
+"""VALID or REJECTED, the log append time, and the length of the batch or the pickled rejection that
+follows."""
+VALID: Final = 0
+REJECTED: Final = 1
 
 MEMORY_BYTES_MAX: Final = 1 << 30
 _NICENESS: Final = 5
 
-Refusal = tuple[int, str, list[tuple[int, int, str]]]
-"""Error code, message, and single records' index, code and message."""
+EncodedError = tuple[int, str, list[tuple[int, int, str]]]
+"""Error code, message, and (index, code, message) of each invalid record."""
 
 
-def refusal(error: KafkaError) -> Refusal:
-    records = error.record_errors if isinstance(error, RecordsRefused) else []
+def encode_error(error: KafkaError) -> EncodedError:
+    records = error.record_errors if isinstance(error, InvalidRecords) else []
     return int(error.code), error.message, [(r.batch_index, int(r.code), r.message) for r in records]
 
 
-def error_of(refused: Refusal) -> KafkaError:
-    code, message, records = refused
+def decode_error(encoded: EncodedError) -> KafkaError:
+    code, message, records = encoded
     if records:
-        return RecordsRefused([RecordError(index, ErrorCode.of(c), text) for index, c, text in records])
+        return InvalidRecords([RecordError(index, ErrorCode.of(c), text) for index, c, text in records])
     return KafkaError(ErrorCode.of(code), message)
 
 
-def work(jobs: BinaryIO, answers: BinaryIO) -> None:
-    """Until the input ends."""
+def process_jobs(jobs: BinaryIO, results: BinaryIO) -> None:
+    """Process jobs until the input ends."""
     while head := _read(jobs, JOB.size):
         config_size, size, now_ms = JOB.unpack(head)
         config: LogConfig = pickle.loads(_read(jobs, config_size))
-        kind, append_time, data = _answer(_read(jobs, size), config, now_ms)
-        answers.write(ANSWER.pack(kind, append_time, len(data)))
-        answers.write(data)
-        answers.flush()
+        kind, append_time, data = _validate(_read(jobs, size), config, now_ms)
+        results.write(RESULT.pack(kind, append_time, len(data)))
+        results.write(data)
+        results.flush()
 
 
-def _answer(records: bytes, config: LogConfig, now_ms: int) -> tuple[int, int, bytes | memoryview]:
+def _validate(records: bytes, config: LogConfig, now_ms: int) -> tuple[int, int, bytes | memoryview]:
     try:
-        batch, append_time = settle(records, config, now_ms)
+        batch, append_time = validate(records, config, now_ms)
     except KafkaError as error:
-        problem = refusal(error)
+        problem = encode_error(error)
     except MemoryError:
         problem = int(ErrorCode.MESSAGE_TOO_LARGE), "the records take too much memory", []
     except Exception as error:
-        problem = int(ErrorCode.UNKNOWN_SERVER_ERROR), f"looking into the records failed: {error!r}", []
+        problem = int(ErrorCode.UNKNOWN_SERVER_ERROR), f"the validation failed: {error!r}", []
     else:
-        return SETTLED, append_time, batch
-    return REFUSED, -1, pickle.dumps(problem)
+        return VALID, append_time, batch
+    return REJECTED, -1, pickle.dumps(problem)
 
 
 def _read(source: BinaryIO, size: int) -> bytes:
-    """So many bytes; none at the end. A broker that dies in between leaves a rest, which is no job."""
+    """Read `size` bytes; none at the end. A broker that dies may leave an incomplete job, which is
+    ignored."""
     data = source.read(size)
     return data if len(data) == size else b""
 
@@ -84,7 +86,7 @@ def main() -> None:
         os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt, EOFError):
-        work(sys.stdin.buffer, sys.stdout.buffer)
+        process_jobs(sys.stdin.buffer, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

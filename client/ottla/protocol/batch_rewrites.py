@@ -1,8 +1,8 @@
 """Copies of a v2 batch with another timestamp type or codec, or with fewer records, made without record
 objects.
 
-Called by `storage.batch_rules`, on its slow paths, and by the log cleaner. All functions return copies with a
-new checksum.
+Called by `storage.log_validator`, on its slow paths, and by the log cleaner. All functions return copies with
+a new checksum.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Message sets of the old formats v0 and v1 (before Kafka 0.11): read and written.
 
-Two slow paths use it. Old versions of Produce have these formats, which `storage.batch_rules` converts, as a
-log stores v2 only. Clients of old versions of Fetch read no other formats, which `down_conversion` writes.
+Two slow paths use it. Old versions of Produce have these formats, which `storage.log_validator` converts, as
+a log stores v2 only. Clients of old versions of Fetch read no other formats, which `down_conversion` writes.
 
 A message set is `offset, size, message` repeated. A message's attributes may name a codec: then it
 is a wrapper, whose value is a compressed message set. Inner offsets are absolute in v0 and relative

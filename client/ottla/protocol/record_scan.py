@@ -1,7 +1,7 @@
 """Scans the records of a v2 batch without record objects: checks that they are complete, and collects facts.
 
-Called by `storage.record_checks` for batches whose records a broker has to validate, and by the log cleaner
-for their keys. Twice as fast as `records.decode_batch`, which returns the records.
+Called by `storage.record_validation` for batches whose records a broker has to validate, and by the log
+cleaner for their keys. Twice as fast as `records.decode_batch`, which returns the records.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ _LOG: tuple[tuple[str, str, Callable[[Log], float]], ...] = (
     ("size", "Bytes of a partition's log.", lambda log: log.size),
     ("logendoffset", "The offset that the next record gets.", lambda log: log.log_end_offset),
     ("logstartoffset", "The first offset that is there.", lambda log: log.log_start_offset),
-    ("numlogsegments", "Segments of a partition's log.", lambda log: log.segment_count),
+    ("numlogsegments", "Segments of a partition's log.", lambda log: len(log.segments)),
 )
 
 

@@ -1,14 +1,17 @@
-"""Which records of a batch stay when its log is cleaned, and the batch with those: the rules of compaction.
+"""Selects the records of a batch that stay when its log is cleaned, and rebuilds the batch (Kafka's
+RecordFilter).
 
-Called by `rewrite` in the worker process, for each batch of a log in order. As in Kafka 3.9:
+Called by `cleaner` in the worker process, for each batch of a log in order. As in Kafka 3.9:
 
-* of a key's records only the last stays, and those beyond what the offset map has seen;
-* a tombstone (no value) goes once the batch's delete horizon has passed. The horizon is stamped in the batch,
-  in place of its base timestamp (KIP-534), by the first pass that keeps a tombstone in it;
-* so does the marker of a transaction of which nothing is left. Records of aborted transactions go at once;
+* the last record of each key stays, and all records after the end of the offset map;
+* a tombstone (no value) is removed after the batch's delete horizon. The first cleaning that keeps a
+tombstone
+  writes the horizon into the batch, in place of the base timestamp (KIP-534);
+* the marker of a transaction without records is removed in the same way; records of aborted transactions are
+  removed at once;
 * a batch without records stays if it is its producer's last (for the sequence number), or the last of the
   cleaned range (for the offset);
-* a batch that loses nothing is kept byte for byte, compressed as it is.
+* a batch that keeps all records is kept byte for byte, in its compression.
 """
 
 from __future__ import annotations
@@ -33,12 +36,11 @@ from ottla.protocol.records import (
     read_varint,
 )
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.transaction_metadata import CleanedTransactions
+from ottla.storage.cleaner.transaction_metadata import CleanedTransactionMetadata
 
 
 class LastOfProducer(NamedTuple):
-    """What an active producer wrote last to the log: the offset where its last batch of data ends, -1 if it
-    is not known to have written any."""
+    """The last data batch of an active producer: its last offset, -1 if there is no known batch."""
 
     offset: int
     epoch: int
@@ -46,23 +48,23 @@ class LastOfProducer(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What a pass met, and what of it stayed."""
+    """Counts of records and bytes that were read and kept (Kafka's CleanerStats)."""
 
     records_read: int = 0
     records_kept: int = 0
     bytes_read: int = 0
     bytes_kept: int = 0
     keyless: int = 0
-    """Records without a key, which compaction drops (from before the topic was compacted)."""
+    """Records without a key, from before the topic was compacted; compaction removes them."""
 
 
 class BatchFilter:
-    """See the module. `upper_bound` is where the range that may be cleaned ends; times are milliseconds."""
+    """See the module. `upper_bound` is the end of the cleanable range; times are milliseconds."""
 
     def __init__(
         self,
         offsets: OffsetMap,
-        transactions: CleanedTransactions,
+        transactions: CleanedTransactionMetadata,
         producers: Mapping[int, LastOfProducer],
         *,
         now_ms: int,
@@ -78,9 +80,9 @@ class BatchFilter:
         self.counts = Counts()
 
     def filter(self, header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, Buffer] | None:
-        """What stays of the batch, its header first; None when nothing does.
+        """The filtered batch, as (header, bytes); None if it is removed.
 
-        Raises KafkaError where the batch is not what its header says.
+        Raises KafkaError if the batch does not match its header.
         """
         counts = self.counts
         counts.bytes_read += header.size
@@ -88,12 +90,12 @@ class BatchFilter:
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else None
         has_expired = horizon is not None and horizon <= self._now_ms
         if is_control:
-            is_empty_end = self._transactions.may_go(header, batch)
-            goes = is_empty_end and has_expired
+            is_empty_end = self._transactions.can_discard_marker(header, batch)
+            is_removed = is_empty_end and has_expired
         else:
             is_empty_end = False
-            goes = self._transactions.is_aborted(header)
-        if goes:
+            is_removed = self._transactions.is_aborted(header)
+        if is_removed:
             counts.records_read += header.record_count
             return self._emptied(header)
         if is_control:
@@ -118,7 +120,7 @@ class BatchFilter:
         return self._rewritten(header, kept.records, kept.record_count, kept.highest_delta, stamps)
 
     def _select(self, header: BatchHeader, data: bytes, *, keeps_tombstones: bool) -> _Kept:
-        """Walk over the records; those that stay are joined again, runs of neighbours at once."""
+        """Scan the records, and join those that stay, neighbours at once."""
         find = self._offsets.get
         base_offset = header.base_offset
         latest = self._offsets.latest_offset - base_offset
@@ -128,7 +130,8 @@ class BatchFilter:
         highest: int | None = None
         for _ in range(header.record_count):
             start = pos
-            # Varints of one byte are read in place: they are most, and a call costs more than all the rest.
+            # Varints of one byte, which are the most, are decoded inline: a call costs more than all the
+            # rest.
             byte = data[pos]
             if byte < 0x80:
                 length, pos = (byte >> 1) ^ -(byte & 1), pos + 1
@@ -202,7 +205,7 @@ class BatchFilter:
         return self._made(new, with_records(new, records))
 
     def _emptied(self, header: BatchHeader) -> tuple[BatchHeader, Buffer] | None:
-        """The batch without records, if it must stay all the same."""
+        """The batch without records if it must stay; None if it is removed."""
         if header.next_offset != self._upper_bound and not self._is_last_of_producer(header):
             return None
         return self._made(header._replace(record_count=0), without_records(header))
@@ -220,7 +223,7 @@ class BatchFilter:
             return False
         if last.offset >= 0:
             return header.last_offset == last.offset
-        # A producer that left but a marker here: the marker tells its epoch.
+        # The log has only a marker of the producer: compare its epoch.
         return header.is_control and header.producer_epoch == last.epoch
 
 
@@ -233,7 +236,7 @@ class _Kept(NamedTuple):
 
 
 def records_of(header: BatchHeader, batch: memoryview) -> bytes:
-    """The batch's records, decompressed. Raises KafkaError."""
+    """The decompressed records of a batch. Raises KafkaError."""
     body = batch[RECORD_BATCH_OVERHEAD:]
     if header.attributes & CODEC_MASK == Codec.NONE:
         return bytes(body)
@@ -245,7 +248,7 @@ def records_of(header: BatchHeader, batch: memoryview) -> bytes:
 
 
 def _rebased(records: bytes, count: int, shift_ms: int) -> bytes:
-    """The records with `shift_ms` added to their timestamps' deltas."""
+    """The records with `shift_ms` added to their timestamp deltas."""
     out = bytearray()
     pos = 0
     for _ in range(count):

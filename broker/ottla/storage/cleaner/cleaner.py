@@ -1,9 +1,10 @@
-"""The pass over a log's segments: learn the last offset of each dirty key, then write the segments anew.
+"""Cleans a log's segments: builds the map of last offsets, then rewrites the segments (Kafka's Cleaner).
 
-Called by `worker`, in its own process; blocking. Reads the files by name, writes `.cleaned` ones beside them,
-and tells the caller of each finished segment, who has it put in place before the pass goes on.
+Called by `worker` in its own process; blocking. Reads the files by name, writes `.cleaned` files beside them,
+and reports each finished segment to the caller, which replaces the source segments before the cleaning
+continues.
 
-Invariants: a batch is believed only with the right checksum; what is told of is on disk.
+Invariants: batches are used only with a correct checksum; a reported segment is on disk.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from ottla.protocol.records import (
     BatchHeader,
 )
 from ottla.storage.cleaner.batch_filter import BatchFilter, Counts, LastOfProducer, records_of
-from ottla.storage.cleaner.log_to_clean import Source, groups
 from ottla.storage.cleaner.messages import Job
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.transaction_metadata import CleanedTransactions
+from ottla.storage.cleaner.planning import SourceSegment, group_segments
+from ottla.storage.cleaner.transaction_metadata import CleanedTransactionMetadata
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.log_segment import Segment
+from ottla.storage.log_segment import LogSegment
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -45,33 +46,36 @@ from ottla.storage.segment_files import (
 from ottla.storage.transaction_index import AbortedTransaction
 
 _SYNC_BYTES = 16 << 20
-"""So much is written before it is synced: never much at once, which others would have to wait for."""
+"""The output is synced after so many bytes: a larger fsync would delay other users of the disk."""
 
 Moved = Callable[[int], None]
-"""Told how many bytes were read or written; may wait, or raise to end the pass."""
+"""Called with the number of bytes read or written; may wait, or raise to end the cleaning."""
 
 
-class Uncleanable(Exception):
-    """A log that cannot be cleaned; the message says where and why."""
+class LogCleaningError(Exception):
+    """A log cannot be cleaned; the message says where and why."""
 
 
-class Indexed(NamedTuple):
-    """What the map was made of."""
+class MappedRange(NamedTuple):
+    """The range of offsets in the map."""
 
     end_offset: int
-    """All records before it are in the map."""
+    """All dirty records before it are in the map."""
     bytes_read: int
 
 
-def build_map(job: Job, offsets: OffsetMap, moved: Moved) -> Indexed:
-    """Fill the map from the dirty segments, up to its load. Raises OSError, Uncleanable, KafkaError."""
+def build_map(job: Job, offsets: OffsetMap, moved: Moved) -> MappedRange:
+    """Fill the map from the dirty segments, up to its load factor. Raises OSError, LogCleaningError,
+    KafkaError."""
     offsets.clear()
     entries_max = int(offsets.slots * job.load_factor)
     if entries_max < 1:
-        raise Uncleanable(f"{offsets.slots} entries at a load of {job.load_factor} have no room for a key")
-    transactions = CleanedTransactions(AbortedTransaction(*each) for each in job.aborted)
+        raise LogCleaningError(
+            f"{offsets.slots} entries at a load of {job.load_factor} have no room for a key"
+        )
+    transactions = CleanedTransactionMetadata(AbortedTransaction(*each) for each in job.aborted)
     bytes_read = 0
-    sources = [Source(*each) for each in job.sources]
+    sources = [SourceSegment(*each) for each in job.sources]
     for at, source in enumerate(sources):
         next_base = sources[at + 1].base_offset if at + 1 < len(sources) else job.upper_bound
         if next_base <= job.first_dirty:
@@ -79,20 +83,20 @@ def build_map(job: Job, offsets: OffsetMap, moved: Moved) -> Indexed:
         for header, batch in _batches(job, source, job.first_dirty, moved):
             bytes_read += header.size
             if header.attributes & CONTROL_FLAG:
-                transactions.may_go(header, batch)
+                transactions.can_discard_marker(header, batch)
             elif not transactions.is_aborted(header) and not _put_all(
                 job, offsets, entries_max, header, batch
             ):
-                return Indexed(offsets.latest_offset + 1, bytes_read)
+                return MappedRange(offsets.latest_offset + 1, bytes_read)
             if header.last_offset >= job.first_dirty:
                 offsets.latest_offset = header.last_offset
-        # There may be a gap at the segment's end.
+        # The segment may end in a gap.
         offsets.latest_offset = next_base - 1
-    return Indexed(offsets.latest_offset + 1, bytes_read)
+    return MappedRange(offsets.latest_offset + 1, bytes_read)
 
 
 def _put_all(job: Job, offsets: OffsetMap, entries_max: int, header: BatchHeader, batch: memoryview) -> bool:
-    """Put a batch's keys; False when the map has become full."""
+    """Add a batch's keys. Returns False if the map is full."""
     put = offsets.put
     base_offset, first_dirty = header.base_offset, job.first_dirty
     for key, delta in iter_keys(records_of(header, batch), header.record_count):
@@ -107,13 +111,13 @@ def _put_all(job: Job, offsets: OffsetMap, entries_max: int, header: BatchHeader
 def clean(
     job: Job, offsets: OffsetMap, end_offset: int, moved: Moved, finished: Callable[[list[int], int], None]
 ) -> Counts:
-    """Write the segments below `end_offset` anew, with the map of `build_map`; what was read and kept.
+    """Rewrite the segments below `end_offset` with the map of `build_map`. Returns the counts.
 
-    `finished` is told the base offsets of the segments that a `.cleaned` one, on disk by now, is to replace,
-    and its size. Raises OSError, Uncleanable, KafkaError.
+    `finished` is called with the base offsets of the segments that a synced `.cleaned` segment replaces, and
+    its size. Raises OSError, LogCleaningError, KafkaError.
     """
     kept_aborts: list[AbortedTransaction] = []
-    transactions = CleanedTransactions(
+    transactions = CleanedTransactionMetadata(
         (AbortedTransaction(*each) for each in job.aborted), kept_aborts.append
     )
     batch_filter = BatchFilter(
@@ -124,8 +128,8 @@ def clean(
         delete_retention_ms=job.delete_retention_ms,
         upper_bound=job.upper_bound,
     )
-    for group in groups(
-        [Source(*each) for each in job.sources if each[0] < end_offset],
+    for group in group_segments(
+        [SourceSegment(*each) for each in job.sources if each[0] < end_offset],
         segment_bytes=job.segment_bytes,
         index_bytes=job.index_bytes,
         end_offset=job.upper_bound,
@@ -144,18 +148,18 @@ def clean(
 
 
 def remove_cleaned(directory: Path, base_offset: int) -> None:
-    """Remove the `.cleaned` files of a job that came to nothing."""
+    """Remove the `.cleaned` files of a stopped job."""
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
         (directory / (segment_name(base_offset) + suffix + CLEANED_SUFFIX)).unlink(missing_ok=True)
 
 
 class _Destination:
-    """The `.cleaned` segment that a group becomes."""
+    """The `.cleaned` segment of a group of source segments."""
 
     def __init__(self, job: Job, base_offset: int, moved: Moved) -> None:
         directory = Path(job.directory)
         remove_cleaned(directory, base_offset)
-        self.segment = Segment(
+        self.segment = LogSegment(
             directory,
             base_offset,
             index_interval_bytes=job.index_interval_bytes,
@@ -172,7 +176,7 @@ class _Destination:
 
     def append(self, header: BatchHeader, batch: Buffer) -> None:
         if self.segment.size + self._buffered + len(batch) > INT32_MAX:
-            raise Uncleanable(f"{self.segment.file.path} grows beyond 2 GiB")
+            raise LogCleaningError(f"{self.segment.file.path} grows beyond 2 GiB")
         self._headers.append(header)
         self._parts.append(batch)
         self._buffered += len(batch)
@@ -184,7 +188,7 @@ class _Destination:
         data = memoryview(b"".join(self._parts))
         segment.write(data)
         for header in self._headers:
-            segment.note_batch(header.size, header.base_offset, header.last_offset, header.max_timestamp)
+            segment.register_batch(header.size, header.base_offset, header.last_offset, header.max_timestamp)
         self._unsynced += len(data)
         if self._unsynced >= _SYNC_BYTES:
             os.fdatasync(segment.fd)
@@ -195,7 +199,7 @@ class _Destination:
         self._moved(len(data))
 
     def finish(self, last_source: Path) -> None:
-        """Make it whole, and as old as what it replaces."""
+        """Complete the segment, and give it the modification time of its last source."""
         self._write()
         self.segment.seal()
         self.segment.sync()
@@ -204,9 +208,9 @@ class _Destination:
 
 
 def _batches(
-    job: Job, source: Source, from_offset: int, moved: Moved
+    job: Job, source: SourceSegment, from_offset: int, moved: Moved
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Headers and bytes of a segment's batches, those that end at or behind `from_offset`."""
+    """Headers and bytes of a segment's batches that end at or after `from_offset`."""
     path = _log_path(job, source.base_offset)
     chunk_bytes = max(job.buffer_bytes // 2, RECORD_BATCH_OVERHEAD)
     with path.open("rb", buffering=0) as file:
@@ -220,11 +224,11 @@ def _batches(
                 header = BatchHeader(*BATCH_HEADER.unpack_from(chunk, at))
                 end = at + header.size
                 if header.magic != MAGIC_V2 or header.size < RECORD_BATCH_OVERHEAD:
-                    raise Uncleanable(f"{path}: no batch at {position + at}")
+                    raise LogCleaningError(f"{path}: no batch at {position + at}")
                 if end > len(chunk):
                     break
                 if crc32c(chunk[at + CRC_START : end]) != header.crc:
-                    raise Uncleanable(f"{path}: the checksum of the batch at {position + at} is wrong")
+                    raise LogCleaningError(f"{path}: the checksum of the batch at {position + at} is wrong")
                 if header.last_offset >= from_offset:
                     yield header, chunk[at:end]
                 at = end
@@ -237,29 +241,29 @@ def _batches(
 
 
 def _next_size(path: Path, chunk: memoryview, position: int, end: int) -> int:
-    """The size of the batch at `position`, of which `chunk` holds but a part."""
+    """The size of the batch at `position`, of which `chunk` holds a part."""
     size = 0
     if len(chunk) >= RECORD_BATCH_OVERHEAD:
         size = BatchHeader(*BATCH_HEADER.unpack_from(chunk)).size
     if not len(chunk) < size <= end - position:
-        raise Uncleanable(f"{path}: no whole batch at {position} of {end}")
+        raise LogCleaningError(f"{path}: no whole batch at {position} of {end}")
     return size
 
 
-def _indexed_position(job: Job, source: Source, from_offset: int) -> int:
+def _indexed_position(job: Job, source: SourceSegment, from_offset: int) -> int:
     if from_offset <= source.base_offset:
         return 0
-    segment = Segment(
+    segment = LogSegment(
         job.directory,
         source.base_offset,
         index_interval_bytes=job.index_interval_bytes,
         index_max_bytes=job.index_bytes,
         now_ms=job.now_ms,
-        make=False,
+        create=False,
     )
     with contextlib.suppress(CorruptIndex):
         segment.offset_index.attach()
-        return segment.start_of_scan(from_offset)
+        return segment.scan_start(from_offset)
     return 0
 
 

@@ -1,8 +1,9 @@
-"""What the worker process is told, and what it tells: lines of JSON over its standard input and output.
+"""Messages between the broker and the cleaner's worker process: lines of JSON over its standard input and
+output.
 
-Spoken by `server.log_cleaner` and `worker`. The broker sends a Job; for each group of segments the worker
-writes one `.cleaned` segment, answers Cleaned, and waits until the broker has put it in place (Continue). A
-job ends with Done, Failed, or, after an Abort, with Aborted.
+The broker (`ottla.server.logs`) sends a Job. For each group of segments the worker writes one `.cleaned`
+segment, answers Cleaned, and waits until the broker has replaced the segments (Continue). A job ends with
+Done, Failed or, after an Abort, Aborted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Job:
 
     directory: str
     sources: list[tuple[int, int, int, int]]
-    """The segments below `upper_bound`, in order, as `policy.Source`."""
+    """The segments below `upper_bound`, in order, as `policy.SourceSegment`."""
     first_dirty: int
     upper_bound: int
     now_ms: int
@@ -41,17 +42,17 @@ class Job:
 
 @dataclass(slots=True)
 class Continue:
-    """The segment that was cleaned is in place."""
+    """The broker has replaced the segments by the cleaned one."""
 
 
 @dataclass(slots=True)
 class Abort:
-    """Give the job up; the log has changed."""
+    """Stop the job: the log has changed."""
 
 
 @dataclass(slots=True)
 class Cleaned:
-    """`.cleaned` files of so many bytes of log wait to replace these segments."""
+    """The `.cleaned` files with `size` bytes of log can replace the segments with these base offsets."""
 
     bases: list[int]
     size: int
@@ -59,7 +60,7 @@ class Cleaned:
 
 @dataclass(slots=True)
 class Done:
-    """All is clean before `end_offset`."""
+    """The log is cleaned before `end_offset`."""
 
     end_offset: int
     counts: Counts
@@ -71,7 +72,7 @@ class Done:
 
 @dataclass(slots=True)
 class Failed:
-    """The job could not be done; `errno` is set where the system said why."""
+    """The job has failed; `errno` is set for an OSError."""
 
     message: str
     errno: int | None = None
@@ -79,7 +80,7 @@ class Failed:
 
 @dataclass(slots=True)
 class Aborted:
-    """The job was given up as told, or the files it needs are gone."""
+    """The job was stopped by an Abort or because its files do not exist any more."""
 
 
 Order = Job | Continue | Abort
@@ -91,12 +92,12 @@ _KINDS: dict[str, Any] = {
 
 
 def encode(message: Order | Answer) -> bytes:
-    """One line, with its end."""
+    """Encode a message as one line."""
     return json.dumps([type(message).__name__, asdict(message)]).encode() + b"\n"
 
 
 def decode(line: bytes) -> Any:
-    """Raises ValueError for what is no line of these."""
+    """Decode a line. Raises ValueError for an invalid one."""
     try:
         name, fields = json.loads(line)
         message = _KINDS[name](**fields)

@@ -1,10 +1,11 @@
-"""How long to pause so that reading and writing stay below a rate (log.cleaner.io.max.bytes.per.second).
+"""Limits the bytes that the cleaner threads read and write (log.cleaner.io.max.bytes.per.second; Kafka's
+Throttler).
 
-One for all cleaner threads, as in Kafka: its counts are in memory that the broker, which sets the rate,
-shares with its `worker` processes, which move bytes. Time is passed in. As in Kafka, looked at every 300 ms;
-sooner where more was moved by then than those allow.
+All cleaner workers share one throttler, as in Kafka: its counters are in memory that the broker, which sets
+the rate, shares with its worker processes, which report bytes. Time is passed in. As in Kafka, the rate is
+checked every 300 ms, or earlier if more bytes than allowed in that time were processed.
 
-Invariant: the counts are read and written under the file's lock, which the system takes from whoever dies.
+Invariant: the counters are accessed with the file lock held; the system releases it when its holder dies.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from struct import Struct
 
 _INTERVAL_S = 0.3
 _RATE = Struct("d")
-"""Bytes a second."""
+"""The rate in bytes per second."""
 _COUNTS = Struct("dd")
-"""Since when, in seconds of the monotonic clock, and how many bytes were moved since."""
+"""The start of the period, in seconds of the monotonic clock, and the bytes processed since."""
 
 
-class Throttle:
-    """Counts bytes, read or written, with all others that have the descriptor `fd`."""
+class Throttler:
+    """Counts bytes, together with all processes that have the descriptor `fd`."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._memory = mmap.mmap(fd, _RATE.size + _COUNTS.size)
 
     @classmethod
-    def make(cls, bytes_per_s: float, now_s: float) -> Throttle:
+    def make(cls, bytes_per_s: float, now_s: float) -> Throttler:
         fd = os.memfd_create("log-cleaner-throttle")
         os.ftruncate(fd, _RATE.size + _COUNTS.size)
         made = cls(fd)
         made.bytes_per_s = bytes_per_s
-        made._count_anew(now_s)
+        made._reset_counts(now_s)
         return made
 
     def close(self) -> None:
@@ -54,8 +55,8 @@ class Throttle:
             _RATE.pack_into(self._memory, 0, rate)
 
     def delay_s(self, size: int, now_s: float) -> float:
-        """`size` bytes were moved: how long to wait before the next are. To be asked again then, with 0, for
-        others may have moved some, or the rate be another."""
+        """Add `size` processed bytes. Returns the time to wait before the next. The caller calls it again
+        after the wait, with 0: the counters or the rate may have changed."""
         with self._locked():
             rate = self.bytes_per_s
             began_s, moved = _COUNTS.unpack_from(self._memory, _RATE.size)
@@ -66,10 +67,10 @@ class Throttle:
                 return 0.0
             pause_s: float = moved / rate - elapsed_s if rate > 0 else 0.0
             if pause_s <= 0:
-                self._count_anew(now_s)
+                self._reset_counts(now_s)
             return max(0.0, pause_s)
 
-    def _count_anew(self, now_s: float) -> None:
+    def _reset_counts(self, now_s: float) -> None:
         _COUNTS.pack_into(self._memory, _RATE.size, now_s, 0.0)
 
     @contextmanager

@@ -1,11 +1,11 @@
-"""What a pass over a log knows of the transactions that it meets (KIP-98): which records were aborted, and
-when a marker may go.
+"""Tracks the transactions of a log while it is cleaned: which records were aborted, and which markers can be
+removed (KIP-98; Kafka's CleanedTransactionMetadata).
 
-Used by `rewrite`, once for the offset map and once for the segments. Nothing beyond the last stable offset is
-cleaned, so every transaction is decided, and the transaction indexes name the aborted ones ahead of time.
+Used by `cleaner`, once for the offset map and once for the segments. Nothing after the last stable offset is
+cleaned, so that every transaction is decided, and the transaction indexes list the aborted ones in advance.
 
-Invariant: a marker goes only when no batch of its transaction was met before it, in this pass over the whole
-log: a reader that still finds records of a transaction finds its end, too.
+Invariant: a marker is removed only if no batch of its transaction precedes it in the log: consumers that read
+records of a transaction also read its end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ottla.protocol.records import (
 from ottla.storage.transaction_index import AbortedTransaction
 
 
-class CleanedTransactions:
-    """See the module. `on_abort_kept` is told of every aborted transaction whose marker stays."""
+class CleanedTransactionMetadata:
+    """See the module. `on_abort_kept` is called with every aborted transaction whose marker stays."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class CleanedTransactions:
         self._on_abort_kept = on_abort_kept
         self._ongoing_aborted: dict[int, AbortedTransaction] = {}
         self._seen: set[int] = set()
-        """Producers of ongoing aborted transactions of which a batch was met."""
+        """The producers of ongoing aborted transactions with a batch before."""
         self._ongoing_committed: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether this batch of data belongs to a transaction that was aborted."""
+        """Whether this data batch belongs to an aborted transaction."""
         self._begin_up_to(header.last_offset)
         if not header.attributes & TRANSACTIONAL_FLAG:
             return False
@@ -50,11 +50,11 @@ class CleanedTransactions:
         self._ongoing_committed.add(header.producer_id)
         return False
 
-    def may_go(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether this marker ends nothing that is still there."""
+    def can_discard_marker(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether this marker's transaction has no batch in the log."""
         self._begin_up_to(header.last_offset)
         if not header.record_count:
-            return True  # cleaned before, and kept for its producer's sake
+            return True  # emptied by an earlier cleaning; kept for its producer
         producer_id = header.producer_id
         match parse_control_record(decode_batch(batch)[0]).type:
             case ControlType.ABORT:

@@ -65,7 +65,7 @@ class LogDirsHandler:
         wanted: set[PartitionKey] | None = None
         if message.topics is not None:
             wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
-        futures = self._logs.futures()
+        futures = self._logs.future_logs()
         by_dir: dict[LogDir, dict[PartitionKey, Log]] = defaultdict(dict)
         for key, log in [*self._logs.logs().items(), *futures.items()]:
             if wanted is None or key in wanted:
