@@ -24,8 +24,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ottla.local.java import JavaUnusable, find_java
 from ottla.local.ports import free_port, wait_until
 from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
+from ottla.metadata.kazoo_adapter import node_acls
 from ottla.metadata.kazoo_connection import new_client
-from ottla.metadata.node_acls import node_acls
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.tls import TlsSettings
 from ottla_operator.kubernetes import manifests_zookeeper
@@ -111,7 +111,7 @@ class Ensemble:
     def serves(self, server: int) -> bool:
         """By the readiness probe of its pod: the program is the manifest's own."""
         stage = ServerStage.TLS if self.speaks_tls(server) else ServerStage.PLAIN
-        (_, _, _, program) = manifests_zookeeper.asking("srvr", "Mode:", stage > ServerStage.PLAIN)
+        (_, _, _, program) = manifests_zookeeper.four_letter_probe("srvr", "Mode:", stage > ServerStage.PLAIN)
         plain, secure, *_ = self.ports[server]
         program = program.replace("2181", str(plain)).replace("2182", str(secure))
         program = program.replace("/etc/ottla-certificates", str(self.directory / "certificates"))

@@ -16,7 +16,7 @@ from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.protocol.records import Record, build_batch
 from ottla.replication.partition import Partition
 from ottla.server.assembly.broker import Broker, new_event_loop, wall_clock_ms
-from ottla.server.assembly.parts import steady_clock_ms
+from ottla.server.assembly.parts import monotonic_clock_ms
 from ottla.server.dispatch.fetch_sessions import FetchSession
 
 pytestmark = pytest.mark.timeout(200)
@@ -219,9 +219,10 @@ def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) 
         await until(brokers.idle, "nothing is left to look at")
         leader = brokers.leader("t", 0)
         assert leader is not None
-        began_ms = steady_clock_ms()
+        began_ms = monotonic_clock_ms()
         await until(
-            lambda: steady_clock_ms() > began_ms + 2 * int(SETTINGS["replica.lag.time.max.ms"]), "time passed"
+            lambda: monotonic_clock_ms() > began_ms + 2 * int(SETTINGS["replica.lag.time.max.ms"]),
+            "time passed",
         )
         # Each has asked once more since: should the machine have held this process up, they had no turn.
         sessions = [s for each in leader.isr for s in brokers.sessions(leader.broker_id, each)]
@@ -233,7 +234,7 @@ def test_an_idle_follower_is_in_sync_when_the_next_record_comes(tmp_path: Path) 
         )
         assert brokers.idle()
         brokers.append("t", 1)
-        leader.maybe_shrink_isr(steady_clock_ms())
+        leader.maybe_shrink_isr(monotonic_clock_ms())
         assert leader.isr_change is None
         assert len(leader.isr) == 3
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have that one too")
@@ -269,7 +270,7 @@ def test_the_clock_is_set_by_an_hour(tmp_path: Path, step_ms: int) -> None:
         epoch = leader.partition_epoch
         brokers.clock_ahead_ms += step_ms
         brokers.append("t", 1)
-        brokers.running[leader.broker_id].parts.replicas.tick(steady_clock_ms())
+        brokers.running[leader.broker_id].parts.replicas.tick(monotonic_clock_ms())
         await until(lambda: brokers.replicated("t", 1, replicas=3, end=2), "all have another")
         assert leader.partition_epoch == epoch
 

@@ -13,7 +13,7 @@ from kubernetes_world import NAMESPACE, FakeApi
 from ottla_operator.kubernetes.api import ApiError
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.planning.observed import Secret
-from ottla_operator.platform.port import Secrets, StepFailed
+from ottla_operator.platform.interfaces import Secrets, StepFailed
 from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.resources import AnyResource
 from ottla_operator.resources.loading import parse_resource
@@ -97,7 +97,7 @@ def test_what_is_somebody_elses_is_neither_written_nor_deleted(place: Place) -> 
     place.put(user("bob"), "bob", DATA)
     assert place.read("alice")["alice"].owner == ""
     for name in ("alice", "bob"):
-        with pytest.raises(StepFailed, match="is not of User/alice"):
+        with pytest.raises(StepFailed, match="User/alice does not own it"):
             place.put(user("alice"), name, {"password": b"mine"})
         place.delete(user("alice"), name)
         assert place.read(name)[name].data == DATA

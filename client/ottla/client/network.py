@@ -138,7 +138,7 @@ class Network:
         try:
             self.stats.sent(conn.node.id, conn.used_at)
             if not outgoing.answers:
-                connection.send_unanswered(message, version)
+                connection.send_without_response(message, version)
                 self._loop.call_soon(answered, None)
                 return
             conn.in_flight += 1

@@ -1,4 +1,4 @@
-"""The operator's own metrics, in Prometheus' format. Filled by the controller and the API wrapper."""
+"""The operator's metrics for Prometheus, updated by the controller and the API client."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from ottla_operator.acting import Pass
 from ottla_operator.conditions import is_true
 from ottla_operator.kubernetes.api import Call
 from ottla_operator.resources import KINDS, BrokerCluster
+from ottla_operator.step_executor import ReconcileResult
 
 _CLUSTER: Final = ("namespace", "cluster")
 
 
 class Metrics:
-    """One registry of its own, so that several operators fit in one process."""
+    """The metrics in a registry of their own, so that a process may run several operators."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -26,22 +26,25 @@ class Metrics:
             ("verb", "kind", "status"),
             registry=self.registry,
         )
-        self._passes = Counter(
-            "ottla_operator_passes", "Passes over a cluster.", (*_CLUSTER, "outcome"), registry=self.registry
+        self._reconciles = Counter(
+            "ottla_operator_passes",
+            "Reconciliations of a cluster.",
+            (*_CLUSTER, "outcome"),
+            registry=self.registry,
         )
         self._seconds = Histogram(
-            "ottla_operator_pass_seconds", "How long passes take.", _CLUSTER, registry=self.registry
+            "ottla_operator_pass_seconds", "Duration of reconciliations.", _CLUSTER, registry=self.registry
         )
-        self._steps = Counter("ottla_operator_steps", "Steps taken.", _CLUSTER, registry=self.registry)
+        self._steps = Counter("ottla_operator_steps", "Executed steps.", _CLUSTER, registry=self.registry)
         self._failed_steps = Counter(
             "ottla_operator_failed_steps",
-            "Steps that could not be taken, by the reason that conditions and Events give.",
+            "Failed steps, by the reason in conditions and Events.",
             (*_CLUSTER, "reason"),
             registry=self.registry,
         )
-        self._unheard = Counter(
+        self._missed_clusters = Counter(
             "ottla_operator_unheard_clusters",
-            "Clusters found by looking, of which no watch had told.",
+            "Clusters that the periodic resync found without an event of a watch.",
             registry=self.registry,
         )
         self._ready = Gauge(
@@ -58,28 +61,28 @@ class Metrics:
         )
         self._outdated = Gauge(
             "ottla_operator_outdated_brokers",
-            "Brokers that a roll has still to bounce.",
+            "Brokers that a rolling restart has not restarted yet.",
             _CLUSTER,
             registry=self.registry,
         )
         self._moves = Gauge(
             "ottla_operator_partitions_to_move",
-            "Partitions that a reassignment of the operator's has still to move.",
+            "Partitions that the operator's reassignment has not moved yet.",
             _CLUSTER,
             registry=self.registry,
         )
         self._last = Gauge(
             "ottla_operator_last_pass_timestamp_seconds",
-            "When the last pass ended well.",
+            "When the last successful reconciliation ended.",
             _CLUSTER,
             registry=self.registry,
         )
         self._brokers = Gauge(
-            "ottla_operator_brokers", "Brokers by what they do.", (*_CLUSTER, "state"), registry=self.registry
+            "ottla_operator_brokers", "Brokers by state.", (*_CLUSTER, "state"), registry=self.registry
         )
         self._under_replicated = Gauge(
             "ottla_operator_under_replicated_partitions",
-            "Partitions that lack a replica in sync.",
+            "Partitions with a replica that is not in sync.",
             _CLUSTER,
             registry=self.registry,
         )
@@ -91,7 +94,7 @@ class Metrics:
         )
         self._certificates = Gauge(
             "strimzi_certificate_expiration_timestamp_ms",
-            "When an authority's certificate ends; Strimzi's name, for its dashboard and alert.",
+            "When an authority's certificate expires; named as in Strimzi, for its dashboard and alert.",
             ("resource_namespace", "cluster", "type"),
             registry=self.registry,
         )
@@ -99,8 +102,10 @@ class Metrics:
     def count_request(self, call: Call) -> None:
         self._requests.labels(call.verb, call.kind, str(call.status)).inc()
 
-    def count_pass(self, namespace: str, cluster: str, seconds: float, now_s: float, done: Pass) -> None:
-        self._passes.labels(namespace, cluster, "done").inc()
+    def count_reconcile(
+        self, namespace: str, cluster: str, seconds: float, now_s: float, done: ReconcileResult
+    ) -> None:
+        self._reconciles.labels(namespace, cluster, "done").inc()
         self._seconds.labels(namespace, cluster).observe(seconds)
         self._steps.labels(namespace, cluster).inc(len(done.steps))
         self._last.labels(namespace, cluster).set(now_s)
@@ -113,7 +118,7 @@ class Metrics:
         states = [instance.state for instance in observed.brokers.values()]
         for state in ("Stopped", "Starting", "Running", "Stopping", "Crashed"):
             self._brokers.labels(namespace, cluster, state).set(states.count(state))
-        if observed.kafka.settled:
+        if observed.kafka.has_controller:
             partitions = list(observed.kafka.partitions())
             self._under_replicated.labels(namespace, cluster).set(
                 sum(partition.under_replicated for partition in partitions)
@@ -122,7 +127,7 @@ class Metrics:
                 sum(partition.leader < 0 for partition in partitions)
             )
 
-    def _count_resources(self, namespace: str, cluster: str, done: Pass) -> None:
+    def _count_resources(self, namespace: str, cluster: str, done: ReconcileResult) -> None:
         status = done.cluster
         if status is not None:
             roll, moving = status.rollout, status.reassignment
@@ -133,21 +138,21 @@ class Metrics:
             if kind != BrokerCluster.definition.kind:
                 self._unready.labels(namespace, cluster, kind).set(done.unready.count(kind))
 
-    def tell_certificates(self, namespace: str, cluster: str, ends_ms: Mapping[str, int]) -> None:
+    def export_certificate_expiry(self, namespace: str, cluster: str, ends_ms: Mapping[str, int]) -> None:
         for kind, end_ms in ends_ms.items():
             self._certificates.labels(namespace, cluster, kind).set(end_ms)
 
-    def count_unheard(self) -> None:
-        self._unheard.inc()
+    def count_missed_cluster(self) -> None:
+        self._missed_clusters.inc()
 
     def count_failure(self, namespace: str, cluster: str) -> None:
-        self._passes.labels(namespace, cluster, "failed").inc()
+        self._reconciles.labels(namespace, cluster, "failed").inc()
 
-    def forget(self, namespace: str, cluster: str) -> None:
-        """A cluster is gone; its numbers are not to stand still for ever."""
+    def remove_cluster(self, namespace: str, cluster: str) -> None:
+        """Remove the time series of a deleted cluster."""
         key = {"namespace": namespace, "cluster": cluster}
         families: Iterable[Counter | Gauge | Histogram] = (
-            self._passes, self._seconds, self._steps, self._last,
+            self._reconciles, self._seconds, self._steps, self._last,
             self._brokers, self._under_replicated, self._offline, self._failed_steps, self._ready,
             self._unready, self._outdated, self._moves,
         )  # fmt: skip

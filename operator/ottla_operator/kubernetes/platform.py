@@ -1,9 +1,9 @@
-"""Brokers as pods of a StatefulSet: the `Platform` port over the API server.
+"""The `Platform` interface over the API server: brokers as pods of a StatefulSet.
 
-Called by the reconciler of one cluster. Every pass begins with `observe`, whose lists the steps of that pass
-work on. A broker gets its ConfigMap before its pod is let go, so that whatever starts the pod again, it
-starts with what was meant; until the pod is replaced, the ConfigMap says which pod still runs with what was
-there before.
+Used by the reconciler of one cluster. Every reconciliation begins with `observe`, which lists the objects
+that its steps use. A broker's ConfigMap is updated before its pod is deleted, so that a restarted pod always
+has the new settings; until then, the ConfigMap's annotations name the pod that still runs with the previous
+ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from ottla.security.tls import TlsSettings, client_context
 from ottla_operator.kubernetes import (
     certificates,
-    external,
+    external_listeners,
     listeners,
     manifests_brokers,
     manifests_zookeeper,
@@ -25,10 +25,10 @@ from ottla_operator.kubernetes import (
     racks,
 )
 from ottla_operator.kubernetes.api import Api
-from ottla_operator.kubernetes.external import AddressPending
+from ottla_operator.kubernetes.child_objects import ChildObjects
+from ottla_operator.kubernetes.external_listeners import AddressPending
 from ottla_operator.kubernetes.listeners import Advertised
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, difference
-from ottla_operator.kubernetes.objects import Objects
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_acls import SetAcls, set_acls
 from ottla_operator.kubernetes.zookeeper_roll import leader_of, next_to_replace, stale_members
@@ -36,7 +36,7 @@ from ottla_operator.kubernetes.zookeeper_security import ServerStage, ZooKeeperS
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
 from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperState
-from ottla_operator.platform.port import Address, Launch, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, parse_quantity
@@ -60,10 +60,10 @@ class KubernetesPlatform:
         self._images = images
         self._clock_ms = clock_ms
         self._name = cluster
-        self._objects = Objects(api, namespace, cluster)
+        self._objects = ChildObjects(api, namespace, cluster)
         self._nodes: Mapping[str, Object] = {}
 
-    # ---- where things are
+    # ---- addresses
 
     def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
         port = listeners.REPLICATION_PORT
@@ -74,15 +74,18 @@ class KubernetesPlatform:
 
     def listeners(self, cluster: BrokerCluster) -> list[ListenerStatus]:
         listed = self._objects.listed
-        outside = [external.remembered(listed, cluster, broker) for broker in sorted(self._configs())]
+        outside = [
+            external_listeners.advertised_in_config(listed, cluster, broker)
+            for broker in sorted(self._configs())
+        ]
         return listeners.statuses(cluster, outside, certificates.trusted(listed, self._name))
 
     def client_properties(self) -> Mapping[str, str]:
-        """How the operator connects to the brokers, as far as the last look at the Secrets tells."""
+        """The client properties of the operator's connections, from the Secrets of the last observation."""
         return certificates.client_properties(self._objects.listed, self._name)
 
     def authority_ends(self) -> Mapping[str, int]:
-        """When the certificates of the cluster's authorities end, in milliseconds, by their kind."""
+        """When the authorities' certificates expire, milliseconds since the epoch, by kind."""
         return certificates.authority_ends(self._objects.listed, self._name)
 
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
@@ -111,14 +114,14 @@ class KubernetesPlatform:
     def _zookeeper_state(self, cluster: BrokerCluster) -> ZooKeeperState:
         listed = self._objects.listed
         connect = manifests_brokers.brokers_connect(cluster, self._zookeeper)
-        of_others = cluster.spec.zookeeper.connect is not None
+        is_external = cluster.spec.zookeeper.connect is not None
         if cluster.metadata.deleting:
-            # What is left of it, for that is what a deletion waits for.
+            # A deletion waits for the remaining objects.
             left = observing.zookeeper_pods(listed, self._name) or listed.find(
                 "StatefulSet", naming.zookeeper_name(self._name)
             )
-            return ZooKeeperState(bool(left) and not of_others, connect)
-        if of_others:
+            return ZooKeeperState(bool(left) and not is_external, connect)
+        if is_external:
             return ZooKeeperState(True, connect)
         members = manifests_zookeeper.managed(cluster).replicas
         return observing.zookeeper_state(listed, self._name, members, connect)
@@ -135,37 +138,39 @@ class KubernetesPlatform:
         return observing.configs_of(self._objects.listed, self._name)
 
     def _check(self, cluster: BrokerCluster) -> None:
-        """Refuse what cannot be made, before half of it is."""
+        """Raise StepFailed for an invalid spec before any object is written."""
         problem = naming.name_problem(cluster.metadata.name) or listeners.problem(cluster)
         if not problem and not self._images.allow_sidecars:
             problem = sidecar_problem({"spec.template.pod": cluster.spec.template.pod})
         if problem:
             raise StepFailed("InvalidSpec", problem)
 
-    # ---- what surrounds the brokers
+    # ---- objects around the brokers
 
-    async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
+    async def ensure_children(
+        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+    ) -> Sequence[str]:
         self._check(cluster)
-        surroundings = manifests_brokers.build_surroundings(
+        surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
         )
         done = [await self._objects.ensure(manifest) for manifest in surroundings]
-        done += await self._keep_external(cluster)
-        done += await self._keep_certificates(cluster)
+        done += await self._ensure_external(cluster)
+        done += await self._ensure_certificates(cluster)
         if cluster.spec.zookeeper.connect is None:
-            done += await self._keep_zookeeper(cluster, self._zookeeper.servers)
-        done += await self._keep_configs(cluster, launch)
-        done += await self._keep_racks(cluster)
+            done += await self._ensure_zookeeper(cluster, self._zookeeper.servers)
+        done += await self._ensure_configs(cluster, launch)
+        done += await self._ensure_racks(cluster)
         if self._set is None:
-            done.append(await self._keep_set(cluster, launch))
+            done.append(await self._ensure_set(cluster, launch))
         done += await self._grow_volumes(cluster)
-        done.append(await self._keep_set(cluster, launch))
+        done.append(await self._ensure_set(cluster, launch))
         if self._zookeeper.sets_acls:
-            done.append(await self._secure_nodes(cluster))
-            done += await self._keep_zookeeper(cluster, ServerStage.TLS)
+            done.append(await self._set_node_acls(cluster))
+            done += await self._ensure_zookeeper(cluster, ServerStage.TLS)
         return [what for what in done if what]
 
-    async def _keep_zookeeper(self, cluster: BrokerCluster, stage: ServerStage) -> list[str]:
+    async def _ensure_zookeeper(self, cluster: BrokerCluster, stage: ServerStage) -> list[str]:
         certified = certificates.zookeeper_digest(self._objects.listed, self._name)
         manifests = manifests_zookeeper.build_all(cluster, self._images, stage, certified)
         done = [await self._objects.ensure(manifest) for manifest in manifests]
@@ -176,7 +181,7 @@ class KubernetesPlatform:
             return done
         members = manifests_zookeeper.managed(cluster).replicas
         hosts = {member: manifests_zookeeper.member_host(cluster, member) for member in range(members)}
-        # Before all of them take TLS on the secure port, they have a plain one.
+        # Servers have a plain port until all of them have the TLS port.
         if stage >= ServerStage.QUORUM_TLS:
             leader = await leader_of(hosts, manifests_zookeeper.SECURE_PORT, client_context(self._tls()))
         else:
@@ -187,34 +192,34 @@ class KubernetesPlatform:
             done.append(f"replace pod {name_of(pods[going])}")
         return done
 
-    async def _secure_nodes(self, cluster: BrokerCluster) -> str:
+    async def _set_node_acls(self, cluster: BrokerCluster) -> str:
         connect = manifests_zookeeper.connect_string(cluster, secure=True)
         owner = broker_subject(self._name).distinguished_name
         try:
             changed = await asyncio.to_thread(self._set_acls, connect, self._tls(), owner)
         except Exception as error:
-            # Kazoo's errors have no common base; the pass that follows tries again.
+            # Kazoo's errors have no common base class. The next reconciliation tries again.
             raise StepFailed("ZooKeeperAclsNotSet", f"ZooKeeper at {connect}: {error!r}") from error
         return f"set the ACLs of {changed} ZooKeeper nodes"
 
     def _tls(self) -> TlsSettings:
         return TlsSettings.of(self.client_properties().get)
 
-    async def _keep_external(self, cluster: BrokerCluster) -> list[str]:
+    async def _ensure_external(self, cluster: BrokerCluster) -> list[str]:
         listed = self._objects.listed
         brokers = self._brokers_wanted(cluster)
-        manifests = external.build_services(cluster, listed, brokers)
+        manifests = external_listeners.build_services(cluster, listed, brokers)
         done = [await self._objects.ensure(manifest) for manifest in manifests]
-        for service in external.left_over(cluster, listed, brokers):
+        for service in external_listeners.obsolete_services(cluster, listed, brokers):
             await self._objects.delete("Service", service)
             done.append(f"delete Service {service}")
         return done
 
     def _brokers_wanted(self, cluster: BrokerCluster) -> int:
-        """Those that go are there until they are drained."""
+        """The number of brokers, including those that leave and are not removed yet."""
         return max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
 
-    async def _keep_certificates(self, cluster: BrokerCluster) -> list[str]:
+    async def _ensure_certificates(self, cluster: BrokerCluster) -> list[str]:
         if not cluster.spec.is_secured:
             return []
         for name in secret_names(self._name):
@@ -222,9 +227,9 @@ class KubernetesPlatform:
                 await self._objects.find_unlabelled("Secret", name)
         done = []
         for name in certificates.keys_to_replace(self._objects.listed, self._name):
-            # A key that is not there is made anew; were we interrupted here, too.
+            # A missing key is generated, also after an interruption at this point.
             await self._objects.delete("Secret", name)
-            done.append(f"delete Secret {name}: {REPLACE_KEY_ANNOTATION} asks for another key")
+            done.append(f"delete Secret {name}: {REPLACE_KEY_ANNOTATION} requests a new key")
         names = {
             naming.broker_pod(self._name, broker): self._names_of(cluster, broker)
             for broker in range(self._brokers_wanted(cluster))
@@ -234,7 +239,7 @@ class KubernetesPlatform:
         planned = plan_secrets(cluster, names, found, self._clock_ms(), zookeeper=servers)
         for name, data in planned.data.items():
             what = await self._objects.ensure(certificates.build_secret(cluster, name, data))
-            why = planned.news.get(name)
+            why = planned.changes.get(name)
             done.append(f"{what} ({'; '.join(why)})" if what and why else what)
         return done
 
@@ -245,20 +250,20 @@ class KubernetesPlatform:
             addresses = {}
         return certificates.broker_names(cluster, broker, addresses)
 
-    async def _keep_racks(self, cluster: BrokerCluster) -> list[str]:
+    async def _ensure_racks(self, cluster: BrokerCluster) -> list[str]:
         rack = cluster.spec.rack
         if rack is None:
             return []
-        unmarked = racks.unmarked(self._pods())
-        for pod in unmarked:
+        without_rack = racks.without_rack(self._pods())
+        for pod in without_rack:
             await self._objects.patch(
-                "Pod", pod, racks.mark(pod, self._nodes, rack.topology_key), "RackNotTold"
+                "Pod", pod, racks.rack_patch(pod, self._nodes, rack.topology_key), "RackNotTold"
             )
-        return [f"tell pod {name_of(pod)} its rack" for pod in unmarked]
+        return [f"annotate pod {name_of(pod)} with its rack" for pod in without_rack]
 
-    async def _keep_configs(self, cluster: BrokerCluster, launch: Launch) -> list[str]:
-        """Make anew the ConfigMaps that are missing beside their pods. What such a pod runs with, the status
-        may know; where it does not, the pod is due in the next roll."""
+    async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch) -> list[str]:
+        """Create missing ConfigMaps of existing pods. The pod's revision is taken from the status; if it
+        is unknown, the pod is restarted in the next roll."""
         configs, known = self._configs(), _known_hashes(cluster)
         done = []
         for broker, pod in self._pods().items():
@@ -269,8 +274,8 @@ class KubernetesPlatform:
             done.append(await self._objects.ensure(self._config(cluster, broker, launch, replaced)))
         return done
 
-    async def _keep_set(self, cluster: BrokerCluster, launch: Launch) -> str:
-        """The StatefulSet as it should be, unless its template waits for a roll to begin."""
+    async def _ensure_set(self, cluster: BrokerCluster, launch: BrokerLaunch) -> str:
+        """Apply the StatefulSet, unless its new template must wait for the start of a roll."""
         live = self._set
         if live is None:
             brokers = self._configs()
@@ -279,11 +284,11 @@ class KubernetesPlatform:
             return ""
         return await self._apply_set(cluster, launch, _replicas(live))
 
-    async def _apply_set(self, cluster: BrokerCluster, launch: Launch, replicas: int) -> str:
+    async def _apply_set(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> str:
         manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch.config_hash)
         live = self._set
         if live is not None and not _same_claims(live, manifest):
-            # Volumes' templates cannot be changed: a new set takes over the pods.
+            # volumeClaimTemplates are immutable: a new StatefulSet adopts the pods.
             return await self._objects.orphan(live)
         return await self._objects.ensure(manifest)
 
@@ -309,7 +314,8 @@ class KubernetesPlatform:
     # ---- ZooKeeper
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
-        """`keep` has done it on every pass before; the planner asks while its servers come up."""
+        """Nothing to do: `ensure_children` creates the objects; the planner waits for the servers with
+        this step."""
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None:
         await self._objects.delete("StatefulSet", naming.zookeeper_name(self._name))
@@ -320,17 +326,19 @@ class KubernetesPlatform:
 
     # ---- brokers
 
-    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
         self._check(cluster)
         live = self._set
         replicas = max(broker + 1, _replicas(live) if live is not None else 0)
         if launch is not None:
             await self._replace(cluster, broker, launch, replicas)
         elif live is not None and _replicas(live) < replicas:
-            # The set starts it by itself, with what its ConfigMap says, unless it was made too small.
+            # The StatefulSet starts the pod itself, unless it has too few replicas.
             await self._objects.scale(live, replicas)
 
-    async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:
+    async def stop_broker(
+        self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
+    ) -> None:
         live = self._set
         if after is not None:
             await self._replace(cluster, broker, after, _replicas(live) if live is not None else broker + 1)
@@ -339,8 +347,10 @@ class KubernetesPlatform:
         elif live is None and broker in self._pods():
             await self._objects.delete_pod(self._pods()[broker])
 
-    async def _replace(self, cluster: BrokerCluster, broker: int, launch: Launch, replicas: int) -> None:
-        """Give the broker its settings, the set its template, and let go of a pod that ran with others."""
+    async def _replace(
+        self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replicas: int
+    ) -> None:
+        """Write the broker's ConfigMap and the set's template, then delete a pod of another revision."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
         stale = running != launch.config_hash or self._has_moved(cluster, broker)
@@ -351,26 +361,29 @@ class KubernetesPlatform:
             await self._objects.delete_pod(pod)
 
     def _config(
-        self, cluster: BrokerCluster, broker: int, launch: Launch, replaced: Mapping[str, str] | None
+        self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replaced: Mapping[str, str] | None
     ) -> Manifest:
         try:
             addresses = self._advertised(cluster, broker)
         except AddressPending as error:
             raise StepFailed("AddressPending", f"broker {broker}: {error}") from None
-        annotations = {**external.as_annotation(addresses), **(replaced or {})}
+        annotations = {**external_listeners.as_annotation(addresses), **(replaced or {})}
         return manifests_brokers.build_broker_config(
             cluster, broker, launch, self._zookeeper, advertised=addresses, annotations=annotations
         )
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:
-        return external.advertised(cluster, broker, self._objects.listed, self._nodes)
+        return external_listeners.advertised(cluster, broker, self._objects.listed, self._nodes)
 
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
-        """Whether clients outside reach it elsewhere than it says; not while nobody knows where."""
+        """Whether the broker's external addresses differ from the advertised ones; False while they are
+        unknown."""
         if cluster.metadata.deleting or not listeners.external(cluster):
             return False
         try:
-            return external.moved(self._configs().get(broker), self._advertised(cluster, broker))
+            return external_listeners.addresses_changed(
+                self._configs().get(broker), self._advertised(cluster, broker)
+            )
         except AddressPending:
             return False
 
@@ -380,14 +393,15 @@ class KubernetesPlatform:
             await self._objects.scale(live, broker)
         pod = naming.broker_pod(self._name, broker)
         if broker in self._pods():
-            raise StepFailed("StillRunning", f"pod {pod} is still there")
-        # First the volume: were we interrupted, the ConfigMap would still say that there is a broker.
+            raise StepFailed("StillRunning", f"pod {pod} still exists")
+        # The volume first: after an interruption, the ConfigMap still identifies the broker.
         if delete_volume:
             await self._objects.delete("PersistentVolumeClaim", naming.data_claim(pod))
         await self._objects.delete("ConfigMap", naming.broker_config(self._name, broker))
 
     async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
-        # The claim first: it stays until its pod is gone, and a pod that came back meanwhile would keep it.
+        # The claim first: it exists until its pod is deleted, and a pod created in between would use it
+        # again.
         claim = observing.claim_of(self._objects.listed, self._name, broker)
         if claim is not None and not claim["metadata"].get("deletionTimestamp"):
             await self._objects.delete_claim(claim)
@@ -396,7 +410,7 @@ class KubernetesPlatform:
             await self._objects.delete_pod(pod)
 
 
-# The revision of a broker that advertises addresses which are no longer its own.
+# The revision hash of a broker whose advertised addresses are outdated.
 _MOVED = "moved"
 
 
@@ -423,9 +437,9 @@ def _same_claims(live: Object, manifest: Manifest) -> bool:
 
 
 def _smaller(claim: Object, size: str | int) -> bool:
-    asked = parse_quantity(claim["spec"]["resources"]["requests"]["storage"])
+    requested = parse_quantity(claim["spec"]["resources"]["requests"]["storage"])
     wanted = parse_quantity(size)
-    return asked is not None and wanted is not None and asked < wanted
+    return requested is not None and wanted is not None and requested < wanted
 
 
 def _replaced(pod: Object, config_hash: str, settings: Mapping[str, str]) -> dict[str, str]:

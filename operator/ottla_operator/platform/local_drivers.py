@@ -1,9 +1,9 @@
-"""Drivers of pipelines as processes on this machine, with Spark inside: the `Drivers` port of `ottla up`.
+"""The `Drivers` interface for local processes, with Spark in local mode.
 
-Called by the reconciler. The folder `<data>/pipelines/<name>/data` stands for a pipeline's volume, and is
-where its driver works; the configuration and the log are beside it. A driver dies with us, so that after a
-start there is none left; like a kubelet, this remembers which ends were asked for and how often a driver
-crashed.
+Used by `ottla up`. The folder `<data>/pipelines/<name>/data` replaces a pipeline's volume and is its driver's
+working directory; configuration and log are beside it. Drivers end with the process of `ottla up`, so that
+none is left from an earlier run. Like a kubelet, this class has in memory which exits were requested and how
+often a driver crashed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Final
 from ottla.local.ports import free_port
 from ottla.local.processes import ChildProcess
 from ottla_operator.planning.observed import DriverInstance
-from ottla_operator.planning.pipeline_config import DriverLaunch, driver_heap_mib, filled_in
-from ottla_operator.planning.pipelines import CONFIG_FILE, UNUSABLE
-from ottla_operator.platform import driver_status
-from ottla_operator.platform.last_words import last_words
-from ottla_operator.platform.port import StepFailed
+from ottla_operator.planning.pipeline_config import DriverLaunch, complete_config, driver_heap_mib
+from ottla_operator.planning.pipelines import CONFIG_FILE, EXIT_CANNOT_START
+from ottla_operator.platform import process_status
+from ottla_operator.platform.interfaces import StepFailed
+from ottla_operator.platform.process_status import exit_message
 from ottla_operator.platform.secret_files import SecretFiles, write_private
 from ottla_operator.resources import Pipeline
 
@@ -40,20 +40,20 @@ _LOG_LINES: Final = 40
 
 
 @dataclass(slots=True)
-class _Running:
-    """What is known of one pipeline's driver since we started."""
+class _DriverRun:
+    """The state of one driver's process."""
 
     process: ChildProcess
     port: int
     revision: str
     started_at_ms: int
     log_from: int
-    """Where in the log this process began."""
-    stop_asked_ms: int | None = None
+    """The position in the log at which this process began, in bytes."""
+    stop_requested_ms: int | None = None
     ended_at_ms: int | None = None
     crashes: int = 0
     last_exit: int | None = None
-    last_words: str = ""
+    exit_message: str = ""
 
     @property
     def back_off_ms(self) -> int:
@@ -61,7 +61,7 @@ class _Running:
 
 
 def command_of(pipeline: Pipeline, config: Path, port: int) -> list[str]:
-    """The command line of a driver that does all the work itself."""
+    """The command line of a driver with Spark in local mode."""
     return [
         *(sys.executable, "-m", "ottla_pipeline.command", pipeline.spec.job, "--config", str(config)),
         *("--status-port", str(port), "--status-host", HOST, "--master", "local[*]"),
@@ -76,10 +76,10 @@ class LocalDrivers:
         self._folder = data.absolute() / "pipelines"
         self._clock_ms = clock_ms
         self._secrets = secrets
-        self._drivers: dict[str, _Running] = {}
+        self._drivers: dict[str, _DriverRun] = {}
 
     def folder(self, pipeline: Pipeline) -> Path:
-        """Where relative paths of its configuration lead."""
+        """The driver's working directory, to which relative paths of the configuration refer."""
         return self._folder / pipeline.metadata.name / "data"
 
     def log(self, pipeline: Pipeline) -> Path:
@@ -92,49 +92,49 @@ class LocalDrivers:
 
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         known = {p.key: self._drivers[p.key] for p in pipelines if p.key in self._drivers}
-        asked = {key: f"{HOST}:{d.port}" for key, d in known.items() if d.process.running}
-        told = await driver_status.ask(asked)
+        addresses = {key: f"{HOST}:{d.port}" for key, d in known.items() if d.process.running}
+        progress_by_key = await process_status.fetch_progress(addresses)
         instances = {}
         for key, driver in known.items():
-            seen = self._judge(driver)
-            progress = told.get(key) if seen.state == "Running" else None
+            instance = self._update_state(driver)
+            progress = progress_by_key.get(key) if instance.state == "Running" else None
             instances[key] = DriverInstance(
-                state=seen.state,
+                state=instance.state,
                 name=f"process {driver.process.pid}" if driver.process.running else "",
                 revision=driver.revision,
                 crashes=driver.crashes,
-                resting=seen.resting,
+                backing_off=instance.backing_off,
                 exit_code=driver.last_exit,
-                message=driver.last_words,
+                message=driver.exit_message,
                 progress=progress,
             )
         return instances
 
-    def _judge(self, driver: _Running) -> DriverInstance:
-        """State and rest of a process of ours, keeping the times at which it changed."""
+    def _update_state(self, driver: _DriverRun) -> DriverInstance:
+        """The state of the process, and whether it backs off; records the times of changes."""
         now_ms = self._clock_ms()
         if driver.process.running:
-            if driver.stop_asked_ms is not None:
-                if now_ms - driver.stop_asked_ms > GRACE_MS:
+            if driver.stop_requested_ms is not None:
+                if now_ms - driver.stop_requested_ms > GRACE_MS:
                     driver.process.kill()
                 return DriverInstance("Stopping")
             if now_ms - driver.started_at_ms > BACK_OFF_RESET_MS:
                 driver.crashes = 0
             return DriverInstance("Running")
-        if driver.stop_asked_ms is not None:
+        if driver.stop_requested_ms is not None:
             return DriverInstance("Stopped")
         if driver.ended_at_ms is None:
             driver.ended_at_ms = now_ms
             driver.last_exit = driver.process.exit_code
-            driver.last_words = _how_it_ended(driver)
+            driver.exit_message = _how_it_ended(driver)
             driver.crashes += driver.last_exit != 0
         if driver.last_exit == 0:
             return DriverInstance("Stopped")
-        return DriverInstance("Crashed", resting=now_ms - driver.ended_at_ms < driver.back_off_ms)
+        return DriverInstance("Crashed", backing_off=now_ms - driver.ended_at_ms < driver.back_off_ms)
 
     # ---- steps
 
-    async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
         return ()
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
@@ -145,7 +145,7 @@ class LocalDrivers:
             raise StepFailed("SparkMissing", "pyspark is not installed: pip install 'ottla[pipeline]'")
         folder = self.folder(pipeline)
         config = self._folder / pipeline.metadata.name / CONFIG_FILE
-        content = filled_in(
+        content = complete_config(
             pipeline,
             launch,
             checkpoint=str(folder / "checkpoint") if pipeline.spec.storage is not None else None,
@@ -153,38 +153,40 @@ class LocalDrivers:
         )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # JSON is YAML; a configuration may hold passwords.
+            # JSON is valid YAML. The file is private since a configuration may have passwords.
             write_private(config, json.dumps(content, indent=1, default=str).encode())
         except OSError as error:
             raise StepFailed("FolderNotWritable", f"{folder}: {error.strerror}") from None
         port, log_file = free_port(HOST), self.log(pipeline)
-        again = before is not None and before.revision == launch.revision and before.stop_asked_ms is None
+        same_revision = (
+            before is not None and before.revision == launch.revision and before.stop_requested_ms is None
+        )
         process = ChildProcess(
             f"driver of {pipeline.metadata.name}",
             command_of(pipeline, config, port),
             log=log_file,
             folder=folder,
         )
-        running = _Running(
+        running = _DriverRun(
             process,
             port,
             launch.revision,
             self._clock_ms(),
             log_file.stat().st_size if log_file.exists() else 0,
         )
-        if again and before is not None:
-            running.crashes, running.last_exit, running.last_words = (
+        if same_revision and before is not None:
+            running.crashes, running.last_exit, running.exit_message = (
                 before.crashes,
                 before.last_exit,
-                before.last_words,
+                before.exit_message,
             )
         process.start()
         self._drivers[pipeline.key] = running
 
     async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
         driver = self._drivers.get(pipeline.key)
-        if driver is not None and driver.stop_asked_ms is None:
-            driver.stop_asked_ms = self._clock_ms()
+        if driver is not None and driver.stop_requested_ms is None:
+            driver.stop_requested_ms = self._clock_ms()
             driver.process.terminate()
 
     async def remove(self, pipeline: Pipeline) -> None:
@@ -195,10 +197,10 @@ class LocalDrivers:
         if storage is not None and storage.delete_claim:
             await asyncio.to_thread(shutil.rmtree, self._folder / pipeline.metadata.name, True)
 
-    # ---- the end
+    # ---- shutdown
 
     async def shutdown(self, grace_s: float = 45) -> None:
-        """Let all end in order; those that do not are killed."""
+        """Terminate all drivers; those that still run after `grace_s` are killed."""
         processes = [driver.process for driver in self._drivers.values()]
         for process in processes:
             process.terminate()
@@ -212,21 +214,22 @@ class LocalDrivers:
             process.stop(0)
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill all drivers."""
         for driver in self._drivers.values():
             driver.process.kill()
 
 
-def _how_it_ended(driver: _Running) -> str:
-    """With all lines of a job that could not begin, else with the last one."""
+def _how_it_ended(driver: _DriverRun) -> str:
+    """How the process ended: with all log lines of a job that cannot start, otherwise with the likely
+    cause."""
     code = driver.process.exit_code
     if code is None or code < 0:
         return f"was killed by signal {-(code or 0)}"
     try:
         with driver.process.log.open("rb") as file:
             file.seek(driver.log_from)
-            said = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+            lines = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
     except OSError:
-        said = []
-    words = "\n".join(said) if code == UNUSABLE else last_words("\n".join(said))
-    return f"ended with code {code}" + (f": {words}" if words else "")
+        lines = []
+    cause = "\n".join(lines) if code == EXIT_CANNOT_START else exit_message("\n".join(lines))
+    return f"ended with code {code}" + (f": {cause}" if cause else "")

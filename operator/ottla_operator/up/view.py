@@ -1,7 +1,6 @@
-"""What `ottla up` shows: a live table on a terminal, lines when something changes elsewhere.
+"""The output of `ottla up`: a live table on a terminal, otherwise a line for each change.
 
-Called by `up.session` after every pass. Shows nothing that is not in a resource's status, so that it can lag
-or be lost without harm.
+Called by `up.session` after every reconciliation. Shows only what is in the resources' statuses.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _RECENT_LINES = 6
 
 
 def conditions_of(entry: Entry) -> list[Condition]:
-    """The conditions as they are kept, also those of a resource that never was valid."""
+    """The stored conditions, also of a resource without a valid spec."""
     model = KINDS[entry.kind].model_fields["status"].annotation
     assert isinstance(model, type)
     assert issubclass(model, Status)
@@ -33,7 +32,7 @@ def conditions_of(entry: Entry) -> list[Condition]:
 
 
 def _rows(entry: Entry) -> tuple[str, str, str]:
-    """(status, reason, message) of Ready; the other conditions join the message if they add to it."""
+    """(status, reason, message) of Ready; other unusual conditions are added to the message."""
     status, reason, lines = "Unknown", "", [""]
     for condition in conditions_of(entry):
         if condition.type == "Ready":
@@ -41,26 +40,26 @@ def _rows(entry: Entry) -> tuple[str, str, str]:
     for condition in conditions_of(entry):
         known = condition.reason == reason or (condition.message and condition.message in lines[0])
         if condition.type != "Ready" and is_unusual(condition) and not known:
-            lines.append(_in_words(condition))
+            lines.append(_describe(condition))
     return status, reason, "\n".join(line for line in lines if line)
 
 
-def _in_words(condition: Condition) -> str:
+def _describe(condition: Condition) -> str:
     return f"{condition.type}={condition.status} {condition.reason} {condition.message}".rstrip()
 
 
 class View(Protocol):
     def show(self, entries: Sequence[Entry], errors: Sequence[str], steps: Sequence[str]) -> None: ...
 
-    def say(self, line: str) -> None:
-        """One line as it is, for people and for programs that read our output."""
+    def print_line(self, line: str) -> None:
+        """Print one line unchanged; programs parse some of these lines."""
         ...
 
     def close(self) -> None: ...
 
 
 class PlainView:
-    """A line for each change; of conditions other than Ready, for each change of status or reason."""
+    """Prints a line for each change of Ready, and of status or reason of the other conditions."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], str] | None = None) -> None:
         self._write = write
@@ -90,9 +89,9 @@ class PlainView:
                 if old is None and condition.type != "Ready" and not is_unusual(condition):
                     continue
                 if condition.type != "Ready" and old is not None and old[:2] == shown[key][:2]:
-                    continue  # a lag, a progress: it would be a line a second
+                    continue  # its message may change every second, such as a lag
                 if old != shown[key]:
-                    self._line(f"{entry.key} {_in_words(condition)}")
+                    self._line(f"{entry.key} {_describe(condition)}")
             self._show_brokers(entry)
         self._shown = shown
 
@@ -109,7 +108,7 @@ class PlainView:
     def _line(self, text: str) -> None:
         self._write(f"{self._clock()} {text}")
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self._write(line)
 
     def close(self) -> None:
@@ -117,7 +116,7 @@ class PlainView:
 
 
 class LiveView:
-    """A table that is drawn again after every pass, and the last things done below it."""
+    """A table that is redrawn after every reconciliation, with the last steps below it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -149,7 +148,7 @@ class LiveView:
         recent = [Text(line, style="dim") for line in self._recent]
         return Group(table, *below, Text(), *recent)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self._live.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def close(self) -> None:

@@ -19,8 +19,8 @@ from ottla.metadata.acls import start_acls
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.client_quotas import quota_listener
 from ottla.metadata.config import BrokerConfig, topic_defaults
-from ottla.metadata.dynamic import DynamicConfigs, legal_topics, usable_topic_config
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
+from ottla.metadata.dynamic_configs import DynamicConfigs, legal_topics, usable_topic_config
 from ottla.metadata.registration import cluster_id as read_cluster_id
 from ottla.metadata.store import MetadataStore, get_many
 from ottla.metadata.zookeeper_groups import ZooKeeperGroup, group_names, read_groups
@@ -37,7 +37,6 @@ from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import broker_quotas
 from ottla.server.handlers.cluster.first_view import FirstView, read_cluster
 from ottla.server.inter_broker.controller_channel import ControllerChannel
-from ottla.server.inter_broker.peers import Peers
 from ottla.server.logs.cold_reads import ColdReads
 from ottla.server.logs.log_cleaner import LogCleaner
 from ottla.server.logs.log_dir_watch import LogDirWatch
@@ -45,9 +44,10 @@ from ottla.server.logs.lost_logs import LostLogs
 from ottla.server.logs.slow_appends import SlowAppends
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.listener import SocketServer
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import BUILT_IN, DeletionPolicy
 from ottla.wire.connection import BrokerConnection
+from ottla.wire.inter_broker import InterBrokerClient
 
 log = logging.getLogger("ottla.broker")
 
@@ -56,7 +56,7 @@ ZOOKEEPER_GROUPS_MAX = 1000
 _STARTED_NS = time.time_ns() - time.monotonic_ns()
 
 
-def steady_clock_ms() -> int:
+def monotonic_clock_ms() -> int:
     """As the wall clock would be, had nobody set it since this process began: for how long things take."""
     return (_STARTED_NS + time.monotonic_ns()) // 1_000_000
 
@@ -111,7 +111,8 @@ class Parts:
         return found
 
     async def open_logs(self) -> None:
-        """Recover what is on disk, in a thread. Raises LogDirProblem, OldFormat, StoreError."""
+        """Recover what is on disk, in a thread. Raises LogDirProblem, UnsupportedMessageFormat,
+        StoreError."""
         config = self._config
         self.cache.cluster_id = cluster_id = await read_cluster_id(self._store)
         self.logs = LogManager(
@@ -122,7 +123,7 @@ class Parts:
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         )
-        self.logs.deletion_policies = self.deletion_policies
+        self.logs.maintenance.deletion_policies = self.deletion_policies
         await asyncio.to_thread(self.logs.load, self._clock(), await self._topic_configs())
         self._undo.push_async_callback(self._close_logs)
 
@@ -153,24 +154,27 @@ class Parts:
         undo.callback(self.cold_reads.close)
         self.purgatory = Purgatory(loop, sessions)
         undo.callback(self.purgatory.close)
+        self.inter_broker = InterBrokerClient(
+            self.cache.broker, self.connect, request_timeout_s=config.get_int("request.timeout.ms") / 1000
+        )
+        undo.callback(self.inter_broker.close)
         self.controller = Controller(
             broker_id=config.broker_id,
             store=self._store,
             config=config,
             clock=clock,
-            client_factory=self.connect,
+            inter_broker=self.inter_broker,
             create_topic_policy=self.create_topic_policy,
         )
-        timeout_s = config.get_int("request.timeout.ms") / 1000
-        self.channel = ControllerChannel(self.controller, self.cache, self.connect, timeout_s=timeout_s)
+        self.channel = ControllerChannel(self.controller, self.cache, self.inter_broker)
         self.replicas = replicas = ReplicaManager(
             broker_id=config.broker_id,
             config=config,
             logs=self.logs,
             cache=self.cache,
             clock=clock,
-            steady_clock=steady_clock_ms,
-            connect=self.connect,
+            monotonic_clock=monotonic_clock_ms,
+            inter_broker=self.inter_broker,
             alter_partition=self.channel.alter_partition,
             listener=self.purgatory,
         )
@@ -179,9 +183,7 @@ class Parts:
         undo.callback(self.channel.close)
         watch = LogDirWatch(loop, self.logs, replicas, self._store, config.broker_id, self._on_failure)
         undo.push_async_callback(watch.stop)
-        peers = Peers(self.cache, self.connect, timeout_s=timeout_s)
-        undo.callback(peers.close)
-        self.lost_logs = LostLogs(replicas, self.cache, peers.ask, watch.notify_controller)
+        self.lost_logs = LostLogs(replicas, self.cache, self.inter_broker, watch.notify_controller)
         undo.push_async_callback(self.lost_logs.stop)
         replicas.start()
         self.cleaner = LogCleaner(config, self.logs, replicas, clock)
@@ -220,7 +222,7 @@ class Parts:
         self.dynamic = DynamicConfigs(
             self._store,
             topic_config_changed,
-            self.settings.heard,
+            self.settings.on_entity_changed,
             on_quota_config=self.security.beside(
                 quota_listener(quotas.client_config_changed, quotas.address_config_changed)
             ),
@@ -228,7 +230,7 @@ class Parts:
         )
         live_settings.follow(
             self.settings,
-            steady_clock=steady_clock_ms,
+            monotonic_clock=monotonic_clock_ms,
             logs=self.logs,
             replicas=replicas,
             controller=self.controller,
@@ -249,7 +251,7 @@ class Parts:
             purgatory=self.purgatory,
             cache=self.cache,
             channel=self.channel,
-            connect=self.connect,
+            inter_broker=self.inter_broker,
             clock=self._clock,
             cold_reads=self.cold_reads,
         )
@@ -288,7 +290,7 @@ class Parts:
             backlog=config.get_int("socket.listen.backlog.size"),
             queued_max_bytes=config.get_int("queued.max.request.bytes"),
             cold_reads=self.cold_reads,
-            limits=ConnectionLimits(config, self.quotas.connections, steady_clock_ms),
+            limits=ConnectionLimits(config, self.quotas.connections, monotonic_clock_ms),
             secure=self.security.listeners.by_name,
         )
         undo.callback(self.server.close_all)
@@ -298,7 +300,7 @@ class Parts:
         self.rooms = Rooms(
             config=config,
             clock=self._clock,
-            steady_clock=steady_clock_ms,
+            monotonic_clock=monotonic_clock_ms,
             broker_epoch=self._broker_epoch,
             store=self._store,
             cache=self.cache,

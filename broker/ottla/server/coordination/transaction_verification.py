@@ -22,8 +22,8 @@ from ottla.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTx
 from ottla.protocol.records import NO_SEQUENCE
 from ottla.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.replication.manager import ReplicaManager
-from ottla.server.inter_broker.peers import Peers
 from ottla.wire.connection import UnsupportedApi
+from ottla.wire.inter_broker import InterBrokerClient, Purpose
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +51,14 @@ class Verifier:
         self,
         broker_id: int,
         cache: MetadataCache,
-        peers: Peers,
+        inter_broker: InterBrokerClient,
         transactions: TransactionCoordinator,
         replicas: ReplicaManager,
         clock: Callable[[], int],
     ) -> None:
         self._broker_id = broker_id
         self._cache = cache
-        self._peers = peers
+        self._inter_broker = inter_broker
         self._transactions = transactions
         self._replicas = replicas
         self._clock = clock
@@ -109,7 +109,7 @@ class Verifier:
                 write.producer_id,
                 write.producer_epoch,
                 frozenset({key}),
-                write.knows_abortable,
+                write.supports_abortable,
             )
         )
         return verdicts.get(key, ErrorCode.NONE), guard
@@ -152,7 +152,9 @@ class Verifier:
     async def _ask_together(self, coordinator: int, together: list[_Asked]) -> None:
         request = AddPartitionsToTxnRequest(transactions=[_transaction(asked.question) for asked in together])
         try:
-            response = await self._peers.ask(coordinator, request, least_version=VERIFY_FROM)
+            response = await self._inter_broker.request(
+                coordinator, request, Purpose.TRANSACTION_VERIFICATION, version_min=VERIFY_FROM
+            )
         except UnsupportedApi as problem:
             log.warning("transactions are not verified: %s", problem)
             for asked in together:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ottla.coordinators.transactions.config import TransactionConfig
+from ottla.coordinators.config import TransactionConfig
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
-from ottla.coordinators.transactions.ports import NoProducerId
+from ottla.coordinators.transactions.interfaces import NoProducerId
 from ottla.metadata.cache import MetadataCache
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
 from ottla.metadata.producer_ids import NoBlock, ProducerIdBlock, ProducerIds
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -26,8 +26,8 @@ from ottla.server.coordination.transaction_markers import MarkerQueues, MarkerWr
 from ottla.server.coordination.transaction_verification import Verifier
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.inter_broker.controller_channel import ControllerChannel
-from ottla.server.inter_broker.peers import Connect, Peers
 from ottla.server.logs.cold_reads import ColdReads
+from ottla.wire.inter_broker import InterBrokerClient
 
 # Short of every client's request time-out: it is better told to come again.
 _PRODUCER_ID_WAIT_S: Final = 2.0
@@ -45,7 +45,7 @@ class Transactions:
         purgatory: Purgatory,
         cache: MetadataCache,
         channel: ControllerChannel,
-        connect: Connect,
+        inter_broker: InterBrokerClient,
         clock: Callable[[], int],
         cold_reads: ColdReads,
     ) -> None:
@@ -59,11 +59,8 @@ class Transactions:
         self._partitions: int | None = None
         timeout_ms = config.get_int("request.timeout.ms")
         self._producer_ids = ProducerIds(self._ask_for_ids)
-        # A marker may wait for replicas: on one connection what is verified would wait behind it.
-        for_markers, for_verification = (Peers(cache, connect, timeout_s=timeout_ms / 1000) for _ in range(2))
-        self._peers = (for_markers, for_verification)
         self.writer = MarkerWriter(replicas, purgatory, clock, timeout_ms=timeout_ms)
-        self.markers = MarkerQueues(config.broker_id, cache, for_markers, self.writer)
+        self.markers = MarkerQueues(config.broker_id, cache, inter_broker, self.writer)
         self.coordinator = TransactionCoordinator(
             config=TransactionConfig.read(config.get_int),
             log=ReplicatedLog(
@@ -80,7 +77,7 @@ class Transactions:
             new_producer_id=self.new_producer_id,
             clock=clock,
         )
-        self.verifier = Verifier(config.broker_id, cache, for_verification, self.coordinator, replicas, clock)
+        self.verifier = Verifier(config.broker_id, cache, inter_broker, self.coordinator, replicas, clock)
         purgatory.on_leader.append(self._leads)
         purgatory.on_not_leader.append(self._leads_no_more)
 
@@ -97,8 +94,6 @@ class Transactions:
         await self.markers.stop()
         await self.verifier.stop()
         await self.coordinator.stop()
-        for peers in self._peers:
-            peers.close()
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         if VERIFICATION in names:

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import KafkaError, ProtocolError
 from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
-from ottla.protocol.types import Message
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.requests import PartitionKey, PartitionState
 from ottla.wire.connection import UnsupportedApi
+from ottla.wire.inter_broker import InterBrokerClient, Purpose
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ ANSWER_TIMEOUT_S: Final = 5.0
 RETRY_S_MIN: Final = 1.0
 RETRY_S_MAX: Final = 60.0
 
-Ask = Callable[[int, Message], Awaitable[DescribeLogDirsResponse]]
 _FAILURES = (OSError, TimeoutError, KafkaError, ProtocolError, UnsupportedApi)
 
 
@@ -46,14 +45,13 @@ class LostLogs:
         self,
         replicas: ReplicaManager,
         cache: MetadataCache,
-        ask: Ask,
+        inter_broker: InterBrokerClient,
         notify_controller: Callable[[], None],
     ) -> None:
-        """`ask` carries a request to another broker; `notify_controller` has the controller send all of this
-        broker's replicas again."""
+        """`notify_controller` has the controller send all of this broker's replicas again."""
         self._replicas = replicas
         self._cache = cache
-        self._ask = ask
+        self._inter_broker = inter_broker
         self._notify_controller = notify_controller
         self._refused: set[PartitionKey] = set()
         self._retrying: asyncio.Task[None] | None = None
@@ -86,7 +84,9 @@ class LostLogs:
         )
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                response = await self._ask(member, request)
+                response: DescribeLogDirsResponse = await self._inter_broker.request(
+                    member, request, Purpose.DESCRIBE_LOG_DIRS
+                )
         except _FAILURES as error:
             log.warning("broker %d does not say whether it has records: %r", member, error)
             return set(keys)

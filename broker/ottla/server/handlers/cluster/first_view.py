@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from ottla.controller import loading, requests
-from ottla.controller.state import ClusterState
+from ottla.controller.context import ControllerContext
 from ottla.metadata import znodes
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.store import MetadataStore, StoreError
@@ -36,9 +36,9 @@ async def read_cluster(store: MetadataStore) -> UpdateMetadataRequest:
     """What a controller would tell a broker that has just started. Raises StoreError, InvalidNode."""
     elected = await store.get(znodes.CONTROLLER)
     controller_id = znodes.decode_controller(elected[0]) if elected else _NO_CONTROLLER
-    state = ClusterState(controller_id, 0)
+    state = ControllerContext(controller_id, 0)
     await loading.load(store, state)
-    return requests.whole_metadata(state)
+    return requests.full_update_metadata(state)
 
 
 class FirstView:
@@ -82,7 +82,7 @@ class FirstView:
             if not self._told.is_set():
                 if not self.reached.is_set():
                     log.warning("The controller has not sent metadata yet: it is read from the store")
-                self._cache.stand_in(view)
+                self._cache.load_initial(view)
                 delay_s = STAND_IN_INTERVAL_S
 
     async def _told_within(self, timeout_s: float) -> bool:
@@ -94,7 +94,7 @@ class FirstView:
 
     def _updated(self) -> None:
         """The metadata cache holds a cluster: answer the requests that wait, and let no other wait."""
-        if not self._cache.is_stand_in:
+        if not self._cache.is_initial:
             self._told.set()
         if self.reached.is_set():
             return

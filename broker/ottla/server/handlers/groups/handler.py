@@ -12,7 +12,7 @@ Left out on purpose: the new group protocol (KIP-848: ConsumerGroupHeartbeat) is
 from __future__ import annotations
 
 from ottla.coordinators.coordinator import GroupCoordinator
-from ottla.coordinators.ports import ClientContext
+from ottla.coordinators.interfaces import ClientContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     DeleteGroupsRequest,

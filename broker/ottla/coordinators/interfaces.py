@@ -1,0 +1,78 @@
+"""Interfaces of the coordinators to the log and the clock. Implemented by the server, and by tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ottla.protocol.errors import ErrorCode
+
+ACKS_ALL = -1
+"""Completed once all in-sync replicas have the batch; rejected below min.insync.replicas."""
+NO_ACKS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """The client of a request. `client_host` has a slash before the address as in Kafka: `/10.0.0.7`."""
+
+    client_id: str
+    client_host: str
+
+
+class CoordinatorLog(Protocol):
+    """The partitions of an internal topic: `__consumer_offsets` or `__transaction_state`."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def is_leader(self, partition: int) -> bool: ...
+
+    async def append(
+        self,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: int = ACKS_ALL,
+        timeout_ms: int | None = None,
+        guard: object | None = None,
+    ) -> ErrorCode:
+        """Append a batch. With acks=all return REQUEST_TIMED_OUT after `timeout_ms` or the log's timeout.
+
+        `guard` is the verification guard for the first batch of a transaction (see `storage.producer_state`).
+        The append to the local log must happen before the first suspension, so that batches are in the log in
+        the order of the calls.
+        """
+        ...
+
+    def read_all(self, partition: int) -> AsyncIterator[bytes | memoryview]:
+        """Buffers of whole record batches, from the log's start to its end. May raise KafkaError."""
+        ...
+
+
+class Cancellable(Protocol):
+    """A scheduled call."""
+
+    def cancel(self) -> object: ...
+
+
+class Scheduler(Protocol):
+    """A monotonic clock with scheduled calls."""
+
+    def now_ms(self) -> int:
+        """Monotonic time in ms; its zero is arbitrary."""
+        ...
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Cancellable: ...
+
+
+class LoopScheduler:
+    """The clock of the running event loop."""
+
+    def now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Cancellable:
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)

@@ -1,0 +1,239 @@
+"""The interfaces through which the reconciler observes and changes its environment.
+
+The platforms implement them; tests implement them in memory. Every method is idempotent, and returns without
+waiting for a long operation: it starts the operation, and the next reconciliation observes the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ottla_operator.planning.observed import (
+    BrokerInstance,
+    DriverInstance,
+    GroupQuery,
+    KafkaState,
+    Secret,
+    ZooKeeperState,
+)
+from ottla_operator.planning.pipeline_config import DriverLaunch
+from ottla_operator.planning.steps import (
+    AlterBrokerSettings,
+    AlterQuota,
+    AlterTopicConfig,
+    CreateAcls,
+    CreatePartitions,
+    CreateTopic,
+    DeleteAcls,
+    DeleteGroup,
+    DeleteScramCredential,
+    DeleteTopic,
+    ElectPreferredLeaders,
+    Reassign,
+    ResetOffsets,
+    SetScramCredential,
+)
+from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
+from ottla_operator.resources.cluster import ListenerStatus
+from ottla_operator.resources.common import Metadata, Status
+
+KafkaStep = (
+    CreateTopic
+    | AlterTopicConfig
+    | CreatePartitions
+    | DeleteTopic
+    | DeleteGroup
+    | ResetOffsets
+    | Reassign
+    | ElectPreferredLeaders
+    | AlterBrokerSettings
+    | AlterQuota
+    | SetScramCredential
+    | DeleteScramCredential
+    | CreateAcls
+    | DeleteAcls
+)
+
+Address = tuple[str, int]
+
+
+class StepFailed(Exception):
+    """A step failed; the next reconciliation tries it again. `reason` is CamelCase."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLaunch:
+    """The configuration to start a broker with."""
+
+    config_hash: str
+    static: Mapping[str, str] = field(default_factory=dict)
+    """The settings and traits that the hash covers."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """All settings that are the same for all brokers: without id, listeners, log directories and
+    ZooKeeper."""
+
+
+class Platform(Protocol):
+    """Runs brokers and ZooKeeper. Methods raise StepFailed."""
+
+    async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]: ...
+
+    def addresses(self, cluster: BrokerCluster, brokers: Collection[int]) -> Sequence[Address]:
+        """The addresses at which the operator reaches these brokers."""
+        ...
+
+    def bootstrap(self, cluster: BrokerCluster) -> str:
+        """The bootstrap servers for clients: host:port[,host:port…]."""
+        ...
+
+    def listeners(self, cluster: BrokerCluster) -> Sequence[ListenerStatus]:
+        """The bootstrap servers and trusted certificates of each listener, as far as they are known."""
+        ...
+
+    def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
+        """What brokers consist of on this platform besides their settings, such as the image; a change
+        needs a restart."""
+        ...
+
+    async def ensure_children(
+        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+    ) -> Sequence[str]:
+        """Create and repair the objects around the brokers, without stopping any. Returns descriptions of
+        the changes."""
+        ...
+
+    async def ensure_zookeeper(self, cluster: BrokerCluster) -> None: ...
+
+    async def stop_zookeeper(self, cluster: BrokerCluster) -> None: ...
+
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
+        """Start a stopped broker; None: with its previous launch configuration. One that keeps crashing is
+        started with exponential back-off."""
+        ...
+
+    async def stop_broker(
+        self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
+    ) -> None:
+        """Begin a controlled shutdown. `after`: the next launch configuration, for a platform that
+        restarts brokers by itself; None when the broker must stay down."""
+        ...
+
+    async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None: ...
+
+    async def replace_broker(self, cluster: BrokerCluster, broker: int) -> None:
+        """Restart a running or stopped broker with an empty volume. Called only for a broker that
+        `observe` returned with a VolumeLoss."""
+        ...
+
+
+class Drivers(Protocol):
+    """Runs the drivers of pipelines, as pods or processes. Methods raise StepFailed.
+
+    There are never two drivers of one pipeline, since they would share a checkpoint.
+    """
+
+    def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
+        """What a driver consists of on this platform besides its resource; a change needs a restart."""
+        ...
+
+    async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
+        """The drivers by pipeline key; pipelines that never had one may be left out."""
+        ...
+
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+        """Create and repair the objects around the driver, without stopping it. Returns descriptions of
+        the changes."""
+        ...
+
+    async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None: ...
+
+    async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
+        """Begin a graceful stop. `after`: the next launch configuration, for a platform that restarts
+        drivers by itself; None when the driver must stay down."""
+        ...
+
+    async def remove(self, pipeline: Pipeline) -> None:
+        """Remove what belongs to a deleted Pipeline, with its volume if `deleteClaim`. A running driver is
+        killed."""
+        ...
+
+
+class Kafka(Protocol):
+    """The Admin API of the cluster."""
+
+    async def observe(
+        self, brokers: Sequence[Address], groups: Mapping[str, GroupQuery], *, access: bool = False
+    ) -> KafkaState:
+        """Describe the cluster through its controller; `access`: with credentials and ACLs. An unreachable
+        cluster is a KafkaState, not an error."""
+        ...
+
+    async def execute(self, step: KafkaStep) -> None:
+        """Raises StepFailed."""
+        ...
+
+
+class Store(Protocol):
+    """Stores the custom resources: the API server, or the folder of `ottla up`."""
+
+    async def resources(self) -> Sequence[AnyResource]:
+        """The resources with a valid spec, with their statuses."""
+        ...
+
+    async def update_status(self, resource: AnyResource, status: Status) -> None: ...
+
+    async def release(self, resource: AnyResource) -> None:
+        """Remove the finalizer of a resource whose deletion is complete."""
+        ...
+
+
+class Secrets(Protocol):
+    """Stores passwords and keys: Kubernetes Secrets, or files."""
+
+    async def read(self, names: Collection[str]) -> Mapping[str, Secret]:
+        """The existing Secrets among `names`."""
+        ...
+
+    async def put(self, owner: AnyResource, name: str, data: Mapping[str, bytes]) -> None:
+        """Create a Secret, or replace its whole content. Raises StepFailed, also when `owner` does not own
+        it."""
+        ...
+
+    async def delete(self, owner: AnyResource, name: str) -> None:
+        """Delete a Secret if it exists and `owner` owns it. Raises StepFailed."""
+        ...
+
+    async def release(self, owner: AnyResource) -> None:
+        """Delete all Secrets of a resource that is being deleted. Raises StepFailed."""
+        ...
+
+
+class InvolvedObject(Protocol):
+    """The object of an Event: a resource, also one with an invalid spec."""
+
+    @property
+    def api_version(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+    @property
+    def key(self) -> str: ...
+
+
+class Recorder(Protocol):
+    """Records Events about resources. Never raises, and drops an Event that it recorded recently."""
+
+    def record(
+        self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False
+    ) -> None: ...
