@@ -1,12 +1,12 @@
-"""The pytest plugin: fixtures with a broker. Installed by the entry point pytest11.
+"""The pytest plugin: fixtures with a broker. `pip install 'ottla[testing]'` installs its dependencies.
 
     def test_orders_are_written(ottla_broker, ottla_topic):
         my_producer(ottla_broker.bootstrap).send(ottla_topic, b"one")
         (record,) = ottla_broker.wait_for_records(ottla_topic, 1)
         assert record.value == b"one"
 
-pytest loads it in every run where Ottla is installed, so it imports other modules and adds hooks for tests
-only when a fixture is used. docs/testing.md describes it.
+pytest loads it by the entry point `pytest11` in every run where Ottla is installed, so it imports nothing and
+adds no hook for tests until a fixture is used. docs/testing.md describes it.
 """
 
 from __future__ import annotations

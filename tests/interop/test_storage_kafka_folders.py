@@ -34,11 +34,11 @@ from ottla.local.zookeeper import EmbeddedZooKeeper
 from ottla.protocol.messages import FetchRequest
 from ottla.protocol.records import decode_batch, iter_batches
 from ottla.storage.directories import read_properties
-from ottla.storage.index_checks import check_timestamps
+from ottla.storage.index_recovery import check_timestamps
 from ottla.storage.log import Log
 from ottla.storage.log_dir_checks import check_log_dirs
-from ottla.storage.manager import LogManager
-from ottla.storage.snapshots import decode, encode
+from ottla.storage.log_manager import LogManager
+from ottla.storage.producer_snapshots import decode, encode
 from ottla.wire.connection import BrokerConnection
 
 STAYS_OPEN_MS = 600_000
@@ -489,7 +489,7 @@ def test_we_find_what_kafka_says_is_there(
             check_timestamps(segment)
             log.offset_for_timestamp(segment.max_timestamp)
         assert not any(segment.index_is_suspect for segment in log.segments)
-    assert station == "killed_kafka" or "rebuil" not in caplog.text
+    assert station == "killed_kafka" or "rebuil" not in caplog.text  # codespell:ignore rebuil
     assert {path: path.read_bytes() for path in checkpoints} == checkpoints
     assert logs.get(OFFSETS, 0) is not None
     logs.close(int(time.time() * 1000))

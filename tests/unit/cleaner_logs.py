@@ -16,16 +16,16 @@ from ottla.protocol.records import (
     decode_batch,
     iter_batches,
 )
-from ottla.storage.cleaner import rewrite
-from ottla.storage.cleaner.filtering import Counts
-from ottla.storage.cleaner.job import Job
+from ottla.storage.cleaner import cleaner
+from ottla.storage.cleaner.batch_filter import Counts
+from ottla.storage.cleaner.log_to_clean import Dirt
+from ottla.storage.cleaner.messages import Job
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.cleaner.policy import Dirt
 from ottla.storage.cleaner.preparation import Limits, prepare
-from ottla.storage.loading import open_cleaned
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.segment import Segment
+from ottla.storage.log_loader import open_cleaned
+from ottla.storage.log_segment import Segment
 from ottla.storage.segment_files import Rename
 
 NOW_MS = 1_700_000_000_000
@@ -118,7 +118,7 @@ def clean(
     """One cleaning, as the worker and the broker do it together."""
     job, segments = job_for(log, now_ms=now_ms, map_entries=map_entries, upper_bound=upper_bound)
     offsets = OffsetMap(job.map_bytes)
-    indexed = rewrite.build_map(job, offsets, lambda size: None)
+    indexed = cleaner.build_map(job, offsets, lambda size: None)
 
     def swap(bases: list[int], size: int) -> None:
         finished(bases)
@@ -127,7 +127,7 @@ def clean(
         old = [segment for segment in segments if segment.base_offset in bases]
         assert log.replace_segments(old, new, job.upper_bound, rename)
 
-    counts = rewrite.clean(job, offsets, indexed.end_offset, lambda size: None, swap)
+    counts = cleaner.clean(job, offsets, indexed.end_offset, lambda size: None, swap)
     log.first_dirty_offset = indexed.end_offset
     return counts
 

@@ -167,15 +167,15 @@ class Cluster:
         for partition, change in proposals:
             if change.leader_epoch != self.leader_epoch:
                 if answer:
-                    partition.isr_change_refused(change, ErrorCode.FENCED_LEADER_EPOCH, self.now_ms)
+                    partition.isr_change_failed(change, ErrorCode.FENCED_LEADER_EPOCH, self.now_ms)
                 continue
             if change.partition_epoch != self.partition_epoch:
                 if answer:
-                    partition.isr_change_refused(change, ErrorCode.INVALID_UPDATE_VERSION, self.now_ms)
+                    partition.isr_change_failed(change, ErrorCode.INVALID_UPDATE_VERSION, self.now_ms)
                 continue
             if not change.proposed <= self.alive:
                 if answer:
-                    partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, self.now_ms)
+                    partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, self.now_ms)
                 continue
             self.isr = sorted(change.proposed)
             self.partition_epoch += 1

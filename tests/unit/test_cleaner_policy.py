@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cleaner_logs import NOW_MS, end_transaction, open_log, put, seal
 
-from ottla.storage.cleaner.policy import Dirt, Piece, Source, first_dirty_offset, groups, measure
+from ottla.storage.cleaner.log_to_clean import Dirt, Piece, Source, first_dirty_offset, groups, measure
 from ottla.storage.cleaner.preparation import dirt_of
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.throttler import Throttle
 from ottla.storage.log_config import LogConfig
 
 HOUR_MS = 3600 * 1000

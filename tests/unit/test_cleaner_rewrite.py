@@ -21,7 +21,7 @@ from cleaner_logs import (
 
 from ottla.protocol.compression import Codec
 from ottla.protocol.records import DELETE_HORIZON_FLAG, BatchHeader, decode_batch, parse_batch_header
-from ottla.storage.cleaner.rewrite import Uncleanable
+from ottla.storage.cleaner.cleaner import Uncleanable
 from ottla.storage.log import Log
 
 DAY_MS = 24 * 60 * 60 * 1000

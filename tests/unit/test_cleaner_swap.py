@@ -25,11 +25,11 @@ from cleaner_logs import (
 )
 
 from ottla.protocol.records import parse_batch_header
-from ottla.storage.cleaner import rewrite
+from ottla.storage.cleaner import cleaner
 from ottla.storage.cleaner.offset_map import OffsetMap
-from ottla.storage.loading import open_cleaned
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_loader import open_cleaned
 
 DAY_MS = 24 * 60 * 60 * 1000
 MERGING = LogConfig(cleanup_policy="compact", segment_bytes=1200, index_interval_bytes=100)
@@ -132,7 +132,7 @@ def test_a_crash_while_the_worker_writes_leaves_the_old_log(in_memory: Path) -> 
     end_offset = log.log_end_offset
     job, _ = job_for(log)
     offsets = OffsetMap(job.map_bytes)
-    indexed = rewrite.build_map(job, offsets, lambda size: None)
+    indexed = cleaner.build_map(job, offsets, lambda size: None)
     left = 9
 
     def moved(size: int) -> None:
@@ -142,7 +142,7 @@ def test_a_crash_while_the_worker_writes_leaves_the_old_log(in_memory: Path) -> 
             raise Crash
 
     with pytest.raises(Crash):
-        rewrite.clean(job, offsets, indexed.end_offset, moved, lambda bases, size: None)
+        cleaner.clean(job, offsets, indexed.end_offset, moved, lambda bases, size: None)
     assert any(name.endswith(".cleaned") for name in strays(log))
     again = open_log(in_memory, MERGING, clean=False)
     assert strays(again) == []
@@ -159,12 +159,12 @@ class Ready:
         self.end_offset = job.upper_bound
         self.bases: list[int] = []
         offsets = OffsetMap(job.map_bytes)
-        indexed = rewrite.build_map(job, offsets, lambda size: None)
+        indexed = cleaner.build_map(job, offsets, lambda size: None)
 
         def finished(bases: list[int], size: int) -> None:
             self.bases = self.bases or bases
 
-        rewrite.clean(job, offsets, indexed.end_offset, lambda size: None, finished)
+        cleaner.clean(job, offsets, indexed.end_offset, lambda size: None, finished)
         assert len(self.bases) > 2
 
     def swap(self) -> bool:

@@ -18,8 +18,8 @@ import pytest
 from cleaner_logs import Found, in_memory_place, job_for, open_log, put, records, seal, survivors
 
 from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
-from ottla.storage.cleaner.filtering import Counts
-from ottla.storage.cleaner.job import (
+from ottla.storage.cleaner.batch_filter import Counts
+from ottla.storage.cleaner.messages import (
     Abort,
     Aborted,
     Answer,
@@ -31,10 +31,10 @@ from ottla.storage.cleaner.job import (
     decode,
     encode,
 )
-from ottla.storage.cleaner.throttle import Throttle
-from ottla.storage.loading import open_cleaned
+from ottla.storage.cleaner.throttler import Throttle
 from ottla.storage.log import Log
-from ottla.storage.segment import Segment
+from ottla.storage.log_loader import open_cleaned
+from ottla.storage.log_segment import Segment
 
 WAIT_S = 60.0
 
@@ -262,7 +262,7 @@ def test_it_goes_with_the_broker_however_that_ends() -> None:
     with read_end() as (reading, writing):
         script = (
             "import os, subprocess, sys, time\n"
-            "from ottla.storage.cleaner.throttle import Throttle\n"
+            "from ottla.storage.cleaner.throttler import Throttle\n"
             "fd = Throttle.make(1.0, 0.0).fd\n"
             "command = [sys.executable, '-m', 'ottla.storage.cleaner.worker', str(os.getpid()), str(fd)]\n"
             "worker = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[fd],"

@@ -110,8 +110,8 @@ def problems(kind: str, spec: object, name: str = "thing") -> list[str]:
         ),
         (
             "BrokerCluster",
-            {"replicas": 1, "scaleDown": {"polcy": "x"}},
-            "spec.scaleDown.polcy: unknown field; allowed: policy",
+            {"replicas": 1, "scaleDown": {"polcy": "x"}},  # codespell:ignore polcy
+            "spec.scaleDown.polcy: unknown field; allowed: policy",  # codespell:ignore polcy
         ),
         (
             "BrokerCluster",
@@ -338,7 +338,9 @@ def test_a_min_isr_that_the_replicas_cannot_reach_is_noted() -> None:
 
 def test_a_broker_setting_without_effect_is_noted() -> None:
     cluster, found = parse_resource(
-        "BrokerCluster", {"name": "d"}, {"replicas": 1, "config": {"num.partitons": 3}}
+        "BrokerCluster",
+        {"name": "d"},
+        {"replicas": 1, "config": {"num.partitons": 3}},  # codespell:ignore partitons
     )
     assert not found
     assert cluster is not None

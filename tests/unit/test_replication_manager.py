@@ -24,7 +24,7 @@ from ottla.protocol.messages import (
     UpdateMetadataRequest,
 )
 from ottla.storage.log import AppendInfo, Log
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 Story = Callable[[Brokers], Awaitable[None]]
 
@@ -623,11 +623,11 @@ def test_high_watermarks_are_checkpointed_only_after_one_has_moved(tmp_path: Pat
 
         brokers[1].produce("a")
         await until(lambda: shows(1))
-        await until(lambda: brokers[1].manager._upkeep._working is None)
+        await until(lambda: brokers[1].manager._maintenance._running is None)
         file.unlink()
         brokers.now_ms += 5_000
         brokers[1].manager.tick(brokers.now_ms)
-        await until(lambda: brokers[1].manager._upkeep._working is None)
+        await until(lambda: brokers[1].manager._maintenance._running is None)
         assert not file.exists()
         brokers[1].produce("b")
         await until(lambda: shows(2))

@@ -15,8 +15,8 @@ from connection_harness import Harness, framed
 from ottla.server.logs.cold_reads import AHEAD_BYTES, TRIES_MAX, ColdReads
 from ottla.server.network.socket_connection import SENDFILE_TURN_BYTES
 from ottla.storage import page_cache
+from ottla.storage.log_segment import FileSlice
 from ottla.storage.page_cache import ColdRead
-from ottla.storage.segment import FileSlice
 from ottla.storage.segment_files import SegmentFile
 
 MIB = 1 << 20

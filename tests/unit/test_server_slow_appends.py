@@ -16,7 +16,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import Record, build_batch, parse_batch_header
 from ottla.server.logs.slow_appends import SlowAppends, Verdict
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.record_validation import RecordsRefused
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ottla.storage.findings import Finding
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
 from ottla.storage.log_dir_checks import check_log_dirs
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=200, file_delete_delay_ms=0)
 

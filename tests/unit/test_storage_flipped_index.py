@@ -17,7 +17,7 @@ from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import ControlType, build_control_batch, iter_batches
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100, file_delete_delay_ms=0)
 RECORDS = 60

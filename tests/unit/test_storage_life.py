@@ -8,11 +8,11 @@ import pytest
 from storage_logs import NOW_MS, append, batch, contents, open_log, values
 
 from ottla.protocol.errors import KafkaError
-from ottla.storage import lookups
-from ottla.storage.epochs import LeaderEpochCheckpoint
+from ottla.storage import log_segments
+from ottla.storage.leader_epochs import LeaderEpochCheckpoint
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import (
     BUILT_IN,
     LogFacts,
@@ -189,7 +189,7 @@ class TestRetention:
         log = open_log(tmp_path, LogConfig(segment_bytes=1000, retention_ms=1000))  # no index is read yet
         segments = log._segments
         log.delete_old_segments(now_ms=NOW_MS + 5000, high_watermark=50)
-        assert lookups.first_at_or_after(segments, NOW_MS + 7, 0) == (7, NOW_MS + 7, 0)
+        assert log_segments.first_at_or_after(segments, NOW_MS + 7, 0) == (7, NOW_MS + 7, 0)
 
     def test_everything_goes_when_all_is_too_old_and_the_log_goes_on(self, tmp_path: Path) -> None:
         log = filled(tmp_path)

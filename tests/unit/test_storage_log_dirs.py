@@ -16,7 +16,7 @@ from ottla.storage.directories import LogDirProblem, read_properties
 from ottla.storage.future_log import FutureLog
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 
 def manager(*log_dirs: Path, load: bool = True) -> LogManager:

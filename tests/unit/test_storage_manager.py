@@ -19,7 +19,7 @@ from ottla.storage.directories import (
     read_topic_id,
 )
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 
 def manager(*log_dirs: Path, broker_id: int = 1, cluster_id: str = "c1", **defaults: str) -> LogManager:

@@ -18,9 +18,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.producers import BatchMetadata, ProducerEntry
-from ottla.storage.segment import scan_headers
-from ottla.storage.snapshots import CorruptSnapshot, decode, encode
+from ottla.storage.log_segment import scan_headers
+from ottla.storage.producer_snapshots import CorruptSnapshot, decode, encode
+from ottla.storage.producer_state import BatchMetadata, ProducerEntry
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 

@@ -12,9 +12,9 @@ from storage_logs import NOW_MS, append, contents, open_log, values
 from test_records_legacy import message
 
 from ottla.protocol.errors import KafkaError
-from ottla.storage.loading import OldFormat
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_loader import OldFormat
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 

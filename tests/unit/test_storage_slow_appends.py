@@ -16,11 +16,11 @@ from test_records_legacy import message, wrapped
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import Record, TimestampType, build_batch
-from ottla.storage.append_worker import error_of, refusal
-from ottla.storage.batch_rules import LIGHT_BYTES, LIGHT_OLD_BYTES, LIGHT_RECORDS, SlowAppend, settle
 from ottla.storage.log import AppendInfo, Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.log_validator import LIGHT_BYTES, LIGHT_OLD_BYTES, LIGHT_RECORDS, SlowAppend, settle
+from ottla.storage.record_validation import RecordsRefused
+from ottla.storage.validation_worker import error_of, refusal
 
 CONFIGS = (
     LogConfig(),

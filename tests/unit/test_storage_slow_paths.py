@@ -20,10 +20,10 @@ from ottla.protocol.records import (
     parse_batch_header,
     verify_crc,
 )
-from ottla.storage.batch_rules import SlowPath, needs_rewrite_or_records, slow_paths
 from ottla.storage.log import AppendInfo, Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.log_validator import SlowPath, needs_rewrite_or_records, slow_paths
+from ottla.storage.record_validation import RecordsRefused
 
 COMPACTED = LogConfig(cleanup_policy="compact")
 STAMPED = LogConfig(message_timestamp_type="LogAppendTime")

@@ -11,7 +11,7 @@ from storage_logs import NOW_MS, batch, open_log
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import ControlType, build_control_batch
 from ottla.storage.log import AppendInfo, Log
-from ottla.storage.producers import Verification
+from ottla.storage.producer_state import Verification
 
 PID = 7
 

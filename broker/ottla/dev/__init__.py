@@ -8,3 +8,7 @@ broker of clusters, with the in-memory metadata store.
     control     the control socket
     serve       settings, start and stop
 """
+
+from ottla.extras import require
+
+require("broker")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ottla.protocol.topic_names import is_legal_topic_name
-from ottla.storage.durable import write_atomically
+from ottla.storage.files import write_atomically
 
 logger = logging.getLogger(__name__)
 

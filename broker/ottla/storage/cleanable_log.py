@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 
 from ottla.storage.cleaner.swap import put_in_place
-from ottla.storage.durable import sync_directory
+from ottla.storage.files import sync_directory
 from ottla.storage.log_config import INT64_MAX
-from ottla.storage.segment import Segment
+from ottla.storage.log_segment import Segment
 from ottla.storage.segment_files import Rename
 from ottla.storage.trimmed_log import TrimmedLog
 

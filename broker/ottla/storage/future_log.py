@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ottla.protocol.records import parse_batch_header
 from ottla.storage.log import Log
-from ottla.storage.segment import LogRead
+from ottla.storage.log_segment import LogRead
 
 
 class FutureLog:

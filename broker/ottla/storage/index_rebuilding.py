@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from ottla.storage.segment import Segment
+from ottla.storage.log_segment import Segment
 
 logger = logging.getLogger(__name__)
 

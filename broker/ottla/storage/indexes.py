@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Self
 
-from ottla.storage.durable import sync_file
+from ottla.storage.files import sync_file
 from ottla.storage.page_cache import read_file
 from ottla.storage.places import Placed
 

@@ -36,22 +36,22 @@ from ottla.protocol.records import (
     last_sequence,
     parse_control_record,
 )
-from ottla.storage import batch_rules
-from ottla.storage.chores import Chores
+from ottla.storage import log_validator
 from ottla.storage.cleanable_log import CleanableLog
-from ottla.storage.epochs import LeaderEpochCheckpoint
-from ottla.storage.loading import load_segments
+from ottla.storage.deferred_tasks import Chores
+from ottla.storage.leader_epochs import LeaderEpochCheckpoint
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dirs import LogDir
-from ottla.storage.producer_history import ProducerHistory
-from ottla.storage.segment import HEAD, Segment
+from ottla.storage.log_dir import LogDir
+from ottla.storage.log_loader import load_segments
+from ottla.storage.log_segment import HEAD, Segment
+from ottla.storage.producer_state_manager import ProducerHistory
 
 _NOT_FROM_CLIENTS = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
 _LEADS_OFF_THE_FAST_PATH = LOG_APPEND_TIME_FLAG | CODEC_MASK
 
 
 Settled: TypeAlias = tuple[bytes | memoryview, int]
-"""What `batch_rules.settle` gives."""
+"""What `log_validator.settle` gives."""
 
 
 class AppendInfo(NamedTuple):
@@ -144,7 +144,7 @@ class Log(CleanableLog):
     ) -> AppendInfo:
         """Append one batch of a producer (or, with `client` false, of a coordinator). `guard` is what
         `producers.begin_verification` gave for the first batch of a transaction. With `light`, what may take
-        long raises batch_rules.SlowAppend: `settled` is what `batch_rules.settle` has made of it since.
+        long raises log_validator.SlowAppend: `settled` is what `log_validator.settle` has made of it since.
 
         Assigns offsets and the leader epoch; answers a retry of one of the producer's last five
         batches with the original's offsets. Raises KafkaError: CORRUPT_MESSAGE, INVALID_RECORD,
@@ -161,7 +161,7 @@ class Log(CleanableLog):
             or view[16] != MAGIC_V2
             or int.from_bytes(view[8:12], "big") + LOG_OVERHEAD != size
         ):
-            view = batch_rules.batch_to_append(view, self._config, now_ms, light=light)
+            view = log_validator.batch_to_append(view, self._config, now_ms, light=light)
             size = len(view)
             if not size:
                 return AppendInfo(-1, -1, -1, -1, self.log_start_offset, True)
@@ -184,12 +184,12 @@ class Log(CleanableLog):
             or (producer_id >= 0 and sequence < 0)
             or attributes & CODEC_MASK > 4
         ):
-            batch_rules.check_client_batch(base_offset, attributes, delta, producer_id, sequence, count)
+            log_validator.check_client_batch(base_offset, attributes, delta, producer_id, sequence, count)
         log_append_time = -1
         if settled is not None:
             log_append_time = settled[1]
         elif not self._is_plain or attributes & _LEADS_OFF_THE_FAST_PATH:
-            view, log_append_time = batch_rules.prepare(
+            view, log_append_time = log_validator.prepare(
                 view, self._config, now_ms, client=client, light=light
             )
             size = len(view)
@@ -269,7 +269,7 @@ class Log(CleanableLog):
         the log's end, UNSUPPORTED_FOR_MESSAGE_FORMAT, KAFKA_STORAGE_ERROR.
         """
         view = memoryview(records)
-        batches = batch_rules.verified_batches(view, self.log_end_offset)
+        batches = log_validator.verified_batches(view, self.log_end_offset)
         if not batches:
             raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(view)} bytes hold no whole batch")
         with self._lock:

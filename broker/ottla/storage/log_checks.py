@@ -19,8 +19,10 @@ from ottla.protocol.errors import KafkaError
 from ottla.protocol.records import BatchHeader, ControlType, decode_batch, parse_control_record
 from ottla.storage.checkpoints import MalformedCheckpoint
 from ottla.storage.directories import PARTITION_METADATA_FILE, LogDirProblem, read_topic_id
-from ottla.storage.epochs import CHECKPOINT_FILE, read_epochs
 from ottla.storage.findings import Findings
+from ottla.storage.leader_epochs import CHECKPOINT_FILE, read_epochs
+from ottla.storage.producer_snapshots import CorruptSnapshot
+from ottla.storage.producer_snapshots import decode as decode_snapshot
 from ottla.storage.segment_checks import Batch, SegmentContents, mapped, read_batches
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
@@ -33,9 +35,7 @@ from ottla.storage.segment_files import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from ottla.storage.snapshots import CorruptSnapshot
-from ottla.storage.snapshots import decode as decode_snapshot
-from ottla.storage.txn_index import AbortedTransaction
+from ottla.storage.transaction_index import AbortedTransaction
 
 _BESIDE_LOGS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")

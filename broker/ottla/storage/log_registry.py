@@ -22,7 +22,7 @@ from ottla.storage.checkpoints import (
 from ottla.storage.directories import LogDirProblem
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dirs import LogDir
+from ottla.storage.log_dir import LogDir
 
 logger = logging.getLogger(__name__)
 

@@ -23,15 +23,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.storage import batch_rules
-from ottla.storage.chores import Chores
+from ottla.storage import log_validator
+from ottla.storage.deferred_tasks import Chores
 from ottla.storage.directories import read_topic_id, write_topic_id
-from ottla.storage.epochs import LeaderEpochCheckpoint
+from ottla.storage.leader_epochs import LeaderEpochCheckpoint
 from ottla.storage.log_config import LogConfig
-from ottla.storage.log_dirs import LogDir
-from ottla.storage.producer_history import ProducerHistory
-from ottla.storage.producers import ProducerState
-from ottla.storage.segment import Segment
+from ottla.storage.log_dir import LogDir
+from ottla.storage.log_segment import Segment
+from ottla.storage.producer_state import ProducerState
+from ottla.storage.producer_state_manager import ProducerHistory
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class LogState:
         self._segment_bytes = config.segment_bytes
         self._roll_ms = self._rolls_after_ms()
         self._flush_messages = config.flush_messages
-        self._is_plain = not batch_rules.needs_rewrite_or_records(config)
+        self._is_plain = not log_validator.needs_rewrite_or_records(config)
 
     @property
     def size(self) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.storage import lookups
-from ottla.storage.durable_log import DurableLog
-from ottla.storage.segment import LogRead, Segment
-from ottla.storage.txn_index import AbortedTransaction
+from ottla.storage import log_segments
+from ottla.storage.log_flusher import DurableLog
+from ottla.storage.log_segment import LogRead, Segment
+from ottla.storage.transaction_index import AbortedTransaction
 
 
 class ReadableLog(DurableLog):
@@ -78,7 +78,7 @@ class ReadableLog(DurableLog):
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record at or after `timestamp_ms`."""
         with self._io("read"):
-            found = lookups.first_at_or_after(self._segments, timestamp_ms, self.log_start_offset)
+            found = log_segments.first_at_or_after(self._segments, timestamp_ms, self.log_start_offset)
             self._mend_soon()
             return found
 
@@ -86,14 +86,14 @@ class ReadableLog(DurableLog):
         """Where segments begin that were not written to after `timestamp_ms`, newest first, the log's end
         included (ListOffsets 0)."""
         with self._io("read"):
-            return lookups.segment_starts_before(
+            return log_segments.segment_starts_before(
                 self._segments, timestamp_ms, self.log_start_offset, self.log_end_offset, now_ms
             )
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first record with the highest timestamp (KIP-734)."""
         with self._io("read"):
-            found = lookups.highest(self._segments)
+            found = log_segments.highest(self._segments)
             self._mend_soon()
             return found
 
@@ -103,14 +103,16 @@ class ReadableLog(DurableLog):
         if read is None or not read.slices:
             return []
         try:
-            found = lookups.aborted_in(self._segments, fetch_offset, read.slices[-1], self.log_end_offset)
+            found = log_segments.aborted_in(
+                self._segments, fetch_offset, read.slices[-1], self.log_end_offset
+            )
         except OSError as problem:
             raise self._storage_error("read", problem) from problem
         return [(aborted.producer_id, aborted.first_offset) for aborted in found]
 
     def collect_aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
         """Those that reach into [fetch_offset, upper_bound)."""
-        return lookups.aborted_between(self._segments, fetch_offset, upper_bound)
+        return log_segments.aborted_between(self._segments, fetch_offset, upper_bound)
 
 
 def _base_offset(segment: Segment) -> int:

@@ -26,7 +26,7 @@ from ottla.protocol.records import (
 )
 from ottla.storage.findings import Findings
 from ottla.storage.indexes import OffsetIndex, TimeIndex
-from ottla.storage.txn_index import AbortedTransaction, TransactionIndex
+from ottla.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 _CHUNK_BYTES = 1 << 20
 

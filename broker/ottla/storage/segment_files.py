@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ottla.storage.indexes import OffsetIndex, TimeIndex
 from ottla.storage.places import Placed
-from ottla.storage.txn_index import TransactionIndex
+from ottla.storage.transaction_index import TransactionIndex
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

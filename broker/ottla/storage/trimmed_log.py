@@ -11,8 +11,9 @@ from itertools import takewhile
 
 from ottla.protocol.records import NO_TIMESTAMP
 from ottla.storage.directories import parse_partition_directory
-from ottla.storage.index_checks import check_timestamps
-from ottla.storage.loading import new_segment
+from ottla.storage.index_recovery import check_timestamps
+from ottla.storage.log_loader import new_segment
+from ottla.storage.log_segment import Segment
 from ottla.storage.readable_log import ReadableLog
 from ottla.storage.retention import (
     BUILT_IN,
@@ -23,7 +24,6 @@ from ottla.storage.retention import (
     needs_timestamps,
     within_high_watermark,
 )
-from ottla.storage.segment import Segment
 
 
 class TrimmedLog(ReadableLog):

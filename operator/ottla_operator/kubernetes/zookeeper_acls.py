@@ -2,7 +2,7 @@
 
 Called once for a cluster that was created without zookeeper.set.acl=true, and again after an interruption: a
 node that has its ACL is not written. The operator is ZooKeeper's super user. The ACLs are those of
-`ottla.metadata.node_acls`, with the brokers' distinguished name as the creator.
+`ottla.metadata.kazoo_adapter`, with the brokers' distinguished name as the creator.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Id
 
 from ottla.metadata import znodes
+from ottla.metadata.kazoo_adapter import node_acls
 from ottla.metadata.kazoo_connection import new_client
-from ottla.metadata.node_acls import node_acls
 from ottla.metadata.zookeeper_access import ZooKeeperAccess
 from ottla.security.tls import TlsSettings
 

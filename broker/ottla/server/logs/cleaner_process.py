@@ -14,8 +14,8 @@ import sys
 import threading
 from contextlib import suppress
 
-from ottla.storage.cleaner.job import Answer, Order, decode, encode
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.messages import Answer, Order, decode, encode
+from ottla.storage.cleaner.throttler import Throttle
 
 
 class ProcessDied(Exception):

@@ -19,15 +19,15 @@ from typing import Final, NamedTuple, TypeVar
 from ottla.protocol.errors import KafkaError
 from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
 from ottla.storage.checkpoints import TopicPartition
-from ottla.storage.cleaner.job import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
-from ottla.storage.cleaner.policy import Dirt
+from ottla.storage.cleaner.cleaner import remove_cleaned
+from ottla.storage.cleaner.log_to_clean import Dirt
+from ottla.storage.cleaner.messages import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
 from ottla.storage.cleaner.preparation import Limits, prepare
-from ottla.storage.cleaner.rewrite import remove_cleaned
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.throttler import Throttle
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.loading import open_cleaned
 from ottla.storage.log import Log
-from ottla.storage.segment import Segment
+from ottla.storage.log_loader import open_cleaned
+from ottla.storage.log_segment import Segment
 
 Result = TypeVar("Result")
 

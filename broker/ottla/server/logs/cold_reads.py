@@ -22,8 +22,8 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from ottla.storage import page_cache
+from ottla.storage.log_segment import FileSlice
 from ottla.storage.page_cache import ColdRead, NoWaiting
-from ottla.storage.segment import FileSlice
 
 log = logging.getLogger(__name__)
 

@@ -28,13 +28,13 @@ from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.logs.cleaner_metrics import gauges
 from ottla.server.logs.cleaner_thread import CleanerThread, Task
-from ottla.storage.cleaner.job import Aborted, Done, Failed
+from ottla.storage.cleaner.messages import Aborted, Done, Failed
 from ottla.storage.cleaner.preparation import CHECKPOINT_FILE, Limits, dirt_of
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.throttler import Throttle
 from ottla.storage.log import Log
 from ottla.storage.log_config import INT64_MAX
-from ottla.storage.log_dirs import LogDir
-from ottla.storage.manager import LogManager
+from ottla.storage.log_dir import LogDir
+from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger("ottla.log_cleaner")
 

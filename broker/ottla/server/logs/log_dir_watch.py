@@ -19,7 +19,7 @@ from typing import Final
 from ottla.metadata import znodes
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
 from ottla.replication.manager import ReplicaManager
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from contextlib import suppress
 from typing import IO, Final, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.storage.append_worker import ANSWER, JOB, SETTLED, error_of
 from ottla.storage.log import Settled
 from ottla.storage.log_config import LogConfig
+from ottla.storage.validation_worker import ANSWER, JOB, SETTLED, error_of
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ottla.storage.append_worker"],
+            [sys.executable, "-m", "ottla.storage.validation_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -18,7 +18,7 @@ from ottla.server.metrics.exposition import Family, Sample, counter, gauge
 from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import SocketServer
 from ottla.storage.log import Log
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 BROKER_STATES = {"starting": 1, "recovering": 2, "ready": 3, "stopping": 6}
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ottla.storage.cleanable_log import CleanableLog
-from ottla.storage.cleaner import policy
-from ottla.storage.cleaner.job import Job
+from ottla.storage.cleaner import log_to_clean
+from ottla.storage.cleaner.messages import Job
 from ottla.storage.log_config import INT64_MAX
-from ottla.storage.segment import Segment
+from ottla.storage.log_segment import Segment
 
 CHECKPOINT_FILE = "cleaner-offset-checkpoint"
 """Kafka's, in each log directory: where the dirty part of its logs begins."""
@@ -26,12 +26,12 @@ class Limits:
     buffer_bytes: int
 
 
-def dirt_of(log: CleanableLog, last_stable_offset: int, now_ms: int) -> policy.Dirt:
+def dirt_of(log: CleanableLog, last_stable_offset: int, now_ms: int) -> log_to_clean.Dirt:
     """What there is to clean. May read the first batches of segments; raises OSError."""
     config = log.config
     segments = log.segments
     pieces = [
-        policy.Piece(
+        log_to_clean.Piece(
             segment.base_offset,
             segment.size,
             segment.largest_timestamp() if config.min_compaction_lag_ms > 0 else -1,
@@ -39,10 +39,10 @@ def dirt_of(log: CleanableLog, last_stable_offset: int, now_ms: int) -> policy.D
         )
         for segment in segments
     ]
-    return policy.measure(
+    return log_to_clean.measure(
         pieces,
         config,
-        first_dirty=policy.first_dirty_offset(
+        first_dirty=log_to_clean.first_dirty_offset(
             log.first_dirty_offset, log.log_start_offset, log.log_end_offset
         ),
         last_stable_offset=last_stable_offset,
@@ -59,7 +59,9 @@ def first_timestamp(segment: Segment) -> int:
     return -1
 
 
-def prepare(log: CleanableLog, dirt: policy.Dirt, limits: Limits, now_ms: int) -> tuple[Job, list[Segment]]:
+def prepare(
+    log: CleanableLog, dirt: log_to_clean.Dirt, limits: Limits, now_ms: int
+) -> tuple[Job, list[Segment]]:
     """The job of cleaning up to the end of the dirt, and the segments that it is about."""
     config = log.config
     segments = [each for each in log.segments if each.base_offset < dirt.first_uncleanable]

@@ -18,7 +18,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ottla.storage.segment import Segment
+from ottla.storage.log_segment import Segment
 from ottla.storage.segment_files import SWAP_SUFFIX, Rename
 
 

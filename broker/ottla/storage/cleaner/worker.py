@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable
 
 from ottla.protocol.errors import KafkaError
-from ottla.storage.cleaner import rewrite
-from ottla.storage.cleaner.job import (
+from ottla.storage.cleaner import cleaner
+from ottla.storage.cleaner.messages import (
     Abort,
     Aborted,
     Answer,
@@ -35,7 +35,7 @@ from ottla.storage.cleaner.job import (
     encode,
 )
 from ottla.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.throttler import Throttle
 
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
@@ -100,7 +100,7 @@ class Worker:
             return Aborted()
         except OSError as problem:
             return Failed(f"{job.directory}: {problem}", problem.errno)
-        except (rewrite.Uncleanable, KafkaError) as problem:
+        except (cleaner.Uncleanable, KafkaError) as problem:
             return Failed(f"{job.directory}: {problem}")
         except (AssertionError, ValueError, IndexError, MemoryError) as problem:
             return Failed(f"{job.directory}: {problem!r}")
@@ -108,9 +108,9 @@ class Worker:
     def _do(self, job: Job) -> Done:
         began = time.monotonic()
         offsets = OffsetMap(map_bytes(job))
-        indexed = rewrite.build_map(job, offsets, self._moved)
+        indexed = cleaner.build_map(job, offsets, self._moved)
         mapped = time.monotonic()
-        counts = rewrite.clean(job, offsets, indexed.end_offset, self._moved, self._finished)
+        counts = cleaner.clean(job, offsets, indexed.end_offset, self._moved, self._finished)
         return Done(
             indexed.end_offset,
             counts,

@@ -25,8 +25,8 @@ from ottla.protocol.messages import (
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.storage.log import Log
-from ottla.storage.log_dirs import LogDir
-from ottla.storage.manager import LogManager
+from ottla.storage.log_dir import LogDir
+from ottla.storage.log_manager import LogManager
 
 _UNKNOWN = -1
 _ERROR_OF_ALL_FROM = 3

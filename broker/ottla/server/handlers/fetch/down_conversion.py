@@ -29,8 +29,8 @@ from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.server.dispatch.dispatcher import Request
 from ottla.server.handlers.fetch.response import FetchedPartition, FetchedTopic
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_segment import FileSlice
 from ottla.storage.page_cache import is_resident
-from ottla.storage.segment import FileSlice
 
 log = logging.getLogger(__name__)
 

@@ -41,9 +41,9 @@ from ottla.server.handlers.cluster.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.produce.response import PACKED_FROM, pack
 from ottla.server.handlers.produce.transactions import Admitted, TransactionGate
 from ottla.server.logs.slow_appends import SlowAppends, Verdict
-from ottla.storage.batch_rules import SlowAppend, single_batch
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.log_validator import SlowAppend, single_batch
+from ottla.storage.record_validation import RecordsRefused
 
 log = logging.getLogger(__name__)
 
