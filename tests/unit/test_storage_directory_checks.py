@@ -303,7 +303,7 @@ def test_a_directory_that_a_broker_has_open_is_told(directory: Path) -> None:
         logs.close(NOW_MS)
     assert (done.returncode, done.stderr) == (
         0,
-        f"{directory}: a broker has it open, and may write while it is read\n",
+        f"{directory}: a broker has it open and may write to it during the check\n",
     )
     assert all(": note: " in line for line in done.stdout.splitlines()), done.stdout
 
