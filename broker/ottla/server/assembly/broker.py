@@ -21,11 +21,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ottla.metadata import former_session, znodes
+from ottla.metadata import unclean_restart, znodes
 from ottla.metadata.config import BrokerConfig, ConfigError, Listener
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
-from ottla.metadata.succession import wait_for_successors
 from ottla.server.assembly.controlled_shutdown import ControlledShutdown
 from ottla.server.assembly.parts import Parts, monotonic_clock_ms
 from ottla.server.handlers.cluster.first_view import FIRST_VIEW_TIMEOUT_S
@@ -34,7 +33,7 @@ from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.secure_listeners import SecurityProblem
 from ottla.storage.directories import LogDirProblem
-from ottla.storage.loading import OldFormat
+from ottla.storage.log_loader import UnsupportedMessageFormat
 
 if TYPE_CHECKING:
     from ottla.metadata.zookeeper_access import ZooKeeperAccess
@@ -107,7 +106,13 @@ class Broker:
             await self._start()
         except StoreError as e:
             raise StartupError(f"the metadata store: {e}") from e
-        except (LogDirProblem, OldFormat, AlreadyRegistered, SecurityProblem, ConfigError) as e:
+        except (
+            LogDirProblem,
+            UnsupportedMessageFormat,
+            AlreadyRegistered,
+            SecurityProblem,
+            ConfigError,
+        ) as e:
             raise StartupError(str(e)) from e
         except OSError as e:
             raise StartupError(e.strerror or str(e)) from e
@@ -163,16 +168,18 @@ class Broker:
         self.endpoints = [server.bind(Endpoint(x.name, x.host, x.port)) for x in self.config.listeners]
         session_timeout_s = self.config.get_int("zookeeper.session.timeout.ms") / 1000
 
-        async def give_way() -> None:
-            await wait_for_successors(store, self.broker_id, list(logs.logs()), timeout_s=session_timeout_s)
+        async def wait_for_failover() -> None:
+            await unclean_restart.wait_for_failover(
+                store, self.broker_id, list(logs.logs()), timeout_s=session_timeout_s
+            )
 
         self._session_dirs = [log_dir.path for log_dir in logs.online_dirs()]
-        if await former_session.end_former(store, self._session_dirs):
-            await give_way()
+        if await unclean_restart.expire_session(store, self._session_dirs):
+            await wait_for_failover()
         # Others may connect as soon as they see the registration: they wait in the backlog until `serve`.
         server.listen()
-        former_session.remember(store, self._session_dirs)
-        undo.callback(former_session.forget, self._session_dirs)
+        unclean_restart.save_session(store, self._session_dirs)
+        undo.callback(unclean_restart.clear_session, self._session_dirs)
         self._registration = BrokerRegistration(
             store,
             self.broker_id,
@@ -181,7 +188,7 @@ class Broker:
             clock=self._clock,
             # Our own previous session, after a crash, ends within its time-out.
             wait_s=session_timeout_s * 1.5 + 2,
-            after_crash=give_way,
+            after_crash=wait_for_failover,
         )
         undo.callback(store.on_session_expired(self._session_expired))
         self.parts.replicas.broker_epoch = await self._registration.register()
@@ -244,7 +251,7 @@ class Broker:
             self._session_lost = False
             try:
                 self.parts.replicas.broker_epoch = await self._registration.register()
-                former_session.remember(self.store, self._session_dirs)
+                unclean_restart.save_session(self.store, self._session_dirs)
                 await self.parts.controller.start(self.broker_epoch)
             except AlreadyRegistered as e:
                 log.error("%s", e)

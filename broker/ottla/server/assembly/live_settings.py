@@ -12,13 +12,13 @@ from typing import Final
 from ottla.controller.controller import Controller
 from ottla.metadata import znodes
 from ottla.metadata.config import TOPIC_SYNONYMS, topic_defaults
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
 from ottla.metadata.store import MetadataStore
 from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.server.logs import log_cleaner
 from ottla.server.logs.log_cleaner import LogCleaner
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
@@ -40,7 +40,7 @@ async def load(settings: DynamicBrokerConfig, store: MetadataStore) -> None:
             present = settings.with_present_secret(stored)
             if present != stored:
                 await store.set(path, znodes.encode_config(present))
-            settings.heard(entity, present)
+            settings.on_entity_changed(entity, present)
         except znodes.InvalidNode as problem:
             settings.ignored(problem)
 
@@ -59,13 +59,13 @@ def follow(
     config = settings.config
 
     def topic_defaults_changed() -> None:
-        logs.defaults = topic_defaults(config)
+        logs.registry.defaults = topic_defaults(config)
         now_ms = monotonic_clock()
         for partition in replicas.partitions():
             partition.config_changed(replicas.log_config(partition.topic), now_ms)
 
     def producer_id_expiration_changed() -> None:
-        logs.producer_id_expiration_ms = config.get_int("producer.id.expiration.ms")
+        logs.maintenance.producer_id_expiration_ms = config.get_int("producer.id.expiration.ms")
 
     def rates_changed() -> None:
         quotas.replication_rates_changed(*[config.get_int(name) for name in RATES])

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.delegation_tokens import DelegationTokens
-from ottla.metadata.dynamic import OnQuotaConfig
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
+from ottla.metadata.dynamic_configs import OnQuotaConfig
 from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.security.clients import ClientSecurity
 from ottla.server.network.secure_listeners import SecureListeners, SecurityProblem
@@ -39,7 +39,7 @@ class BrokerSecurity:
         """Hear of users' settings, which hold their credentials, and hand them on."""
 
         def heard(entity_type: str, entity: str, settings: dict[str, str]) -> None:
-            self.credentials.heard(entity_type, entity, settings)
+            self.credentials.on_entity_changed(entity_type, entity, settings)
             on_quota_config(entity_type, entity, settings)
 
         return heard

@@ -82,7 +82,7 @@ class FirstView:
             if not self._told.is_set():
                 if not self.reached.is_set():
                     log.warning("The controller has not sent metadata yet: it is read from the store")
-                self._cache.stand_in(view)
+                self._cache.load_initial(view)
                 delay_s = STAND_IN_INTERVAL_S
 
     async def _told_within(self, timeout_s: float) -> bool:
@@ -94,7 +94,7 @@ class FirstView:
 
     def _updated(self) -> None:
         """The metadata cache holds a cluster: answer the requests that wait, and let no other wait."""
-        if not self._cache.is_stand_in:
+        if not self._cache.is_initial:
             self._told.set()
         if self.reached.is_set():
             return
