@@ -130,7 +130,7 @@ class Readers:
 
     @property
     def read_again(self) -> int:
-        """The number of events that were read read_again."""
+        """The number of events that were read again."""
         with self._lock:
             return self.read - len(self.ids)
 
