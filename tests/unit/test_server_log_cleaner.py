@@ -191,7 +191,7 @@ def test_retention_of_compacted_logs_is_the_cleaners(place: Path) -> None:
         assert cut.segments[0].base_offset <= 150
         # Who waits for it hears of it on the loop, a moment later.
         await running.until(
-            lambda: all(each._log_start_told == each.log.log_start_offset for each in partitions)
+            lambda: all(each._notified_log_start == each.log.log_start_offset for each in partitions)
         )
 
     run(place, story)
