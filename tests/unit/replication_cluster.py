@@ -19,7 +19,7 @@ from ottla.replication.partition import Partition
 from ottla.replication.reads import PartitionRead
 from ottla.replication.reads import read as read_replica
 from ottla.replication.requests import PartitionState
-from ottla.storage.log import AppendInfo, Log
+from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_config import LogConfig
 
 TOPIC = "flights"
@@ -190,7 +190,7 @@ class Cluster:
 
     # --- producers, followers, consumers ------------------------------------------------------------
 
-    def produce(self, *values: str, acks: int = -1, to: int | None = None) -> AppendInfo:
+    def produce(self, *values: str, acks: int = -1, to: int | None = None) -> LogAppendInfo:
         node = self.leader if to is None else self.nodes[to]
         return node.append_as_leader(batch(*values), required_acks=acks, now_ms=self.now_ms)
 

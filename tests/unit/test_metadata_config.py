@@ -61,7 +61,7 @@ def test_all_problems_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"authorizer.class.name": "org.example.Mine"}, "not served"),
+        ({"authorizer.class.name": "org.example.Mine"}, "not supported"),
         ({"listeners": "PLAINTEXT://:1,SASL_SSL://:2"}, "GSSAPI is not served"),
         (
             {"listeners": "SASL_SSL://:1", "security.inter.broker.protocol": "SASL_SSL"}

@@ -177,8 +177,11 @@ def test_node_acls_need_somebody() -> None:
             "^zookeeper.ssl.keystore.location=/none.pem: cannot",
         ),
         ({"zookeeper.ssl.truststore.location": "{jks}"}, "^zookeeper.ssl.truststore.location=.*keytool"),
-        ({"zookeeper.ssl.protocol": "TLS"}, "^zookeeper.ssl.enabled.protocols: TLS is not served"),
-        ({"zookeeper.ssl.cipher.suites": "TLS_A_WITH_B"}, "^zookeeper.ssl.cipher.suites=TLS_A_WITH_B: none"),
+        ({"zookeeper.ssl.protocol": "TLS"}, "^zookeeper.ssl.enabled.protocols: TLS is not supported"),
+        (
+            {"zookeeper.ssl.cipher.suites": "TLS_A_WITH_B"},
+            "^zookeeper.ssl.cipher.suites=TLS_A_WITH_B: OpenSSL supports none",
+        ),
     ],
 )
 def test_a_store_that_does_not_open_is_named_as_zookeepers(

@@ -1,4 +1,4 @@
-"""Free TCP ports on loopback, and waiting for one to answer."""
+"""Free TCP ports on loopback, and polling of conditions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from functools import cache
 from itertools import cycle, islice
 from typing import Final
 
-_OURS: Final = range(10_000, 20_000)
-"""Below those that the kernel hands out by itself (Linux: from 32768 on), to servers that want any port and
-to every client's end of a connection: a port of ours stays free while a broker is down, too."""
+_PORTS: Final = range(10_000, 20_000)
+"""Below the kernel's ephemeral ports (Linux: from 32768), so that a port stays free while its broker is
+down."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that was free a moment ago, and that hardly anybody takes before you do: each comes up once
-    before any comes again. Processes that start servers side by side do best with a range each: OTTLA_PORTS
-    says FIRST-LAST."""
+    """A port that is free now. All ports of the range are returned once before any is repeated, so that
+    concurrent callers rarely collide. OTTLA_PORTS=FIRST-LAST sets the range, for processes that start
+    servers concurrently."""
     ours, order = _order(os.environ.get("OTTLA_PORTS"))
     for port in islice(order, len(ours)):
         if not port_in_use(port, host):
@@ -29,9 +29,9 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @cache
 def _order(wanted: str | None) -> tuple[range, Iterator[int]]:
-    """The ports of FIRST-LAST, or all of ours, and the order in which they are tried."""
+    """(range of ports, endless random order of them) for FIRST-LAST, or for the default range."""
     first, _, last = wanted.partition("-") if wanted else ("", "", "")
-    ours = range(int(first), int(last) + 1) if last else _OURS
+    ours = range(int(first), int(last) + 1) if last else _PORTS
     return ours, cycle(random.sample(ours, len(ours)))
 
 
@@ -46,7 +46,7 @@ def port_in_use(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, poll_s: float = 0.05) -> bool:
-    """Poll until the condition holds; False when the time is over."""
+    """Poll until the condition holds; returns False after the time-out."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

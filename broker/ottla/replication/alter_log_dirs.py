@@ -24,8 +24,8 @@ from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
 from ottla.storage.directories import is_too_long_to_move
 from ottla.storage.future_log import FutureLog
-from ottla.storage.manager import LogManager
-from ottla.storage.segment import LogRead
+from ottla.storage.log_manager import LogManager
+from ottla.storage.segment_files import LogRead
 
 _logger = logging.getLogger(__name__)
 
@@ -92,25 +92,25 @@ class ReplicaAlterLogDirsManager:
             problem = error
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
-        future = logs.future(topic, index)
+        future = logs.future_log(topic, index)
         if partition is not None and future is not None and future.log_dir is not log_dir:
             self.end(partition.key)
-            logs.drop_future(topic, index)
-        logs.prefer(topic, index, log_dir)
+            logs.delete_future_log(topic, index)
+        logs.set_preferred_log_dir(topic, index, log_dir)
         if partition is None:
             assert problem is not None
             raise problem
-        if partition.log.log_dir is log_dir or logs.future(topic, index) is not None:
+        if partition.log.log_dir is log_dir or logs.future_log(topic, index) is not None:
             return
         if len(logs.online_dirs()) < len(logs.log_dirs):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "an offline log directory may have a future log")
-        logs.make_future(topic, index, self._clock())
+        logs.create_future_log(topic, index, self._clock())
         _logger.info("Moving %r from %s to %s", partition, partition.log.log_dir.path, path)
         self.begin(partition)
 
     def begin(self, partition: Partition) -> None:
         """Start or continue the partition's move, if it has a future log. Needs a running loop."""
-        future = self._logs.future(*partition.key)
+        future = self._logs.future_log(*partition.key)
         if future is None or self._stopping:
             return
         known = self._moves.get(partition.key)
@@ -188,8 +188,8 @@ class ReplicaAlterLogDirsManager:
 
     async def _copy_chunk(self, partition: Partition, move: FutureLog) -> bool:
         """Copy a chunk. True when the move is over."""
-        read = await self.look_up(partial(move.look_up, self._chunk_bytes))
-        size = await asyncio.to_thread(move.take, read, self._clock())
+        read = await self.look_up(partial(move.read_next, self._chunk_bytes))
+        size = await asyncio.to_thread(move.append, read, self._clock())
         self.quota.record(size, self._clock())
         if self._is_over(partition.key, move):
             return True
@@ -199,22 +199,22 @@ class ReplicaAlterLogDirsManager:
         if self._is_over(partition.key, move):
             return True
         before = move.log.size
-        is_level = move.finish(self._chunk_bytes, self._clock())
+        is_level = move.catch_up(self._chunk_bytes, self._clock())
         self.quota.record(move.log.size - before, self._clock())
         if not is_level:
             return False
         self._replace(partition, move)
         left, entered = move.source.log_dir, move.log.log_dir
-        await asyncio.to_thread(self._logs.checkpoint_move, left, entered)
+        await asyncio.to_thread(self._logs.checkpoint_dirs, left, entered)
         return True
 
     def _make_durable(self, move: FutureLog) -> None:
         move.log.flush()
-        self._logs.checkpoint_move(move.log.log_dir)
+        self._logs.checkpoint_dirs(move.log.log_dir)
 
     def _replace(self, partition: Partition, move: FutureLog) -> None:
         """Replace the log, on the event loop directly after `finish`, so without an append in between."""
         assert partition.log is move.source, "the partition's log was replaced"
         assert move.source.log_end_offset == move.log.log_end_offset
-        partition.log_replaced(self._logs.replace_with_future(*partition.key))
+        partition.log_replaced(self._logs.replace_current_with_future(*partition.key))
         _logger.info("Moved %r to %s", partition, partition.log.directory)

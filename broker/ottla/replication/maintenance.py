@@ -17,7 +17,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
 from ottla.storage.log import Log
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 _logger = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ class ReplicaMaintenance:
         if self._running is not None:
             return
         jobs: list[Callable[[], object]] = []
-        if self._logs.has_chores(now_ms):
-            jobs.append(partial(self._logs.tend, now_ms))
+        if self._logs.has_deferred_tasks(now_ms):
+            jobs.append(partial(self._logs.run_deferred_tasks, now_ms))
         if self._high_watermarks.is_due(monotonic_ms):
             everything = list(self._partitions())
             current = [each.log for each in everything], [each.high_watermark for each in everything]

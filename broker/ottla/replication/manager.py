@@ -33,7 +33,7 @@ from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirsManager
 from ottla.replication.alter_partition import AlterPartitionManager, IsrChanges, SendAlterPartition
-from ottla.replication.fetcher import FetchSettings, LeaderFetcher
+from ottla.replication.fetcher import FetchSettings, ReplicaFetcher
 from ottla.replication.isr import IsrChange
 from ottla.replication.maintenance import ReplicaMaintenance
 from ottla.replication.partition import Partition, ReplicationListener
@@ -49,7 +49,7 @@ from ottla.replication.requests import (
     stop_states,
 )
 from ottla.storage.log_config import LogConfig
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.wire.inter_broker import InterBrokerClient, Node
 
 _logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class ReplicaManager:
         self._offline: set[PartitionKey] = set()
         self.verifies = False
         """Whether logs require verification guards for transactions: see `verify_transactions`."""
-        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[int, BrokerEndpoint] = {}
         """The leaders in LeaderAndIsr requests, for those that are not in the metadata cache yet."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -494,7 +494,7 @@ class ReplicaManager:
     def _fetch(self, partition: Partition) -> None:
         fetcher = self._fetchers.get(partition.leader_id)
         if fetcher is None:
-            fetcher = self._fetchers[partition.leader_id] = LeaderFetcher(
+            fetcher = self._fetchers[partition.leader_id] = ReplicaFetcher(
                 partition.leader_id,
                 broker_id=self.broker_id,
                 broker_epoch=lambda: self.broker_epoch,

@@ -23,9 +23,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import parse_batch_header
 from ottla.replication.isr import UNKNOWN_EPOCH, Follower, InSyncReplicas, IsrChange
 from ottla.replication.requests import PartitionState
-from ottla.storage.log import AppendInfo, Log, Settled
+from ottla.storage.log import Log, LogAppendInfo, ValidatedBatch
 from ottla.storage.log_config import LogConfig
-from ottla.storage.producers import Verification
+from ottla.storage.producer_state import VerificationGuard
 
 _logger = logging.getLogger(__name__)
 
@@ -254,8 +254,8 @@ class Partition:
         assert log.log_start_offset == self.log.log_start_offset
         log.config = self.log.config
         log.verifies = self.log.verifies
-        log.forget_replicated(self.high_watermark)
-        log.producers.take_over_verifications(self.log.producers)
+        log.on_high_watermark_updated(self.high_watermark)
+        log.producers.adopt_verifications(self.log.producers)
         self.log = log
         self.listener.changed(self)
 
@@ -269,12 +269,12 @@ class Partition:
         now_ms: int,
         client: bool = True,
         guard: object | None = None,
-        light: bool = False,
-        settled: Settled | None = None,
-    ) -> AppendInfo:
-        """Append a producer's batches. `now_ms` is wall time; `guard`, `light` and `settled` are for the log.
-        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas), and what the
-        log raises."""
+        allow_deferral: bool = False,
+        validated: ValidatedBatch | None = None,
+    ) -> LogAppendInfo:
+        """Append a producer's batches. `now_ms` is wall time; `guard`, `allow_deferral` and `validated` are
+        for the log. Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas),
+        and what the log raises."""
         if not self.is_leader:
             raise KafkaError(self._not_leader_error, f"{self!r} cannot append")
         if required_acks == ACKS_ALL and len(self.in_sync.committed) < self.min_in_sync:
@@ -287,9 +287,9 @@ class Partition:
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
             client=client,
-            guard=guard,
-            light=light,
-            settled=settled,
+            verification_guard=guard,
+            allow_deferral=allow_deferral,
+            validated=validated,
         )
         if info.duplicate:
             return info
@@ -302,7 +302,7 @@ class Partition:
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
-    ) -> Verification | None:
+    ) -> VerificationGuard | None:
         """The verification guard for a transactional batch (KIP-890), None if none is required. Raises
         NOT_LEADER_OR_FOLLOWER."""
         if not self.is_leader:
@@ -464,7 +464,7 @@ class Partition:
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
-        self.log.forget_replicated(committed)
+        self.log.on_high_watermark_updated(committed)
         return True
 
     # --- the follower's log -------------------------------------------------------------------------
@@ -483,7 +483,7 @@ class Partition:
         advanced = committed > self.high_watermark
         if advanced:
             self.high_watermark = committed
-            log.forget_replicated(committed)
+            log.on_high_watermark_updated(committed)
         if leader_log_start > log.log_start_offset:
             log.maybe_increment_log_start_offset(min(leader_log_start, self.high_watermark))
             self.log_start_checked()

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.replication.isr import UNKNOWN_EPOCH, Follower
 from ottla.replication.partition import NO_EPOCH, NO_OFFSET, Partition
-from ottla.storage.segment import LogRead
+from ottla.storage.segment_files import LogRead
 
 _NONE: Final = ErrorCode.NONE
 

@@ -33,7 +33,7 @@ from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.secure_listeners import SecurityProblem
 from ottla.storage.directories import LogDirProblem
-from ottla.storage.loading import OldFormat
+from ottla.storage.log_loader import UnsupportedMessageFormat
 
 if TYPE_CHECKING:
     from ottla.metadata.zookeeper_access import ZooKeeperAccess
@@ -106,7 +106,13 @@ class Broker:
             await self._start()
         except StoreError as e:
             raise StartupError(f"the metadata store: {e}") from e
-        except (LogDirProblem, OldFormat, AlreadyRegistered, SecurityProblem, ConfigError) as e:
+        except (
+            LogDirProblem,
+            UnsupportedMessageFormat,
+            AlreadyRegistered,
+            SecurityProblem,
+            ConfigError,
+        ) as e:
             raise StartupError(str(e)) from e
         except OSError as e:
             raise StartupError(e.strerror or str(e)) from e

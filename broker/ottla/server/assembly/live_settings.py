@@ -18,7 +18,7 @@ from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.server.logs import log_cleaner
 from ottla.server.logs.log_cleaner import LogCleaner
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
@@ -59,13 +59,13 @@ def follow(
     config = settings.config
 
     def topic_defaults_changed() -> None:
-        logs.defaults = topic_defaults(config)
+        logs.registry.defaults = topic_defaults(config)
         now_ms = monotonic_clock()
         for partition in replicas.partitions():
             partition.config_changed(replicas.log_config(partition.topic), now_ms)
 
     def producer_id_expiration_changed() -> None:
-        logs.producer_id_expiration_ms = config.get_int("producer.id.expiration.ms")
+        logs.maintenance.producer_id_expiration_ms = config.get_int("producer.id.expiration.ms")
 
     def rates_changed() -> None:
         quotas.replication_rates_changed(*[config.get_int(name) for name in RATES])

@@ -44,7 +44,7 @@ from ottla.server.logs.lost_logs import LostLogs
 from ottla.server.logs.slow_appends import SlowAppends
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.listener import SocketServer
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import BUILT_IN, DeletionPolicy
 from ottla.wire.connection import BrokerConnection
 from ottla.wire.inter_broker import InterBrokerClient
@@ -111,7 +111,8 @@ class Parts:
         return found
 
     async def open_logs(self) -> None:
-        """Recover what is on disk, in a thread. Raises LogDirProblem, OldFormat, StoreError."""
+        """Recover what is on disk, in a thread. Raises LogDirProblem, UnsupportedMessageFormat,
+        StoreError."""
         config = self._config
         self.cache.cluster_id = cluster_id = await read_cluster_id(self._store)
         self.logs = LogManager(
@@ -122,7 +123,7 @@ class Parts:
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         )
-        self.logs.deletion_policies = self.deletion_policies
+        self.logs.maintenance.deletion_policies = self.deletion_policies
         await asyncio.to_thread(self.logs.load, self._clock(), await self._topic_configs())
         self._undo.push_async_callback(self._close_logs)
 

@@ -36,7 +36,7 @@ from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Dispatcher, Route
 from ottla.server.dispatch.large_requests import LargeRequests
 from ottla.server.dispatch.purgatory import Purgatory
-from ottla.server.dispatch.throttling import ClientThrottle, LoopTime
+from ottla.server.dispatch.throttling import ClientThrottle, RequestTimeMeters
 from ottla.server.handlers.admin.acls import AclsHandler
 from ottla.server.handlers.admin.alter_configs import AlterConfigsHandler
 from ottla.server.handlers.admin.client_quotas import ClientQuotasHandler
@@ -71,7 +71,7 @@ from ottla.server.inter_broker.controller_channel import ControllerChannel
 from ottla.server.logs.cold_reads import ColdReads
 from ottla.server.logs.lost_logs import LostLogs
 from ottla.server.logs.slow_appends import SlowAppends
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def handlers(rooms: Rooms, dispatcher: Dispatcher) -> Iterable[Handler]:
     throttle = ClientThrottle(rooms.quotas, clock)
     creator = TopicCreator(config, rooms.channel.create_topics, throttle)
     access = None if rooms.acls is None else TopicAccess(rooms.acls.authorizer)
-    dispatcher.meters = LoopTime(rooms.quotas.requests, clock)
+    dispatcher.meters = RequestTimeMeters(rooms.quotas.requests, clock)
     dispatcher.large = LargeRequests(dispatcher.loop)
     return (
         ProduceHandler(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ottla.storage.cleaner.job import Done
+from ottla.storage.cleaner.messages import Done
 
 
 def gauges(

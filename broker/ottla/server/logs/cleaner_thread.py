@@ -19,15 +19,14 @@ from typing import Final, NamedTuple, TypeVar
 from ottla.protocol.errors import KafkaError
 from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
 from ottla.storage.checkpoints import TopicPartition
-from ottla.storage.cleaner.job import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
-from ottla.storage.cleaner.policy import Dirt
-from ottla.storage.cleaner.preparation import Limits, prepare
-from ottla.storage.cleaner.rewrite import remove_cleaned
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.cleaner import remove_cleaned
+from ottla.storage.cleaner.messages import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
+from ottla.storage.cleaner.planning import LogToClean, WorkerLimits, plan_job
+from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.loading import open_cleaned
 from ottla.storage.log import Log
-from ottla.storage.segment import Segment
+from ottla.storage.log_loader import open_cleaned
+from ottla.storage.log_segment import LogSegment
 
 Result = TypeVar("Result")
 
@@ -40,7 +39,7 @@ class Task(NamedTuple):
 
     key: TopicPartition
     log: Log
-    dirt: Dirt
+    dirt: LogToClean
 
     @property
     def is_wanted(self) -> bool:
@@ -50,7 +49,7 @@ class Task(NamedTuple):
 class CleanerThread:
     """See the module. `is_moving` tells of a partition whether its log is on its way to another directory."""
 
-    def __init__(self, throttle: Throttle, is_moving: Callable[[TopicPartition], bool]) -> None:
+    def __init__(self, throttle: Throttler, is_moving: Callable[[TopicPartition], bool]) -> None:
         self.ended = asyncio.Event()
         self.is_dead = False
         """It failed for a reason that lies in no log."""
@@ -72,11 +71,11 @@ class CleanerThread:
         await self.call(self.process.stop)
         self._executor.shutdown(wait=False)
 
-    def clean(self, task: Task, limits: Limits, now_ms: int) -> Done | Failed | Aborted:
+    def clean(self, task: Task, limits: WorkerLimits, now_ms: int) -> Done | Failed | Aborted:
         """Clean one log, whatever comes of it. Blocking."""
         outcome: Done | Failed | Aborted
         try:
-            job, segments = prepare(task.log, task.dirt, limits, now_ms)
+            job, segments = plan_job(task.log, task.dirt, limits, now_ms)
         except Exception as problem:
             return _failure(problem)
         if not segments or not task.is_wanted:
@@ -92,12 +91,12 @@ class CleanerThread:
             self.process.stop()
             outcome = _failure(problem)
         if isinstance(outcome, Done):
-            task.log.was_cleaned(outcome.end_offset)
+            task.log.mark_cleaned(outcome.end_offset)
         else:
             _remove_leftovers(job)
         return outcome
 
-    def _converse(self, task: Task, job: Job, segments: list[Segment]) -> Done | Failed | Aborted:
+    def _converse(self, task: Task, job: Job, segments: list[LogSegment]) -> Done | Failed | Aborted:
         """Have the job done, and each segment that it makes put in place. Raises ProcessDied."""
         self.process.send(job)
         given_up = False
@@ -117,7 +116,7 @@ def _failure(problem: Exception) -> Failed:
     return Failed(str(problem) or repr(problem), problem.errno if isinstance(problem, OSError) else None)
 
 
-def _swap(task: Task, directory: str, segments: list[Segment], cleaned: Cleaned) -> bool:
+def _swap(task: Task, directory: str, segments: list[LogSegment], cleaned: Cleaned) -> bool:
     """Put a `.cleaned` segment in place; False if the log is another by now."""
     if not task.is_wanted or str(task.log.directory) != directory:
         return False

@@ -5,8 +5,8 @@ Called by connections, before they send ranges of files, and by the handlers tha
 - `may_send` says of a range that is about to go out whether it may go out now. If not, its pages are read
   by a thread, and the connection is called back. One that reads a cold file from front to back has the next
   `AHEAD_BYTES` read in good time, so that mostly it finds them there.
-- `run` is for reads that look something up (`storage.page_cache.NoWaiting`): it tries on the loop and, after
-  `ColdRead`, again once a thread has read those pages. What is tried must bear being tried again.
+- `run` is for reads that look something up (`storage.page_cache.NonblockingReads`): it tries on the loop and,
+  after `PageCacheMiss`, again once a thread has read those pages. What is tried must bear being tried again.
 
 Progress is certain: what a thread has read is sent, or read, without another look, even if memory is so short
 that it may be gone again. The threads change no state; callbacks come on the loop.
@@ -22,8 +22,8 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from ottla.storage import page_cache
-from ottla.storage.page_cache import ColdRead, NoWaiting
-from ottla.storage.segment import FileSlice
+from ottla.storage.page_cache import NonblockingReads, PageCacheMiss
+from ottla.storage.segment_files import FileSlice
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,12 @@ class ManyCold(Exception):
     """Independent lookups of one attempt have each missed something: raised to have all of it read at once,
     for attempts are few."""
 
-    def __init__(self, misses: Sequence[ColdRead]) -> None:
+    def __init__(self, misses: Sequence[PageCacheMiss]) -> None:
         super().__init__(f"{len(misses)} reads")
         self.misses: Final = misses
 
 
-def tried(misses: Sequence[ColdRead]) -> float:
+def tried(misses: Sequence[PageCacheMiss]) -> float:
     """For how much of TRIES_MAX an attempt counts that missed these."""
     return 1 if len(misses) < MISSES_MAX else 1 / _FULL_ATTEMPTS_MAX
 
@@ -118,16 +118,16 @@ class ColdReads:
         fail: Callable[[BaseException], None],
         tries: float = 1,
     ) -> None:
-        """Call `attempt`, again after its ColdRead or ManyCold, and `answer` with what it found. What else
-        goes wrong after the first time is for `fail`."""
+        """Call `attempt`, again after its PageCacheMiss or ManyCold, and `answer` with what it found. What
+        else goes wrong after the first time is for `fail`."""
         if tries > TRIES_MAX:
             answer(attempt())
             return
         try:
-            with NoWaiting():
+            with NonblockingReads():
                 found = attempt()
-        except ColdRead as miss:
-            misses: Sequence[ColdRead] = [miss]
+        except PageCacheMiss as miss:
+            misses: Sequence[PageCacheMiss] = [miss]
         except ManyCold as cold:
             misses = cold.misses
         else:
@@ -155,15 +155,15 @@ class ColdReads:
         """As `run`, for coroutines."""
         for _ in range(TRIES_MAX):
             try:
-                with NoWaiting():
+                with NonblockingReads():
                     return attempt()
-            except ColdRead as miss:
+            except PageCacheMiss as miss:
                 loaded: asyncio.Future[None] = self._loop.create_future()
                 self.fetch([miss], partial(_settle, loaded))
                 await loaded
         return attempt()
 
-    def fetch(self, misses: Sequence[ColdRead], then: Done) -> None:
+    def fetch(self, misses: Sequence[PageCacheMiss], then: Done) -> None:
         """Have what was missed read, all at once; `then` is called on the loop, with the last error."""
         left = len(misses)
         worst: OSError | None = None
@@ -179,7 +179,7 @@ class ColdReads:
             self.loads += 1
             self._submit(partial(self._load_miss, miss, one_done))
 
-    def _load_miss(self, miss: ColdRead, then: Done) -> None:
+    def _load_miss(self, miss: PageCacheMiss, then: Done) -> None:
         """In a thread."""
         problem = self._load(miss.file.fd, miss.position, miss.length)
         self._call(then, problem)

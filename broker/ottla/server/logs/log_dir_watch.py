@@ -19,7 +19,7 @@ from typing import Final
 from ottla.metadata import znodes
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
 from ottla.replication.manager import ReplicaManager
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class LogDirWatch:
         self._none_left = none_left
         self._telling: asyncio.Task[None] | None = None
         self._news = False
-        logs.on_dir_failed = self._failed
+        logs.registry.on_dir_failed = self._failed
 
     def _failed(self, path: Path) -> None:
         """In whatever thread met the error."""
@@ -80,7 +80,7 @@ class LogDirWatch:
                 log.exception("cannot tell the controller of a failed directory")
 
     async def stop(self) -> None:
-        self._logs.on_dir_failed = lambda path: None
+        self._logs.registry.on_dir_failed = lambda path: None
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)

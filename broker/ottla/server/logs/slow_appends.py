@@ -1,9 +1,9 @@
 """Appends that have to look into large or compressed batches leave the event loop.
 
-Called by the produce handler, where a log says `SlowAppend`: a few bytes of a client's can hold a million
-records, and walking over them is Python. They go to a worker process (`storage.append_worker`) and come
-back as a batch that only needs to be appended. The processes are started when they are first needed; a
-broker whose topics ask for nothing of the kind has none. Each is spoken to by a thread, which only waits.
+Called by the produce handler, where a log says `ValidationDeferred`: a few bytes of a client's can hold a
+million records, and walking over them is Python. They go to a worker process (`storage.validation_worker`)
+and come back as a batch that only needs to be appended. The processes are started when they are first needed;
+a broker whose topics ask for nothing of the kind has none. Each is spoken to by a thread, which only waits.
 What cannot be done because a process died is refused with UNKNOWN_SERVER_ERROR, and the next one gets a new
 process.
 """
@@ -23,9 +23,9 @@ from contextlib import suppress
 from typing import IO, Final, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.storage.append_worker import ANSWER, JOB, SETTLED, error_of
-from ottla.storage.log import Settled
+from ottla.storage.log import ValidatedBatch
 from ottla.storage.log_config import LogConfig
+from ottla.storage.validation_worker import JOB, RESULT, VALID, decode_error
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ WORKERS: Final = 2
 PATIENCE_S: Final = 600.0
 """Longer than any batch takes that a worker has memory for."""
 
-Verdict: TypeAlias = Settled | KafkaError
+Verdict: TypeAlias = ValidatedBatch | KafkaError
 
 
 class SlowAppends:
@@ -101,7 +101,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ottla.storage.append_worker"],
+            [sys.executable, "-m", "ottla.storage.validation_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -122,9 +122,9 @@ class _Worker:
         jobs.flush()
         if not self._readable.poll(PATIENCE_S * 1000):
             raise EOFError(f"no answer in {PATIENCE_S:.0f} s")
-        kind, append_time, size = ANSWER.unpack(self._read(answers, ANSWER.size))
+        kind, append_time, size = RESULT.unpack(self._read(answers, RESULT.size))
         data = self._read(answers, size)
-        return (data, append_time) if kind == SETTLED else error_of(pickle.loads(data))
+        return (data, append_time) if kind == VALID else decode_error(pickle.loads(data))
 
     def _read(self, answers: IO[bytes], size: int) -> bytes:
         data = answers.read(size)

@@ -240,7 +240,7 @@ class _Fetch:
             return None
         return replica.leader_epoch, replica.log.size
 
-    def news(self, key: PartitionKey) -> None:
+    def try_complete(self, key: PartitionKey) -> None:
         if self._request.abandoned:
             self._leave()
         elif self._loading:

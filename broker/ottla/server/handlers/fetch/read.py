@@ -21,7 +21,7 @@ from ottla.replication.reads import read as read_replica
 from ottla.server.dispatch.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch.response import FetchedPartition
 from ottla.server.logs.cold_reads import MISSES_MAX
-from ottla.storage.page_cache import ColdRead, NoWaiting
+from ottla.storage.page_cache import NonblockingReads, PageCacheMiss
 
 
 class Lot(Protocol):
@@ -110,7 +110,7 @@ class FetchRead:
         self.may_read: Callable[[str | None], bool] | None = None
         """Of a topic; None: no authorizer. What may not be read comes like the unknown, with an error."""
         self._absent: list[FetchedPartition] = []
-        self.misses: list[ColdRead] = []
+        self.misses: list[PageCacheMiss] = []
         """What has to come from the disk before there can be an answer: then it is to be read once more."""
         self.may_wait = False
         """Wait for the disk rather than miss something."""
@@ -176,7 +176,7 @@ class FetchRead:
         self.misses = []
         if self.may_wait:
             return self._read_all(record_progress=record_progress)
-        with NoWaiting():
+        with NonblockingReads():
             return self._read_all(record_progress=record_progress)
 
     def _read_all(self, *, record_progress: bool) -> list[FetchedPartition]:
@@ -240,7 +240,7 @@ class FetchRead:
                 aborted = None
                 if read_committed and not read.error:
                     aborted = replica.log.aborted_transactions(asked.fetch_offset, read.read)
-            except ColdRead as miss:
+            except PageCacheMiss as miss:
                 self.misses.append(miss)
                 if len(self.misses) == MISSES_MAX:
                     break

@@ -41,9 +41,9 @@ from ottla.server.handlers.cluster.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.produce.response import PACKED_FROM, pack
 from ottla.server.handlers.produce.transactions import Admitted, TransactionGate
 from ottla.server.logs.slow_appends import SlowAppends, Verdict
-from ottla.storage.batch_rules import SlowAppend, single_batch
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.log_validator import ValidationDeferred, single_batch
+from ottla.storage.record_validation import InvalidRecords
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class ProduceHandler:
                     count = counters[name]
                     count.produces += 1
                     info = replica.append_as_leader(
-                        records, required_acks=acks, now_ms=now_ms, guard=guard, light=True
+                        records, required_acks=acks, now_ms=now_ms, guard=guard, allow_deferral=True
                     )
                     count.bytes_in += len(records)
                     count.messages_in += info.last_offset - info.first_offset + 1
@@ -163,7 +163,7 @@ class ProduceHandler:
                             raise KafkaError(error)
                         if not enough:
                             waits.append(((name, index), required, result))
-                except SlowAppend:
+                except ValidationDeferred:
                     assert replica is not None
                     slow.append(_Slow(name, result, replica, records, guard))
                 except Exception as e:
@@ -225,7 +225,7 @@ class ProduceHandler:
             if isinstance(verdict, KafkaError):
                 raise verdict
             info = one.replica.append_as_leader(
-                one.records, required_acks=acks, now_ms=self._clock(), guard=one.guard, settled=verdict
+                one.records, required_acks=acks, now_ms=self._clock(), guard=one.guard, validated=verdict
             )
             count = self._counters[one.topic]
             count.bytes_in += len(one.records)
@@ -293,7 +293,7 @@ class ProduceHandler:
     ) -> None:
         if isinstance(error, KafkaError):
             code, detail = error.code, error.message or None
-            if isinstance(error, RecordsRefused):
+            if isinstance(error, InvalidRecords):
                 result.record_errors = [
                     ProduceResponse.BatchIndexAndErrorMessage(
                         batch_index=each.batch_index, batch_index_error_message=each.message
