@@ -54,10 +54,10 @@ def test_a_marker_that_waits_for_replicas_holds_up_no_verification(tmp_path: Pat
             connections = [await stack.enter_async_context(running(each)) for each in brokers.values()]
             await create(connections, "__transaction_state", ASKED)
             await create(connections, "slow", ASKED, STUCK)
-            await brokers[STUCK].parts.replicas.stop()
+            await brokers[STUCK].replication.replicas.stop()
             marker = Marker(7, 0, 0, True, frozenset({("slow", 0)}))
-            brokers[ASKING].parts.transactions.markers.send(marker, lambda marked: None, lambda: True)
-            leader = brokers[ASKED].parts.replicas.partition("slow", 0)
+            brokers[ASKING].coordinators.transactions.markers.send(marker, lambda marked: None, lambda: True)
+            leader = brokers[ASKED].replication.replicas.partition("slow", 0)
 
             async def appended() -> bool:
                 return leader.log.log_end_offset == 1
@@ -65,7 +65,7 @@ def test_a_marker_that_waits_for_replicas_holds_up_no_verification(tmp_path: Pat
             await until(appended)
             question = Question("id", 8, 0, frozenset({("slow", 0)}), True)
             async with asyncio.timeout(60):
-                verdicts = await brokers[ASKING].parts.transactions.verifier.ask(question)
+                verdicts = await brokers[ASKING].coordinators.transactions.verifier.ask(question)
             assert verdicts == {("slow", 0): ErrorCode.INVALID_PRODUCER_ID_MAPPING}
             assert leader.high_watermark == 0, "the marker waits still"
 

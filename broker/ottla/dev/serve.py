@@ -66,7 +66,7 @@ async def _serve(broker: Broker, options: DevOptions, ready: Callable[[str], Non
         bootstrap = f"{endpoint.host}:{endpoint.port}"
         if options.control is not None:
             faults = Faults(BROKER_ID)
-            broker.parts.dispatcher.wrap(faults.around)
+            broker.requests.dispatcher.wrap(faults.around)
             control = Control(options.control, faults, bootstrap)
             await control.start()
         gc.freeze()  # what was loaded stays; nobody walks it again

@@ -1,6 +1,6 @@
 """Which guard stands before which API. An API that is in neither table cannot be served with an authorizer.
 
-Called by `ottla.server.assembly.routes` when a broker has one.
+Called by `ottla.server.assembly.request_processing` when a broker has one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the Produce and Fetch handlers ask, topic by topic: each topic once in a request.
 
-Made by `ottla.server.assembly.routes` for these two handlers where there is an authorizer.
+Made by `ottla.server.assembly.request_processing` for these two handlers where there is an authorizer.
 """
 
 from __future__ import annotations
