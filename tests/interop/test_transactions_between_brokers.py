@@ -14,7 +14,7 @@ from ottla.coordinators.transactions.ports import Marker
 from ottla.metadata.memory import MemoryTree
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import CreateTopicsRequest
-from ottla.server.coordination.transaction_verification import Question
+from ottla.server.coordination.transaction_verification import VerificationRequest
 from ottla.wire.connection import BrokerConnection
 
 ASKING, ASKED, STUCK = 1, 2, 3
@@ -63,10 +63,12 @@ def test_a_marker_that_waits_for_replicas_holds_up_no_verification(tmp_path: Pat
                 return leader.log.log_end_offset == 1
 
             await until(appended)
-            question = Question("id", 8, 0, frozenset({("slow", 0)}), True)
+            verification = VerificationRequest("id", 8, 0, frozenset({("slow", 0)}), True)
             async with asyncio.timeout(60):
-                verdicts = await brokers[ASKING].coordinators.transactions.verifier.ask(question)
-            assert verdicts == {("slow", 0): ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+                errors = await brokers[ASKING].coordinators.transactions.add_partitions_manager.verify(
+                    verification
+                )
+            assert errors == {("slow", 0): ErrorCode.INVALID_PRODUCER_ID_MAPPING}
             assert leader.high_watermark == 0, "the marker waits still"
 
     run(story())

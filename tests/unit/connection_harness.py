@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from ottla.server.logs.cold_reads import ColdReads, Disk
+from ottla.server.logs.page_cache_reader import Disk, PageCacheReader
 from ottla.server.network.connection import Connection
 from ottla.server.network.listener import SocketServer
 from ottla.storage import page_cache
@@ -25,14 +25,14 @@ class Harness:
         self.requests: list[bytes] = []
         self.arrived = asyncio.Event()
         self.echo = False
-        self.cold_reads = ColdReads(self.loop, disk)
+        self.page_cache_reader = PageCacheReader(self.loop, disk)
         self.server = SocketServer(
             loop=self.loop,
             on_frame=self.on_frame,
             max_request_bytes=1_000_000,
             idle_max_ms=60_000,
             queued_max_bytes=queued_max_bytes,
-            cold_reads=self.cold_reads,
+            page_cache_reader=self.page_cache_reader,
         )
         ours, self.client = socket.socketpair(type=kind)
         ours.setblocking(False)

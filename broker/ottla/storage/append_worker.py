@@ -1,6 +1,6 @@
 """The process that looks into large or compressed batches: `python -m ottla.storage.append_worker`.
 
-Started by `server.slow_appends`, for appends that could hold up the event loop. It takes one job after
+Started by `server.deferred_validation`, for appends that could hold up the event loop. It takes one job after
 another from its standard input (a topic's settings and what a client sent for a partition), does
 `batch_rules.settle`, and answers on its standard output. It has no state and touches no file: it may be
 killed at any time, and ends with its input. It is nicer to others than the broker is, and may take only so

@@ -48,7 +48,7 @@ class SegmentFile(Placed):
         """With `make` the file is opened now, and made if it is not there. Raises OSError."""
         self.place(path)
         self.read_ahead = 0
-        """Up to where somebody who reads it from the disk has it read ahead (server.cold_reads)."""
+        """Up to where somebody who reads it from the disk has it read ahead (server.page_cache_reader)."""
         self.fd = -1
         """The descriptor; -1 before `open`."""
         if make:

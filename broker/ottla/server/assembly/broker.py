@@ -45,8 +45,8 @@ from ottla.server.assembly.configuration import (
 )
 from ottla.server.assembly.controlled_shutdown import ControlledShutdown
 from ottla.server.assembly.request_processing import RequestProcessing, start_request_processing
-from ottla.server.handlers.cluster.first_view import FIRST_VIEW_TIMEOUT_S
-from ottla.server.metrics.http_port import HttpPort
+from ottla.server.handlers.cluster.initial_metadata_gate import INITIAL_METADATA_TIMEOUT_S
+from ottla.server.metrics.http_server import HttpServer
 from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.secure_listeners import SecurityProblem
@@ -192,7 +192,7 @@ class Broker:
     async def _open_http_port(self) -> None:
         """First of all, so that probes get an answer while the broker starts."""
         config = self.config
-        self.http = HttpPort(
+        self.http = HttpServer(
             config.get_str("ottla.http.host"), config.get_int("ottla.http.port"), lambda: self.phase
         )
         self._undo.push_async_callback(self.http.stop)
@@ -247,11 +247,11 @@ class Broker:
         self._tick()
 
     async def _wait_for_metadata(self) -> None:
-        first_view = self.requests.first_view
-        reading = asyncio.create_task(first_view.run(), name="read the cluster from the store")
+        metadata_gate = self.requests.metadata_gate
+        reading = asyncio.create_task(metadata_gate.run(), name="read the cluster from the store")
         self._undo.callback(reading.cancel)
         try:
-            await asyncio.wait_for(first_view.reached.wait(), FIRST_VIEW_TIMEOUT_S)
+            await asyncio.wait_for(metadata_gate.reached.wait(), INITIAL_METADATA_TIMEOUT_S)
         except TimeoutError:
             log.warning("The controller has not sent metadata yet")
 

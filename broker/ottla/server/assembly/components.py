@@ -25,17 +25,17 @@ from ottla.quotas.broker import BrokerQuotas
 from ottla.replication.manager import ReplicaManager
 from ottla.security.clients import ClientSecurity
 from ottla.server.assembly.configuration import BrokerContext, Configuration
-from ottla.server.coordination.offsets_coordinator import make_coordinator, offsets_partitions
-from ottla.server.coordination.transactions import Transactions
+from ottla.server.coordination.group_coordinator import make_group_coordinator, offsets_partitions
+from ottla.server.coordination.transactions import TransactionService
 from ottla.server.dispatch.fetch_sessions import FetchSessionCache
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import broker_quotas
 from ottla.server.inter_broker.controller_channel import Connect, ControllerChannel
 from ottla.server.inter_broker.peers import Peers
-from ottla.server.logs.cold_reads import ColdReads
 from ottla.server.logs.log_cleaner import LogCleaner
-from ottla.server.logs.log_dir_watch import LogDirWatch
-from ottla.server.logs.lost_logs import LostLogs
+from ottla.server.logs.log_dir_failure_handler import LogDirFailureHandler
+from ottla.server.logs.lost_logs import LostLogDetector
+from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.storage.manager import LogManager
 from ottla.storage.retention import DeletionPolicy
 from ottla.wire.connection import BrokerConnection
@@ -61,15 +61,15 @@ class Replication:
     connect: Connect
     replicas: ReplicaManager
     purgatory: Purgatory
-    cold_reads: ColdReads
-    lost_logs: LostLogs
+    page_cache_reader: PageCacheReader
+    lost_logs: LostLogDetector
     cleaner: LogCleaner
     quotas: BrokerQuotas
 
 
 @dataclass(frozen=True)
 class Coordinators:
-    transactions: Transactions
+    transactions: TransactionService
     groups: GroupCoordinator
 
 
@@ -118,8 +118,8 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
         config.get_int("max.incremental.fetch.session.cache.slots"),
         partitions_max=config.get_int("ottla.fetch.session.max.partitions"),
     )
-    cold_reads = ColdReads(loop)
-    undo.callback(cold_reads.close)
+    page_cache_reader = PageCacheReader(loop)
+    undo.callback(page_cache_reader.close)
     purgatory = Purgatory(loop, sessions)
     undo.callback(purgatory.close)
     controller = Controller(
@@ -146,18 +146,20 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
     sessions.find = replicas.find
     undo.push_async_callback(replicas.stop)
     undo.callback(channel.close)
-    log_dir_watch = LogDirWatch(loop, logs, replicas, context.store, config.broker_id, context.on_failure)
-    undo.push_async_callback(log_dir_watch.stop)
+    log_dir_failures = LogDirFailureHandler(
+        loop, logs, replicas, context.store, config.broker_id, context.on_failure
+    )
+    undo.push_async_callback(log_dir_failures.stop)
     peers = Peers(cache, connect, timeout_s=timeout_s)
     undo.callback(peers.close)
-    lost_logs = LostLogs(replicas, cache, peers.ask, log_dir_watch.notify_controller)
+    lost_logs = LostLogDetector(replicas, cache, peers.ask, log_dir_failures.notify_controller)
     undo.push_async_callback(lost_logs.stop)
     replicas.start()
     cleaner = LogCleaner(config, logs, replicas, clock)
     undo.push_async_callback(cleaner.stop)
     cleaner.start()
     quotas = broker_quotas(config)
-    replicas.moves.quota, replicas.moves.look_up = quotas.between_log_dirs, cold_reads.look_up
+    replicas.moves.quota, replicas.moves.look_up = quotas.between_log_dirs, page_cache_reader.look_up
     replicas.leader_quota, replicas.follower_quota = quotas.leader, quotas.follower
     return Replication(
         cache=cache,
@@ -166,7 +168,7 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
         connect=connect,
         replicas=replicas,
         purgatory=purgatory,
-        cold_reads=cold_reads,
+        page_cache_reader=page_cache_reader,
         lost_logs=lost_logs,
         cleaner=cleaner,
         quotas=quotas,
@@ -191,7 +193,7 @@ async def start_coordinators(
 ) -> Coordinators:
     """The coordinators of groups and of transactions. Raises StoreError."""
     undo, store = context.undo, context.store
-    transactions = Transactions(
+    transactions = TransactionService(
         configuration.settings,
         broker_epoch=context.broker_epoch,
         store=store,
@@ -201,17 +203,17 @@ async def start_coordinators(
         channel=replication.channel,
         connect=replication.connect,
         clock=context.clock,
-        cold_reads=replication.cold_reads,
+        page_cache_reader=replication.page_cache_reader,
     )
     undo.push_async_callback(transactions.stop)
     await transactions.start()
-    groups = make_coordinator(
+    groups = make_group_coordinator(
         context.config,
         replication.replicas,
         replication.purgatory,
         replication.cache,
         context.clock,
-        replication.cold_reads,
+        replication.page_cache_reader,
         partitions=await offsets_partitions(store, context.config),
         transactions=transactions,
     )

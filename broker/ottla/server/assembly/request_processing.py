@@ -22,8 +22,8 @@ from ottla.protocol.api import ApiKey
 from ottla.replication.replica_selector import SELECTORS
 from ottla.server.assembly.components import Coordinators, Replication, monotonic_clock_ms
 from ottla.server.assembly.configuration import BrokerContext, Configuration
-from ottla.server.authorization.table import guard_all, guards
-from ottla.server.authorization.topic_access import TopicAccess
+from ottla.server.authorization.auth_helper import TopicAuthorizer
+from ottla.server.authorization.checks_by_api import authorize_routes, checks_by_api
 from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Dispatcher, Route
 from ottla.server.dispatch.large_requests import LargeRequests
@@ -42,9 +42,9 @@ from ottla.server.handlers.admin.scram_credentials import ScramCredentialsHandle
 from ottla.server.handlers.admin.topics import TopicsHandler
 from ottla.server.handlers.cluster.api_versions import ApiVersionsHandler
 from ottla.server.handlers.cluster.auto_create import TopicCreator
-from ottla.server.handlers.cluster.control import ClusterHandler
-from ottla.server.handlers.cluster.first_view import FirstView, read_cluster
-from ottla.server.handlers.cluster.left_out import LeftOutHandler
+from ottla.server.handlers.cluster.initial_metadata_gate import InitialMetadataGate, read_cluster
+from ottla.server.handlers.cluster.inter_broker_requests import InterBrokerRequestsHandler
+from ottla.server.handlers.cluster.left_out import UnsupportedApisHandler
 from ottla.server.handlers.cluster.metadata import MetadataHandler
 from ottla.server.handlers.cluster.sasl import SaslHandler
 from ottla.server.handlers.fetch.handler import FetchHandler
@@ -54,11 +54,11 @@ from ottla.server.handlers.groups.find_coordinator import FindCoordinatorHandler
 from ottla.server.handlers.groups.handler import GroupsHandler
 from ottla.server.handlers.groups.zookeeper_offsets import ZooKeeperOffsets
 from ottla.server.handlers.produce.handler import ProduceHandler
-from ottla.server.handlers.produce.transactions import TransactionGate
+from ottla.server.handlers.produce.verification import TransactionVerification
 from ottla.server.handlers.transactions.handler import TransactionsHandler
 from ottla.server.handlers.transactions.producer_ids import ProducerIdsHandler
 from ottla.server.handlers.transactions.states import TransactionStatesHandler
-from ottla.server.logs.slow_appends import SlowAppends
+from ottla.server.logs.deferred_validation import DeferredValidation
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.listener import SocketServer
 from ottla.storage.manager import LogManager
@@ -74,7 +74,7 @@ class RequestProcessing:
 
     server: SocketServer
     dispatcher: Dispatcher
-    first_view: FirstView
+    metadata_gate: InitialMetadataGate
     counters: TopicCounters
 
 
@@ -92,7 +92,7 @@ async def start_request_processing(
     acls = await start_acls(config.given, context.store, context.clock)
     if acls is not None:
         undo.push_async_callback(acls.stop)
-    first_view = FirstView(cache, lambda: read_cluster(context.store))
+    metadata_gate = InitialMetadataGate(cache, lambda: read_cluster(context.store))
     dispatcher = Dispatcher(loop)
     undo.push_async_callback(dispatcher.stop)
     server = SocketServer(
@@ -104,27 +104,27 @@ async def start_request_processing(
         receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
         backlog=config.get_int("socket.listen.backlog.size"),
         queued_max_bytes=config.get_int("queued.max.request.bytes"),
-        cold_reads=replication.cold_reads,
+        page_cache_reader=replication.page_cache_reader,
         limits=ConnectionLimits(config, replication.quotas.connections, monotonic_clock_ms),
         secure=configuration.security.listeners.by_name,
     )
     undo.callback(server.close_all)
     undo.callback(server.stop_accepting)
-    slow_appends = SlowAppends(loop)
-    undo.push_async_callback(slow_appends.close)
+    deferred_validation = DeferredValidation(loop)
+    undo.push_async_callback(deferred_validation.close)
     counters = TopicCounters()
     throttle = ClientThrottle(replication.quotas, context.clock)
     topic_creator = TopicCreator(config, replication.channel.create_topics, throttle)
     dispatcher.meters = LoopTime(replication.quotas.requests, context.clock)
     dispatcher.large = LargeRequests(loop)
     handlers: tuple[Handler, ...] = (
-        *_records_handlers(context, replication, coordinators, acls, throttle, counters, slow_appends),
+        *_records_handlers(context, replication, coordinators, acls, throttle, counters, deferred_validation),
         *_cluster_handlers(context, replication, dynamic, coordinators, topic_creator, dispatcher),
         *_group_handlers(context, replication, coordinators, topic_creator),
         *_admin_handlers(context, configuration, logs, replication, dynamic, throttle, acls),
     )
-    _register(handlers, dispatcher, context, replication, acls, first_view)
-    return RequestProcessing(server, dispatcher, first_view, counters)
+    _register(handlers, dispatcher, context, replication, acls, metadata_gate)
+    return RequestProcessing(server, dispatcher, metadata_gate, counters)
 
 
 def _records_handlers(
@@ -134,11 +134,11 @@ def _records_handlers(
     acls: StoredAcls | None,
     throttle: ClientThrottle,
     counters: TopicCounters,
-    slow_appends: SlowAppends,
+    deferred_validation: DeferredValidation,
 ) -> Iterable[Handler]:
     config, clock = context.config, context.clock
     replicas, purgatory, cache = replication.replicas, replication.purgatory, replication.cache
-    access = None if acls is None else TopicAccess(acls.authorizer)
+    authorizer = None if acls is None else TopicAuthorizer(acls.authorizer)
     return (
         ProduceHandler(
             replicas,
@@ -146,9 +146,9 @@ def _records_handlers(
             cache,
             clock,
             throttle,
-            TransactionGate(replicas, coordinators.transactions.verifier, clock),
-            slow_appends,
-            access,
+            TransactionVerification(replicas, coordinators.transactions.add_partitions_manager, clock),
+            deferred_validation,
+            authorizer,
             counters,
         ),
         LargeFetches(
@@ -158,14 +158,14 @@ def _records_handlers(
                 cache,
                 monotonic_clock_ms,
                 throttle,
-                cold_reads=replication.cold_reads,
+                page_cache_reader=replication.page_cache_reader,
                 fetch_max_bytes=config.get_int("fetch.max.bytes"),
                 selector=SELECTORS.get(config.get_optional_str("replica.selector.class") or ""),
-                access=access,
+                authorizer=authorizer,
                 counters=counters,
             )
         ),
-        OffsetsHandler(replicas, clock, replication.cold_reads),
+        OffsetsHandler(replicas, clock, replication.page_cache_reader),
         DeleteRecordsHandler(replicas, cache, monotonic),
         DescribeProducersHandler(replicas, cache),
     )
@@ -181,7 +181,7 @@ def _cluster_handlers(
 ) -> Iterable[Handler]:
     return (
         MetadataHandler(replication.cache, topic_creator, context.config, dispatcher.respond_in_slices),
-        ClusterHandler(
+        InterBrokerRequestsHandler(
             replication.replicas,
             replication.cache,
             replication.controller,
@@ -191,7 +191,7 @@ def _cluster_handlers(
             lost_logs=replication.lost_logs,
             on_topics_deleted=coordinators.groups.topics_deleted,
         ),
-        LeftOutHandler(),
+        UnsupportedApisHandler(),
         SaslHandler(),
         ApiVersionsHandler(dispatcher),
     )
@@ -214,7 +214,7 @@ def _group_handlers(
                 metadata_max=context.config.get_int("offset.metadata.max.bytes"),
             ),
         ),
-        TransactionsHandler(transactions.coordinator, groups, transactions.writer, cache),
+        TransactionsHandler(transactions.coordinator, groups, transactions.marker_writer, cache),
         TransactionStatesHandler(transactions.coordinator),
         ProducerIdsHandler(transactions, replication.controller),
     )
@@ -251,12 +251,12 @@ def _register(
     context: BrokerContext,
     replication: Replication,
     acls: StoredAcls | None,
-    first_view: FirstView,
+    metadata_gate: InitialMetadataGate,
 ) -> None:
     routes = [route for handler in handlers for route in handler.routes()]
     if acls is not None:
-        guard_of = guards(context.config, replication.cache, lambda: replication.controller.is_active)
-        routes = guard_all(routes, acls.authorizer, guard_of)
+        checks = checks_by_api(context.config, replication.cache, lambda: replication.controller.is_active)
+        routes = authorize_routes(routes, acls.authorizer, checks)
     # Before the cluster is known there are no brokers to name, and every topic would be one to create.
     held = (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER)
-    dispatcher.register(first_view.hold(route) if route.api_key in held else route for route in routes)
+    dispatcher.register(metadata_gate.hold(route) if route.api_key in held else route for route in routes)

@@ -39,7 +39,7 @@ Ask = Callable[[int, Message], Awaitable[DescribeLogDirsResponse]]
 _FAILURES = (OSError, TimeoutError, KafkaError, ProtocolError, UnsupportedApi)
 
 
-class LostLogs:
+class LostLogDetector:
     """See the module."""
 
     def __init__(

@@ -16,7 +16,7 @@ Rules:
   out, until its time is over.
 - `on_frame` is called with a view into the receive buffer that is valid until the request is answered.
 - Ranges of files are sent from memory only: where one is not there, the connection waits as for a client that
-  does not read, until a thread has read it (`ColdReads`).
+  does not read, until a thread has read it (`PageCacheReader`).
 - A connection is closed once; answers to a closed connection are dropped.
 
 Called by ottla.server.network.listener (making), ottla.server.dispatch.dispatcher (answering).
@@ -34,7 +34,7 @@ from collections.abc import Callable, Sequence
 
 from ottla.protocol.api import ApiKey
 from ottla.security.principals import ANONYMOUS
-from ottla.server.logs.cold_reads import ColdReads
+from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.buffers import BufferPool, RequestMemory
 from ottla.server.network.connection import FrameHandler, Part, Slot
 from ottla.server.network.framing import AHEAD, FrameBuffer, InvalidFrameSize
@@ -58,7 +58,6 @@ _PRODUCE = int(ApiKey.PRODUCE)
 class PlaintextConnection:
     __slots__ = (
         "_buffer",
-        "_cold_reads",
         "_ended",
         "_fd",
         "_gathering",
@@ -70,6 +69,7 @@ class PlaintextConnection:
         "_on_closed",
         "_on_frame",
         "_out",
+        "_page_cache_reader",
         "_parked",
         "_reading",
         "_sock",
@@ -95,7 +95,7 @@ class PlaintextConnection:
         max_request_bytes: int,
         buffers: BufferPool,
         memory: RequestMemory | None,
-        cold_reads: ColdReads,
+        page_cache_reader: PageCacheReader,
         on_frame: FrameHandler,
         on_closed: Callable[[PlaintextConnection], None],
     ) -> None:
@@ -110,7 +110,7 @@ class PlaintextConnection:
         self._loop = loop
         self._buffer = FrameBuffer(max_request_bytes, buffers, memory)
         self._memory = memory
-        self._cold_reads = cold_reads
+        self._page_cache_reader = page_cache_reader
         self._warm = 0  # bytes of the file range at the head of the queue that are in memory
         self._on_frame = on_frame
         self._on_closed = on_closed
@@ -386,7 +386,7 @@ class PlaintextConnection:
         """Make sure that the next bytes of the file range at the head of the queue are in memory; False if
         that takes a thread."""
         length = min(part.length, SENDFILE_TURN_BYTES)
-        if self._cold_reads.may_send(part, length, self._found):
+        if self._page_cache_reader.may_send(part, length, self._found):
             self._warm = length
             return True
         if self._writing:

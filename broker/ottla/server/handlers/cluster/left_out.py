@@ -19,7 +19,7 @@ from ottla.protocol.messages import (
 from ottla.server.dispatch.dispatcher import Request, Route
 
 
-class LeftOutHandler:
+class UnsupportedApisHandler:
     def routes(self) -> list[Route]:
         return [
             Route(EnvelopeRequest, self.close, _envelope_error),

@@ -11,7 +11,7 @@ said so where asked for.
 An answer with many partitions is made in slices of the loop's time, topic by topic.
 
 A broker that has just started knows no cluster until the controller's first UpdateMetadata, a moment later:
-these requests wait for it (ottla.server.handlers.cluster.first_view).
+these requests wait for it (ottla.server.handlers.cluster.initial_metadata_gate).
 
 Left out on purpose: DescribeCluster for controllers (endpoint type 2 is KRaft's:
 UNSUPPORTED_ENDPOINT_TYPE).

@@ -25,14 +25,14 @@ from ottla.replication.fetcher import REPLICA_STATE_FROM
 from ottla.replication.isr import UNKNOWN_EPOCH
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.replica_selector import Selector, preferred_replica
-from ottla.server.authorization.topic_access import TopicAccess
+from ottla.server.authorization.auth_helper import TopicAuthorizer
 from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Request
 from ottla.server.dispatch.fetch_sessions import TOPIC_IDS_FROM, FetchContext, Wanted, WantedPartition
 from ottla.server.dispatch.purgatory import PartitionKey, Purgatory
-from ottla.server.handlers.fetch.answer import FetchAnswers, FetchQuota
 from ottla.server.handlers.fetch.read import FetchRead, Prefer
-from ottla.server.logs.cold_reads import TRIES_MAX, ColdReads, tried
+from ottla.server.handlers.fetch.sender import FetchQuota, FetchSender
+from ottla.server.logs.page_cache_reader import TRIES_MAX, PageCacheReader, tried
 
 READ_COMMITTED: Final = 1
 
@@ -46,23 +46,23 @@ class FetchHandler:
         clock: Callable[[], int],
         quota: FetchQuota | None = None,
         *,
-        cold_reads: ColdReads,
+        page_cache_reader: PageCacheReader,
         fetch_max_bytes: int,
         selector: Selector | None = None,
-        access: TopicAccess | None = None,
+        authorizer: TopicAuthorizer | None = None,
         counters: TopicCounters | None = None,
     ) -> None:
         """`selector` is replica.selector.class; without `access` everybody may read everything."""
-        self.access = access
+        self.authorizer = authorizer
         self.replicas = replicas
         self.purgatory = purgatory
         self.cache = cache
         self.clock = clock
         self.quota = quota
-        self.cold_reads = cold_reads
+        self.page_cache_reader = page_cache_reader
         self.fetch_max_bytes = fetch_max_bytes
         self.selector = selector
-        self.answers = FetchAnswers(
+        self.answers = FetchSender(
             replicas, cache, clock, quota, TopicCounters() if counters is None else counters
         )
 
@@ -114,8 +114,8 @@ class FetchHandler:
             read_committed=message.isolation_level == READ_COMMITTED,
             prefer=self._preference(message.rack_id, request) if replica_id < 0 else None,
         )
-        if self.access is not None:
-            read.may_read = self.access.readable(request, follower=read.follower)
+        if self.authorizer is not None:
+            read.may_read = self.authorizer.for_read(request, follower=read.follower)
         return read
 
     def _preference(self, rack: str, request: Request) -> Prefer | None:
@@ -213,7 +213,7 @@ class _Fetch:
                 self._leave()
                 self._request.fail(e)
 
-        self._handler.cold_reads.fetch(self._read.misses, loaded)
+        self._handler.page_cache_reader.fetch(self._read.misses, loaded)
 
     # --- waiting ------------------------------------------------------------------------------------
 

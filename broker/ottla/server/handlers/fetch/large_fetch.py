@@ -29,7 +29,7 @@ from ottla.server.dispatch.splits import Split, parts
 from ottla.server.handlers.fetch.down_conversion import CONVERTED_BELOW
 from ottla.server.handlers.fetch.handler import FetchHandler, error_response
 from ottla.server.handlers.fetch.read import FetchRead
-from ottla.server.logs.cold_reads import TRIES_MAX, tried
+from ottla.server.logs.page_cache_reader import TRIES_MAX, tried
 
 LOT: Final = 200
 UNKNOWN_MAX: Final = 1000
@@ -136,7 +136,7 @@ class LargeFetches:
                     break
                 tries += tried(piece.misses)
                 loaded: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
-                self._handler.cold_reads.fetch(piece.misses, loaded.set_result)
+                self._handler.page_cache_reader.fetch(piece.misses, loaded.set_result)
                 if await task.wait(loaded, is_part=True) is not None:
                     tries = TRIES_MAX  # the read itself runs into it, and says so
             read.add(piece, unknown)

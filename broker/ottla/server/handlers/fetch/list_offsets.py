@@ -24,7 +24,7 @@ from ottla.replication.manager import ReplicaManager
 from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.partition import Partition
 from ottla.server.dispatch.dispatcher import Request, Route
-from ottla.server.logs.cold_reads import MISSES_MAX, ColdReads, ManyCold
+from ottla.server.logs.page_cache_reader import MISSES_MAX, ManyCold, PageCacheReader
 from ottla.storage.log_config import INT64_MAX
 from ottla.storage.page_cache import ColdRead
 
@@ -36,9 +36,11 @@ LEADER_EPOCH_FROM = 4
 
 
 class OffsetsHandler:
-    def __init__(self, replicas: ReplicaManager, clock: Callable[[], int], cold_reads: ColdReads) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, clock: Callable[[], int], page_cache_reader: PageCacheReader
+    ) -> None:
         self._replicas = replicas
-        self._cold_reads = cold_reads
+        self._page_cache_reader = page_cache_reader
         self._clock = clock
 
     def routes(self) -> list[Route]:
@@ -49,7 +51,7 @@ class OffsetsHandler:
 
     def list_offsets(self, request: Request) -> None:
         # Timestamps are looked up in logs, which nobody may have read for long.
-        self._cold_reads.run(partial(self._list_offsets, request), request.respond, request.fail)
+        self._page_cache_reader.run(partial(self._list_offsets, request), request.respond, request.fail)
 
     def _list_offsets(self, request: Request) -> ListOffsetsResponse:
         message = request.decode(ListOffsetsRequest)

@@ -34,7 +34,7 @@ from ottla.protocol.messages import (
     WriteTxnMarkersResponse,
 )
 from ottla.protocol.topic_names import OFFSETS_TOPIC
-from ottla.server.coordination.transaction_markers import MarkerWriter
+from ottla.server.coordination.transaction_markers import TransactionMarkerWriter
 from ottla.server.dispatch.dispatcher import Request, Route
 
 MANY_FROM: Final = 4
@@ -52,7 +52,7 @@ class TransactionsHandler:
         self,
         transactions: TransactionCoordinator,
         groups: GroupCoordinator,
-        writer: MarkerWriter,
+        writer: TransactionMarkerWriter,
         cache: MetadataCache,
     ) -> None:
         self._transactions = transactions

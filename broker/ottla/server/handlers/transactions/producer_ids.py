@@ -22,7 +22,7 @@ from ottla.protocol.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from ottla.server.coordination.transactions import Transactions
+from ottla.server.coordination.transactions import TransactionService
 from ottla.server.dispatch.dispatcher import Request, Route
 
 FENCED_FROM: Final = 4
@@ -30,7 +30,7 @@ _NONE: Final = -1
 
 
 class ProducerIdsHandler:
-    def __init__(self, transactions: Transactions, controller: Controller) -> None:
+    def __init__(self, transactions: TransactionService, controller: Controller) -> None:
         self._transactions = transactions
         self._controller = controller
 

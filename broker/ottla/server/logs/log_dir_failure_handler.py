@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
 
 
-class LogDirWatch:
+class LogDirFailureHandler:
     """See the module. `none_left` is called when no directory can be used any more."""
 
     def __init__(

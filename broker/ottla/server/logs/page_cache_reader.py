@@ -66,7 +66,7 @@ class Disk(Protocol):
     def load_ahead(self, fd: int, position: int, length: int) -> None: ...
 
 
-class ColdReads:
+class PageCacheReader:
     def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk = page_cache) -> None:
         self._loop = loop
         self._disk = disk

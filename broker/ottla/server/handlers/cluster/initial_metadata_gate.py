@@ -2,10 +2,10 @@
 
 Called with the routes that describe the cluster, and by the broker's start. Kafka answers with no brokers and
 no topics meanwhile. librdkafka treats UNKNOWN_TOPIC_OR_PARTITION for a topic that it knows as permanent, and
-drops the records that are queued for it. So when the controller has sent nothing within FIRST_VIEW_TIMEOUT_S,
-the broker reads the cluster from the metadata store, again every STAND_IN_INTERVAL_S until the controller
-sends it. While neither answers, the requests wait, and clients time out and ask another broker.
-"""
+drops the records that are queued for it. So when the controller has sent nothing within
+INITIAL_METADATA_TIMEOUT_S, the broker reads the cluster from the metadata store, again every
+STORE_READ_INTERVAL_S until the controller sends it. While neither answers, the requests wait, and clients
+time out and ask another broker."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ottla.server.dispatch.dispatcher import Request, Route, SyncHandler
 
 log = logging.getLogger(__name__)
 
-FIRST_VIEW_TIMEOUT_S = 3.0
-STAND_IN_INTERVAL_S = 5.0
+INITIAL_METADATA_TIMEOUT_S = 3.0
+STORE_READ_INTERVAL_S = 5.0
 _RETRY_DELAY_S = 1.0
 _NO_CONTROLLER = -1
 
@@ -41,7 +41,7 @@ async def read_cluster(store: MetadataStore) -> UpdateMetadataRequest:
     return requests.whole_metadata(state)
 
 
-class FirstView:
+class InitialMetadataGate:
     def __init__(self, cache: MetadataCache, read: ReadCluster) -> None:
         self._waiting: list[tuple[Request, Callable[[Request], None]]] = []
         self._cache = cache
@@ -70,8 +70,9 @@ class FirstView:
         return True
 
     async def run(self) -> None:
-        """Stand in for the controller until it has spoken: from FIRST_VIEW_TIMEOUT_S after the call on."""
-        delay_s = FIRST_VIEW_TIMEOUT_S
+        """Stand in for the controller until it has spoken: from INITIAL_METADATA_TIMEOUT_S after the call
+        on."""
+        delay_s = INITIAL_METADATA_TIMEOUT_S
         while not await self._told_within(delay_s):
             delay_s = _RETRY_DELAY_S
             try:
@@ -83,7 +84,7 @@ class FirstView:
                 if not self.reached.is_set():
                     log.warning("The controller has not sent metadata yet: it is read from the store")
                 self._cache.stand_in(view)
-                delay_s = STAND_IN_INTERVAL_S
+                delay_s = STORE_READ_INTERVAL_S
 
     async def _told_within(self, timeout_s: float) -> bool:
         try:

@@ -27,7 +27,7 @@ KEPT_S = 1.0
 TEXT = "text/plain; charset=utf-8"
 
 
-class HttpPort:
+class HttpServer:
     """`phase` says how far the broker is; `metrics` is None until there are any."""
 
     def __init__(self, host: str, port: int, phase: Callable[[], str]) -> None:

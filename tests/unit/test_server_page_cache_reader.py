@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from connection_harness import Harness, framed
 
-from ottla.server.logs.cold_reads import AHEAD_BYTES, TRIES_MAX, ColdReads
+from ottla.server.logs.page_cache_reader import AHEAD_BYTES, TRIES_MAX, PageCacheReader
 from ottla.server.network.plaintext_connection import SENDFILE_TURN_BYTES
 from ottla.storage import page_cache
 from ottla.storage.page_cache import ColdRead
@@ -123,7 +123,7 @@ def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner
     async def story() -> None:
         disk = SlowDisk()
         disk.give(1)
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         found = asyncio.Event()
 
@@ -151,7 +151,7 @@ def test_readers_of_what_is_in_memory_have_nothing_read_ahead(run: asyncio.Runne
     async def story() -> None:
         disk = SlowDisk()
         disk.warm.append(range(100 * MIB))
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         for number in range(99):
             assert cold.may_send(FileSlice(file, number * MIB, MIB), MIB, lambda problem: None)
@@ -205,7 +205,7 @@ def unexpected(problem: BaseException) -> None:
 def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, tmp_path: Path) -> None:
     async def story() -> None:
         disk = SlowDisk()
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         answers: list[str] = []
         misses = [(0, 4), (4, 4)]
@@ -231,7 +231,7 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
     async def story() -> None:
         disk = SlowDisk()
         disk.give(100)
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         tries: list[bool] = []
 
@@ -254,7 +254,7 @@ def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Pa
 
     async def story() -> None:
         disk = SlowDisk()
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         misses = [(0, 4)]
         may_wait: list[bool] = []
@@ -281,7 +281,7 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")
         disk.give()
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         problems: list[BaseException] = []
 
@@ -298,7 +298,7 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
 def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> None:
     async def story() -> None:
         disk = SlowDisk()
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         told: list[OSError | None] = []
         cold.fetch([ColdRead(file.fd, at, 1) for at in range(3)], told.append)

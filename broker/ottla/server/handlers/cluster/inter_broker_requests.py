@@ -45,7 +45,7 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.requests import partition_states
 from ottla.server.dispatch.dispatcher import Request, Route
-from ottla.server.logs.lost_logs import LostLogs
+from ottla.server.logs.lost_logs import LostLogDetector
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ PARTITION_STATES_FROM = 3
 """StopReplica names partitions with their epochs."""
 
 
-class ClusterHandler:
+class InterBrokerRequestsHandler:
     def __init__(
         self,
         replicas: ReplicaManager,
@@ -66,7 +66,7 @@ class ClusterHandler:
         broker_epoch: Callable[[], int],
         load_topic_configs: Callable[[list[str]], Awaitable[None]],
         read_topics: Callable[[Collection[str]], Awaitable[StoredTopics]],
-        lost_logs: LostLogs,
+        lost_logs: LostLogDetector,
         on_topics_deleted: Callable[[set[str]], None],
     ) -> None:
         """`read_topics` reads topics from the metadata store, as they are now."""

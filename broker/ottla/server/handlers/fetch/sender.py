@@ -14,7 +14,6 @@ from ottla.protocol.errors import ErrorCode
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Request
-from ottla.server.handlers.cluster.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.fetch.down_conversion import CONVERTED_BELOW, ZSTD_FROM, DownConverter, refuse_zstd
 from ottla.server.handlers.fetch.read import FetchRead
 from ottla.server.handlers.fetch.response import (
@@ -27,6 +26,7 @@ from ottla.server.handlers.fetch.response import (
     frame,
     size_of,
 )
+from ottla.server.handlers.leader_hints import HINTED_ERRORS, LeaderHints
 from ottla.server.network.connection import Part
 from ottla.storage.log_config import LogConfig
 
@@ -49,7 +49,7 @@ class FetchQuota(Protocol):
         """Count an answer of `size` bytes; positive: how long the client, answered nothing, has to wait."""
 
 
-class FetchAnswers:
+class FetchSender:
     """Sends them."""
 
     def __init__(
