@@ -5,6 +5,7 @@ anna administers (a super user), alice writes flights, bob reads them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from confluent_kafka.admin import (
 )
 from one_broker import one_broker
 
+from ottla.client import admin as ottla_admin
+from ottla.client.admin import Results
 from ottla.local.ports import free_port, wait_until
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
@@ -218,3 +221,60 @@ def test_tokens_of_others_need_an_acl(of: ClientSettings) -> None:
     )
     assert [each.error_code for each in ask("anna", m.CreateAclsRequest(creations=[granted])).results] == [0]
     assert seen_by("alice") == [made.token_id]
+
+
+def test_a_live_group_is_rewound_by_who_may_read_in_it(of: ClientSettings) -> None:
+    """READ on the group and on all topics of the request; without it, members and offsets stay."""
+    group, flights = "rewound", ottla_admin.TopicPartition("flights", 0)
+    granted = [
+        acl(GROUP, group, "bob", READ),
+        acl(GROUP, group, "alice", AclOperation.DESCRIBE),
+        acl(TOPIC, "flights", "alice", READ),
+    ]
+    anna = AdminClient(of("anna"))
+    for made in anna.create_acls(granted, request_timeout=60).values():
+        made.result(timeout=120)
+    for _ in range(3):
+        assert written(of("anna"), "flights") is None
+
+    async def asked(user: str, ask: Callable[[ottla_admin.AdminClient], Any]) -> Any:
+        settings = {name: text for name, text in of(user).items() if name != "log_level"}
+        settings["sasl.jaas.config"] = f'{PLAIN_MODULE} required username="{user}" password="{user}s word";'
+        del settings["sasl.username"], settings["sasl.password"]
+        async with ottla_admin.AdminClient(settings) as admin:
+            return await ask(admin)
+
+    async def look(admin: ottla_admin.AdminClient) -> tuple[str, list[str], dict[Any, int]]:
+        found = await admin.describe_group(group)
+        return found.state, [m.member_id for m in found.members], await admin.group_offsets(group)
+
+    def rewound_by(user: str, *more: ottla_admin.TopicPartition) -> dict[str, str]:
+        """Errors by topic."""
+
+        async def rewind(admin: ottla_admin.AdminClient) -> Results[ottla_admin.TopicPartition, None]:
+            return await admin.alter_group_offsets(group, dict.fromkeys((flights, *more), 1), live=True)
+
+        errors = asyncio.run(asked(user, rewind)).errors
+        return {tp.topic: error.name for tp, error in errors.items()}
+
+    consumer = reader(of("bob"), group)
+    try:
+        consumer.subscribe(["flights"])
+        heard(consumer, b"x")
+        consumer.commit(offsets=[TopicPartition("flights", 0, 3)], asynchronous=False)
+        before = asyncio.run(asked("bob", look))
+        assert (before[0], len(before[1]), before[2]) == ("Stable", 1, {flights: 3})
+
+        assert rewound_by("alice") == {"flights": "GROUP_AUTHORIZATION_FAILED"}
+        assert rewound_by("bob", ottla_admin.TopicPartition("private", 0)) == {
+            "private": "TOPIC_AUTHORIZATION_FAILED",
+            "flights": "OPERATION_NOT_ATTEMPTED",
+        }
+        assert asyncio.run(asked("bob", look)) == before
+
+        assert rewound_by("bob") == {}
+        _, members, offsets = asyncio.run(asked("bob", look))
+        assert not set(members) & set(before[1])
+        assert offsets == {flights: 1}
+    finally:
+        consumer.close()

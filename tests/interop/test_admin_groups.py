@@ -130,6 +130,54 @@ def test_groups_with_members(sides: Sides) -> None:
     sides.same(story)
 
 
+async def alone_in(consumer: Consumer, admin: AdminClient, group: str) -> str:
+    """The member id, once it owns both partitions."""
+
+    async def owns_all() -> bool:
+        await consumer.poll(0.2)
+        return len(consumer.assignment()) == 2
+
+    await until(owns_all)
+    (member,) = (await admin.describe_group(group)).members
+    return member.member_id
+
+
+@pytest.mark.parametrize("more", [[], [NONE]], ids=["", "one does not exist"])
+def test_apache_kafka_does_not_rewind_a_group_with_members(
+    sides: Sides, group: str, more: list[TopicPartition]
+) -> None:
+    """It skips the tagged field, so that the request is a commit of somebody who is no member."""
+
+    async def run() -> None:
+        bootstrap = sides.by_name["Apache Kafka"].bootstrap
+        settings = {"bootstrap.servers": bootstrap, "group.id": group, "heartbeat.interval.ms": 200}
+        wanted = dict.fromkeys([ONE, OTHER, *more], 0)
+        async with AdminClient(bootstrap_servers=bootstrap) as admin:
+            async with Consumer(settings) as consumer:
+                consumer.subscribe(["t"])
+                member_id = await alone_in(consumer, admin, group)
+                await consumer.commit({ONE: 1})
+                found = await admin.alter_group_offsets(group, wanted, live=True)
+                assert dict(found) == {}
+                assert found.errors.keys() == wanted.keys()
+                for error in found.errors.values():
+                    assert isinstance(error, errors.UnsupportedVersionError)
+                    assert f"group {group} has members" in str(error)
+                assert await admin.group_offsets(group) == {ONE: 1}, "nor is there one of the other partition"
+                # Its heartbeats are answered as before.
+                await asyncio.sleep(1)
+                assert await alone_in(consumer, admin, group) == member_id
+                await consumer.commit({OTHER: 1})
+                assert await admin.group_offsets(group) == {ONE: 1, OTHER: 1}
+            # Without members it is any commit, and each partition has its own result.
+            refused = dict.fromkeys(map(str, more), "UNKNOWN_TOPIC_OR_PARTITION")
+            done = dict.fromkeys(map(str, (ONE, OTHER)))
+            assert told(await admin.alter_group_offsets(group, wanted, live=True)) == done | refused
+            assert await admin.group_offsets(group) == {ONE: 0, OTHER: 0}
+
+    asyncio.run(run())
+
+
 async def commits_of(side: Side, group: str) -> int:
     """How many offsets were ever written for a group: read with confluent-kafka from the log itself."""
 

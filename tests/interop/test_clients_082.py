@@ -227,7 +227,11 @@ def test_groups_in_zookeeper_are_shown_with_their_lag(world: World) -> None:
     assert (found["state"], found["lag"]) == ("Stable", 33 - 12)
     (member,) = found["members"]
     assert member == {"member": "checked_reads", "topics": ["positions"], "partitions": 3}
-    assert {"group": "checked", "state": "Stable"} in told("list")
+    listed = told("list")
+    assert {"group": "checked", "state": "Stable"} in listed
+    everything = told("describe", "--all-groups")
+    assert [group["group"] for group in everything] == [row["group"] for row in listed]
+    assert found in everything
 
     with urllib.request.urlopen(f"http://127.0.0.1:{world.http_port}/metrics", timeout=60) as response:
         families = {each.name: each for each in text_string_to_metric_families(response.read().decode())}
@@ -250,10 +254,10 @@ def test_groups_in_zookeeper_are_shown_with_their_lag(world: World) -> None:
 
     clients.do("stop", "reads")
     wait_for(lambda: told("describe", "checked")["state"] == "Empty", "the member to be gone")
-    nothing = CliRunner().invoke(
-        main, ["groups", "describe", "nobody", "--zookeeper", zookeeper, "-b", f"127.0.0.1:{world.ours.port}"]
-    )
+    to = ["--zookeeper", zookeeper, "-b", f"127.0.0.1:{world.ours.port}"]
+    nothing = CliRunner().invoke(main, ["groups", "describe", "nobody", "checked", *to])
     assert nothing.exit_code == 1
+    assert "group checked: Empty" in nothing.output
     assert f"there is no group 'nobody' in ZooKeeper at {zookeeper}" in nothing.output
     assert world.node("/consumers/nobody") is None
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,19 +45,35 @@ class Reset:
 
 
 def parse_reset(
-    group: str, to: str | None, by_duration: str | None, shift_by: int | None, from_file: Path | None
-) -> Reset:
-    """Raises UsageError."""
+    group: str | None, to: str | None, by_duration: str | None, shift_by: int | None, from_file: Path | None
+) -> Callable[[str], Reset]:
+    """How each group is reset; `group` is the only one, None stands for several. Raises UsageError. What is
+    returned raises Refused for a group of which the file has nothing."""
     given = [each for each in (to, by_duration, shift_by, from_file) if each is not None]
     if len(given) != 1:
         raise click.UsageError("exactly one of --to, --by-duration, --shift-by and --from-file is needed")
-    if to is not None:
-        return Reset(_target(to))
-    if by_duration is not None:
-        return Reset(datetime.now(UTC) - _duration(by_duration))
     if from_file is not None:
-        return Reset(from_file=_read(group, from_file))
-    return Reset(shift_by=shift_by)
+        return _reset_from(from_file, group)
+    if to is not None:
+        reset = Reset(_target(to))
+    elif by_duration is not None:
+        reset = Reset(datetime.now(UTC) - _duration(by_duration))
+    else:
+        reset = Reset(shift_by=shift_by)
+    return lambda _: reset
+
+
+def _reset_from(path: Path, group: str | None) -> Callable[[str], Reset]:
+    by_group = _read(group, path)
+
+    def of_group(name: str) -> Reset:
+        if name not in by_group:
+            raise Refused(f"{path} has no offsets for group '{name}'")
+        return Reset(from_file=by_group[name])
+
+    if group is not None and group not in by_group:
+        raise click.UsageError(f"{path} has no offsets for group '{group}'")
+    return of_group
 
 
 def _target(text: str) -> str | int | datetime:
@@ -81,25 +98,24 @@ def _duration(text: str) -> timedelta:
     return timedelta(**{unit: float(count) for unit, count in found.groupdict(default="0").items()})
 
 
-def _read(group: str, path: Path) -> dict[TopicPartition, int]:
-    """Lines of topic,partition,offset; or group,topic,partition,offset, of which those of other groups are
-    skipped."""
-    found: dict[TopicPartition, int] = {}
+def _read(group: str | None, path: Path) -> dict[str, dict[TopicPartition, int]]:
+    """Lines of topic,partition,offset, for the only group; or group,topic,partition,offset, of which those of
+    other groups than the only one are skipped. Raises UsageError."""
+    form = "GROUP,TOPIC,PARTITION,OFFSET" if group is None else "[GROUP,]TOPIC,PARTITION,OFFSET"
+    lengths = (4,) if group is None else (3, 4)
+    found: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
     with path.open(newline="") as lines:
         for number, row in enumerate(csv.reader(lines), 1):
             cells = [cell.strip() for cell in row]
             if not any(cells):
                 continue
-            if len(cells) == 4 and cells[0] != group:
+            if len(cells) == 4 and group not in (None, cells[0]):
                 continue
-            if len(cells) not in (3, 4) or not (cells[-2].isdigit() and cells[-1].isdigit()):
-                raise click.UsageError(
-                    f"{path}, line {number}: must be TOPIC,PARTITION,OFFSET or GROUP,TOPIC,PARTITION,OFFSET"
-                )
-            found[TopicPartition(cells[-3], int(cells[-2]))] = int(cells[-1])
-    if not found:
-        raise click.UsageError(f"{path} has no offsets for group '{group}'")
-    return found
+            if len(cells) not in lengths or not (cells[-2].isdigit() and cells[-1].isdigit()):
+                raise click.UsageError(f"{path}, line {number}: must be {form}")
+            name = group if group is not None else cells[0]
+            found[name][TopicPartition(cells[-3], int(cells[-2]))] = int(cells[-1])
+    return dict(found)
 
 
 def parse_topic(text: str) -> tuple[str, frozenset[int]]:
@@ -167,8 +183,10 @@ def chosen(
     return min(max(offset, start), end)
 
 
-def write_csv(offsets: Offsets) -> None:
-    """As --from-file reads it, here and in Kafka's tool."""
+def write_csv(offsets: Mapping[str, Offsets], *, with_group: bool) -> None:
+    """As --from-file reads it, here and in Kafka's tool: with the groups unless one is named."""
     csv.writer(sys.stdout, lineterminator="\n").writerows(
-        (*tp, offset) for tp, offset in sorted(offsets.items())
+        (*((group,) if with_group else ()), *tp, offset)
+        for group, of_group in sorted(offsets.items())
+        for tp, offset in sorted(of_group.items())
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ottla.cli import zookeeper_groups
-from ottla.cli.group_resets import new_offsets, parse_reset, parse_topic, partitions_of, write_csv
+from ottla.cli.group_resets import Reset, new_offsets, parse_reset, parse_topic, partitions_of, write_csv
 from ottla.cli.output import as_json, by_topic, done, show, table
-from ottla.cli.session import Refused, Session, talks_to_a_cluster
-from ottla.client.admin import AdminClient
+from ottla.cli.session import Refused, Session, Unreachable, talks_to_a_cluster
+from ottla.client.admin import AdminClient, Results
 from ottla.client.admin_member_types import GroupDescription
 from ottla.client.admin_types import TopicPartition
 
@@ -20,6 +21,9 @@ _ZOOKEEPER = click.option(
     metavar="HOST:PORT[,…][/CHROOT]",
     help="Groups that keep members and offsets in this ZooKeeper, as consumers of 0.8 do.",
 )
+_ALL_GROUPS = click.option("--all-groups", is_flag=True, help="All groups of consumers.")
+_CONSUMERS = ("consumer", "")
+"""Protocol types of groups that --all-groups stands for, as in Kafka's tool; "": offsets without members."""
 _LIVE = ("PreparingRebalance", "CompletingRebalance", "Stable")
 
 
@@ -52,44 +56,94 @@ def list_(session: Session, states: tuple[str, ...], zookeeper: str | None) -> N
 
 
 @groups.command()
-@click.argument("group")
+@click.argument("names", metavar="[GROUP]…", nargs=-1)
+@_ALL_GROUPS
 @click.option("--members", "part", flag_value="members", help="Only the members.")
 @click.option("--offsets", "part", flag_value="partitions", help="Only offsets, lag and owners by partition.")
 @click.option("--state", "part", flag_value="state", help="Only the state, the coordinator and the assignor.")
 @click.option("--verbose", is_flag=True, help="With the partitions that each member is assigned.")
 @_ZOOKEEPER
 @talks_to_a_cluster
-def describe(session: Session, group: str, part: str | None, verbose: bool, zookeeper: str | None) -> None:
-    """Members of a group, and its lag in each partition."""
+def describe(
+    session: Session,
+    names: tuple[str, ...],
+    all_groups: bool,
+    part: str | None,
+    verbose: bool,
+    zookeeper: str | None,
+) -> None:
+    """Members of groups, and their lag in each partition.
 
-    async def look(admin: AdminClient) -> dict[str, Any]:
-        found = await admin.describe_group(group)
-        offsets = await admin.group_offsets(group)
-        if found.state == "Dead" and not offsets:
-            raise Refused(f"there is no group '{group}'")
-        return await _described(admin, found, offsets)
+    With several groups, rows have the group, and JSON is a list.
+    """
+    _check_scope(names, all_groups)
+    missing: list[str] = []
 
-    found = zookeeper_groups.described(session, zookeeper, group) if zookeeper else session.admin(look)
-    for member in found["members"]:
-        assigned = member.pop("assignment")
-        if verbose:
-            member["assignment"] = assigned
+    async def look(admin: AdminClient) -> list[dict[str, Any]]:
+        wanted = await _group_names(admin, names, all_groups)
+        described = (await admin.describe_groups(wanted)).raise_first()
+        committed = (await admin.list_group_offsets(dict.fromkeys(wanted))).raise_first()
+        found = []
+        for name in wanted:
+            offsets = {tp: each.offset for tp, each in committed[name].items() if each is not None}
+            if described[name].state == "Dead" and not offsets:
+                missing.append(f"there is no group '{name}'")
+            else:
+                found.append(await _described(admin, described[name], offsets))
+        return found
+
+    if zookeeper is None:
+        found = session.admin(look)
+    else:
+        found = []
+        listed = zookeeper_groups.listed(session, zookeeper) if all_groups else []
+        for name in sorted(name for name, _ in listed) or dict.fromkeys(names):
+            try:
+                found.append(zookeeper_groups.described(session, zookeeper, name))
+            except Refused as problem:
+                missing.append(problem.message)
+    for group in found:
+        for member in group["members"]:
+            assigned = member.pop("assignment")
+            if verbose:
+                member["assignment"] = assigned
+    several = all_groups or len(set(names)) > 1
+    if found or several:
+        _show_described(found, part, session.output, several=several)
+    if missing:
+        raise Refused("; ".join(missing))
+
+
+def _show_described(
+    found: Sequence[Mapping[str, Any]], part: str | None, output: str, *, several: bool
+) -> None:
     if part == "state":
-        members = {"members": len(found["members"])}
+        keys = ("group", "state", "coordinator", "assignor")
         show(
-            [{key: found[key] for key in ("group", "state", "coordinator", "assignor")} | members],
-            session.output,
+            ({key: each[key] for key in keys} | {"members": len(each["members"])} for each in found),
+            output,
+            nothing="no groups",
         )
-        return
-    if part is not None:
-        show(found[part], session.output, nothing=f"group {group} has no {part}")
-        return
-    if session.output == "json":
-        as_json(found)
-        return
+    elif part is not None:
+        rows = (
+            {**({"group": each["group"]} if several else {}), **row} for each in found for row in each[part]
+        )
+        show(rows, output, nothing=f"no {part}" if several else f"group {found[0]['group']} has no {part}")
+    elif output == "json":
+        as_json(found if several else found[0])
+    elif not found:
+        click.echo("no groups", err=True)
+    else:
+        for number, each in enumerate(found):
+            if number:
+                click.echo()
+            _print_group(each)
+
+
+def _print_group(found: Mapping[str, Any]) -> None:
     assignor = f", assignor {found['assignor']}" if found["assignor"] else ""
     click.echo(
-        f"group {group}: {found['state']}, {len(found['members'])} members, "
+        f"group {found['group']}: {found['state']}, {len(found['members'])} members, "
         f"coordinator {found['coordinator']}{assignor}, lag {found['lag']}"
     )
     if found["partitions"]:
@@ -97,6 +151,21 @@ def describe(session: Session, group: str, part: str | None, verbose: bool, zook
     if found["members"]:
         click.echo()
         table(found["members"])
+
+
+def _check_scope(names: Sequence[str], all_groups: bool) -> None:
+    """Raises UsageError."""
+    if bool(names) == all_groups:
+        raise click.UsageError("either GROUP or --all-groups is needed")
+
+
+async def _group_names(admin: AdminClient, names: Iterable[str], all_groups: bool) -> list[str]:
+    """Those that are named, in their order, or all of consumers by name."""
+    if not all_groups:
+        return list(dict.fromkeys(names))
+    listed = (await admin.list_groups()).raise_first()
+    groups = (group for share in listed.values() for group in share)
+    return sorted({group.group_id for group in groups if group.protocol_type in _CONSUMERS})
 
 
 async def _described(
@@ -140,8 +209,9 @@ async def _described(
 
 
 @groups.command()
-@click.argument("group")
-@click.argument("topics", metavar="[TOPIC[:PARTITION,…]]…", nargs=-1)
+@click.argument("words", metavar="[GROUP] [TOPIC[:PARTITION,…]]…", nargs=-1)
+@click.option("--group", "names", multiple=True, help="In place of GROUP; may be repeated.")
+@_ALL_GROUPS
 @click.option(
     "--to",
     metavar="earliest|latest|current|OFFSET|TIME",
@@ -167,8 +237,9 @@ async def _described(
 @talks_to_a_cluster
 def reset(
     session: Session,
-    group: str,
-    topics: tuple[str, ...],
+    words: tuple[str, ...],
+    names: tuple[str, ...],
+    all_groups: bool,
     to: str | None,
     by_duration: str | None,
     shift_by: int | None,
@@ -179,40 +250,76 @@ def reset(
     dry_run: bool,
     export: bool,
 ) -> None:
-    """Put a group's offsets elsewhere. Without --live the group must have no members.
+    """Put groups' offsets elsewhere. Without --live a group must have no members.
 
-    An offset that does not exist (any more, or yet) becomes the nearest one that does.
+    An offset that does not exist (any more, or yet) becomes the nearest one that does. Of several groups,
+    those that cannot be reset are skipped, and the command fails after the others.
     """
-    wanted = parse_reset(group, to, by_duration, shift_by, from_file)
+    topics = words
+    if not names and not all_groups:
+        names, topics = words[:1], words[1:]
+    _check_scope(names, all_groups)
+    names = tuple(dict.fromkeys(names))
+    several = all_groups or len(names) > 1
+    wanted = parse_reset(None if several else names[0], to, by_duration, shift_by, from_file)
     if (bool(topics), all_topics, from_file is not None).count(True) != 1:
         raise click.UsageError("exactly one of TOPIC, --all-topics and --from-file is needed")
     named = [parse_topic(text) for text in topics]
     named = [(name, numbers | set(only)) for name, numbers in named]
+    changes: dict[str, dict[TopicPartition, tuple[int | None, int]]] = {}
+    problems: dict[str, click.ClickException] = {}
 
-    async def work(admin: AdminClient) -> dict[TopicPartition, tuple[int | None, int]]:
+    async def work(admin: AdminClient) -> None:
+        for group in await _group_names(admin, names, all_groups):
+            try:
+                with session.telling():
+                    changes[group] = await reset_one(admin, group, wanted(group))
+            except Refused as problem:
+                problems[group] = problem
+            except Unreachable as problem:
+                problems[group] = problem
+                return
+
+    async def reset_one(
+        admin: AdminClient, group: str, how: Reset
+    ) -> dict[TopicPartition, tuple[int | None, int]]:
         state = (await admin.describe_group(group)).state
         if state in _LIVE and not dry_run and not live:
             raise Refused(f"group '{group}' is {state}: stop its members first, or rewind it with --live")
         before = await admin.group_offsets(group)
         everything = [tp for tp in before if not only or tp.partition in only]
         partitions = everything if all_topics else await partitions_of(admin, named)
-        after = await new_offsets(admin, wanted, partitions, before)
+        after = await new_offsets(admin, how, partitions, before)
         if not dry_run:
             (await admin.alter_group_offsets(group, after, live=live)).raise_first()
         return {tp: (before.get(tp), offset) for tp, offset in sorted(after.items())}
 
-    changes = session.admin(work)
+    session.admin(work)
+    if not several:
+        for problem in problems.values():
+            raise problem
     if export:
-        write_csv({tp: offset for tp, (_, offset) in changes.items()})
-        return
-    show(
-        (
-            {"topic": tp.topic, "partition": tp.partition, "from": old, "to": new}
-            for tp, (old, new) in changes.items()
-        ),
-        session.output,
-        nothing=f"group {group} has committed nothing",
-    )
+        after = {group: {tp: new for tp, (_, new) in rows.items()} for group, rows in changes.items()}
+        write_csv(after, with_group=several)
+    else:
+        show(
+            (
+                {
+                    **({"group": group} if several else {}),
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "from": old,
+                    "to": new,
+                }
+                for group, rows in changes.items()
+                for tp, (old, new) in rows.items()
+            ),
+            session.output,
+            nothing="nothing was reset" if several else f"group {names[0]} has committed nothing",
+        )
+    if problems:
+        (*_, last) = problems.values()
+        raise type(last)("\n".join(f"{group}: {problem.message}" for group, problem in problems.items()))
 
 
 @groups.command("delete-offsets")
@@ -235,16 +342,30 @@ def delete_offsets(session: Session, group: str, topics: tuple[str, ...], yes: b
 
 
 @groups.command()
-@click.argument("names", metavar="GROUP…", nargs=-1, required=True)
+@click.argument("names", metavar="[GROUP]…", nargs=-1)
+@_ALL_GROUPS
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @talks_to_a_cluster
-def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
+def delete(session: Session, names: tuple[str, ...], all_groups: bool, yes: bool) -> None:
     """Delete groups without members, and their offsets."""
-    if not yes:
-        click.confirm(f"Delete the offsets of {', '.join(names)}?", abort=True, err=True)
+    _check_scope(names, all_groups)
 
-    async def work(admin: AdminClient) -> None:
-        (await admin.delete_groups(names)).raise_first()
+    async def look(admin: AdminClient) -> list[str]:
+        return await _group_names(admin, names, all_groups)
 
-    session.admin(work)
-    done(f"deleted {', '.join(names)}", session.output, deleted=list(names))
+    wanted = session.admin(look) if all_groups else list(dict.fromkeys(names))
+    if wanted and not yes:
+        click.confirm(f"Delete the offsets of {', '.join(wanted)}?", abort=True, err=True)
+
+    async def work(admin: AdminClient) -> Results[str, None]:
+        return await admin.delete_groups(wanted)
+
+    results = session.admin(work)
+    deleted = [name for name in wanted if name in results]
+    if deleted or not results.errors:
+        done(f"deleted {', '.join(deleted) or 'nothing'}", session.output, deleted=deleted)
+    if len(wanted) == 1:
+        with session.telling():
+            results.raise_first()
+    if results.errors:
+        raise Refused("\n".join(f"{name}: {error}" for name, error in results.errors.items()))

@@ -81,8 +81,9 @@ class GroupOffsets(Family):
 
         `live` rewinds a group with members: the coordinator stores all of the offsets (or none) and removes
         the members in one step. They notice by their next heartbeat, lose their partitions, join again and
-        read on from these offsets; what they commit before that is refused. Only Ottla's brokers can do so:
-        UnsupportedVersionError from others, unless the group has no members.
+        read on from these offsets; what they commit before that is refused. Only Ottla's brokers can do so.
+        Others change nothing in a group with members (UnsupportedVersionError for all partitions), and commit
+        for one without members as without `live`.
         """
         request = m.OffsetCommitRequest
         rows: defaultdict[str, list[Any]] = defaultdict(list)
