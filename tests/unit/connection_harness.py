@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from ottla.server.logs.page_cache_reader import Disk, PageCacheReader
+from ottla.server.logs.page_cache_reader import PageCache, PageCacheReader
 from ottla.server.network.connection import Connection
 from ottla.server.network.listener import SocketServer
 from ottla.storage import page_cache
@@ -19,7 +19,7 @@ class Harness:
     """A server side whose requests the test answers, and the client's end of the pair."""
 
     def __init__(
-        self, kind: int = socket.SOCK_STREAM, queued_max_bytes: int = -1, disk: Disk = page_cache
+        self, kind: int = socket.SOCK_STREAM, queued_max_bytes: int = -1, disk: PageCache = page_cache
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.requests: list[bytes] = []

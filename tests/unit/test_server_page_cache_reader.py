@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from connection_harness import Harness, framed
 
-from ottla.server.logs.page_cache_reader import AHEAD_BYTES, TRIES_MAX, PageCacheReader
+from ottla.server.logs.page_cache_reader import AHEAD_BYTES, ATTEMPTS_MAX, PageCacheReader
 from ottla.server.network.plaintext_connection import SENDFILE_TURN_BYTES
 from ottla.storage import page_cache
 from ottla.storage.page_cache import ColdRead
@@ -131,13 +131,13 @@ def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner
             assert problem is None
             found.set()
 
-        assert not cold.may_send(FileSlice(file, 0, MIB), MIB, done)
+        assert not cold.ensure_resident(FileSlice(file, 0, MIB), MIB, done)
         await asyncio.wait_for(found.wait(), 60)
         await until(lambda: disk.ahead == [range(MIB, MIB + AHEAD_BYTES)])
         for number in range(1, 40):
             position = number * MIB
             await until(lambda: file.read_ahead == disk.ahead[-1].stop)
-            assert cold.may_send(FileSlice(file, position, MIB), MIB, done), f"MiB {number}"
+            assert cold.ensure_resident(FileSlice(file, position, MIB), MIB, done), f"MiB {number}"
         assert len(disk.loads) == 1
         assert disk.ahead == [
             range(MIB + i * AHEAD_BYTES, MIB + (i + 1) * AHEAD_BYTES) for i in range(len(disk.ahead))
@@ -154,7 +154,7 @@ def test_readers_of_what_is_in_memory_have_nothing_read_ahead(run: asyncio.Runne
         cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         for number in range(99):
-            assert cold.may_send(FileSlice(file, number * MIB, MIB), MIB, lambda problem: None)
+            assert cold.ensure_resident(FileSlice(file, number * MIB, MIB), MIB, lambda problem: None)
         assert disk.ahead == []
         assert cold.loads == 0
         cold.close()
@@ -215,7 +215,7 @@ def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, t
                 raise ColdRead(file.fd, *misses.pop(0))
             return "found"
 
-        cold.run(lookup, answers.append, unexpected)
+        cold.run_lookup(lookup, answers.append, unexpected)
         assert answers == []
         disk.give(2)
         await until(lambda: answers == ["found"])
@@ -241,9 +241,9 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
             if not waits:
                 raise ColdRead(file.fd, 0, 4)
 
-        cold.run(lookup, lambda _: None, unexpected)
-        await until(lambda: len(tries) == TRIES_MAX + 1)
-        assert tries == [False] * TRIES_MAX + [True]
+        cold.run_lookup(lookup, lambda _: None, unexpected)
+        await until(lambda: len(tries) == ATTEMPTS_MAX + 1)
+        assert tries == [False] * ATTEMPTS_MAX + [True]
         cold.close()
 
     run.run(story())
@@ -266,10 +266,10 @@ def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Pa
         def answer(_: None) -> None:
             may_wait.append(page_cache.waiting_allowed())
 
-        cold.run(lookup, answer, unexpected)
+        cold.run_lookup(lookup, answer, unexpected)
         disk.give()
         await until(lambda: bool(may_wait))
-        cold.run(lookup, answer, unexpected)
+        cold.run_lookup(lookup, answer, unexpected)
         assert may_wait == [True, True]
         cold.close()
 
@@ -288,7 +288,7 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
         def lookup() -> None:
             raise ColdRead(file.fd, 0, 4)
 
-        cold.run(lookup, lambda _: None, problems.append)
+        cold.run_lookup(lookup, lambda _: None, problems.append)
         await until(lambda: problems == [disk.problem])
         cold.close()
 
@@ -301,7 +301,7 @@ def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> N
         cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         told: list[OSError | None] = []
-        cold.fetch([ColdRead(file.fd, at, 1) for at in range(3)], told.append)
+        cold.load([ColdRead(file.fd, at, 1) for at in range(3)], told.append)
         await until(lambda: len(disk.loads) == 3)
         disk.give(2)
         await asyncio.sleep(0)

@@ -48,8 +48,8 @@ from ottla.server.handlers.cluster.left_out import UnsupportedApisHandler
 from ottla.server.handlers.cluster.metadata import MetadataHandler
 from ottla.server.handlers.cluster.sasl import SaslHandler
 from ottla.server.handlers.fetch.handler import FetchHandler
-from ottla.server.handlers.fetch.large_fetch import LargeFetches
-from ottla.server.handlers.fetch.list_offsets import OffsetsHandler
+from ottla.server.handlers.fetch.large_fetch import LargeFetchHandler
+from ottla.server.handlers.fetch.list_offsets import ListOffsetsHandler
 from ottla.server.handlers.groups.find_coordinator import FindCoordinatorHandler
 from ottla.server.handlers.groups.handler import GroupsHandler
 from ottla.server.handlers.groups.zookeeper_offsets import ZooKeeperOffsets
@@ -151,7 +151,7 @@ def _records_handlers(
             authorizer,
             counters,
         ),
-        LargeFetches(
+        LargeFetchHandler(
             FetchHandler(
                 replicas,
                 purgatory,
@@ -165,7 +165,7 @@ def _records_handlers(
                 counters=counters,
             )
         ),
-        OffsetsHandler(replicas, clock, replication.page_cache_reader),
+        ListOffsetsHandler(replicas, clock, replication.page_cache_reader),
         DeleteRecordsHandler(replicas, cache, monotonic),
         DescribeProducersHandler(replicas, cache),
     )

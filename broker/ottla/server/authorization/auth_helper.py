@@ -2,7 +2,8 @@
 
 An AuthHelper is made for each request with a check (`ottla.server.authorization.checks`); the Produce and
 Fetch handlers use a TopicAuthorizer. The log is Kafka's authorizer log, with its logger name and text: denied
-at INFO, allowed at DEBUG. Denials with `log_denied` False, which only filter a response, are at TRACE."""
+at INFO, allowed at DEBUG. Denials with `log_denied` False, which only filter a response, are at TRACE.
+"""
 
 from __future__ import annotations
 

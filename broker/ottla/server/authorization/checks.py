@@ -2,7 +2,8 @@
 
 A check gets the request's AuthHelper and its decoded message, which it may change. It raises KafkaError to
 reject the request (the route's error response is sent), or returns a message to respond with at once, or a
-change to apply to the handler's response (`ResponseChange`), or None."""
+change to apply to the handler's response (`ResponseChange`), or None.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ CreatePartitions, OffsetForLeaderEpoch, DescribeProducers, InitProducerId and th
 Produce.
 
 Topics without DESCRIBE are not listed; if the request names one, the response does not reveal whether it
-exists. Called through `ottla.server.authorization.checks_by_api`."""
+exists. Called through `ottla.server.authorization.checks_by_api`.
+"""
 
 from __future__ import annotations
 

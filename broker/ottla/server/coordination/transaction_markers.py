@@ -5,7 +5,8 @@ connection, the coordinator in the same broker. `TransactionMarkerChannelManager
 (its MarkerSender): one queue per broker, one request in flight per broker, which carries the whole queue.
 
 Invariant: a wanted marker stays in some queue until its partition's leader has replicated it, or the
-partition no longer exists."""
+partition no longer exists.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 
 Called by the produce handler and, for offsets, by the group coordinator. One AddPartitionsToTxn request per
 coordinator is in flight; verifications that arrive meanwhile share the next one. A coordinator in this broker
-is called directly. Kafka before 3.6 cannot verify, which counts as success, as in Kafka."""
+is called directly. Kafka before 3.6 cannot verify, which counts as success, as in Kafka.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Called by the produce handler when a log raises `SlowAppend`: a few bytes from a
 records, and iterating over them in Python takes long. A worker process (`storage.append_worker`) validates
 the batch and returns it ready to append. Processes start when they are first needed. Each has a thread, which
 only waits for it. If a process dies, its batch fails with UNKNOWN_SERVER_ERROR, and the next batch gets a new
-process."""
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""What is not in memory is read by threads, so that the event loop never waits for a disk.
+"""Reads pages of log files that are not in the page cache in threads, so that the event loop never waits for
+a disk.
 
-Called by connections, before they send ranges of files, and by the handlers that look into logs. Two ways:
+Called by connections before they send ranges of files, and by the handlers that look into logs:
 
-- `may_send` says of a range that is about to go out whether it may go out now. If not, its pages are read
-  by a thread, and the connection is called back. One that reads a cold file from front to back has the next
-  `AHEAD_BYTES` read in good time, so that mostly it finds them there.
-- `run` is for reads that look something up (`storage.page_cache.NoWaiting`): it tries on the loop and, after
-  `ColdRead`, again once a thread has read those pages. What is tried must bear being tried again.
+- `ensure_resident` returns whether a range that is about to be sent is in the page cache. If not, a thread
+  reads its pages, and the connection is called back. While a connection reads a file sequentially, the next
+  `AHEAD_BYTES` are read ahead.
+- `run_lookup` is for lookups, which run under `storage.page_cache.NoWaiting`: it runs the lookup on the loop
+  and, after a `ColdRead`, again once a thread has read those pages. The lookup must be repeatable.
 
-Progress is certain: what a thread has read is sent, or read, without another look, even if memory is so short
-that it may be gone again. The threads change no state; callbacks come on the loop.
+Progress is guaranteed: pages that a thread has read are sent, or read, without another check, even if memory
+is so short that they may be evicted again. The threads change no state; callbacks run on the loop.
 """
 
 from __future__ import annotations
@@ -30,34 +31,34 @@ log = logging.getLogger(__name__)
 THREADS: Final = 4
 AHEAD_BYTES: Final = 4 << 20
 LOOKUP_AHEAD_BYTES: Final = 1 << 20
-"""Who looks up an offset will mostly want the records there: a consumer's default per partition."""
-TRIES_MAX: Final = 4
-"""A lookup may need the index, and then the log. After so many it is done on the loop, come what may."""
+"""After a lookup of an offset mostly the records there are read: a consumer's default per partition."""
+ATTEMPTS_MAX: Final = 4
+"""A lookup may miss in the index, then in the log. After so many attempts it runs on the loop, blocking."""
 MISSES_MAX: Final = 256
-"""So many at most are to be missed in one attempt, for each holds a descriptor."""
+"""Misses of one attempt at most: each holds a file descriptor."""
 _FULL_ATTEMPTS_MAX: Final = 64
-"""So many attempts that miss as much count as one, for there is more to come."""
+"""Attempts with MISSES_MAX misses that count as one attempt, because they make progress."""
 
 T = TypeVar("T")
-Done = Callable[["OSError | None"], None]
+OnLoaded = Callable[["OSError | None"], None]
 
 
-class ManyCold(Exception):
-    """Independent lookups of one attempt have each missed something: raised to have all of it read at once,
-    for attempts are few."""
+class ManyPageMisses(Exception):
+    """Raised by a lookup of many independent positions: all its misses are read at once, because the number
+    of attempts is limited."""
 
     def __init__(self, misses: Sequence[ColdRead]) -> None:
         super().__init__(f"{len(misses)} reads")
         self.misses: Final = misses
 
 
-def tried(misses: Sequence[ColdRead]) -> float:
-    """For how much of TRIES_MAX an attempt counts that missed these."""
+def attempt_weight(misses: Sequence[ColdRead]) -> float:
+    """The share of ATTEMPTS_MAX that an attempt with these misses counts for."""
     return 1 if len(misses) < MISSES_MAX else 1 / _FULL_ATTEMPTS_MAX
 
 
-class Disk(Protocol):
-    """The part of `page_cache` that this is built on (the seam of the tests)."""
+class PageCache(Protocol):
+    """The functions of `page_cache` that are used; tests replace them."""
 
     def is_resident(self, fd: int, position: int, length: int, *, exact: bool) -> bool: ...
 
@@ -67,130 +68,134 @@ class Disk(Protocol):
 
 
 class PageCacheReader:
-    def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk = page_cache) -> None:
+    """See the module. Belongs to the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, cache: PageCache = page_cache) -> None:
         self._loop = loop
-        self._disk = disk
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
+        self._page_cache = cache
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page-cache-reader")
         self._closed = False
         self.loads = 0
-        """How often the loop did not wait for the disk (for tests and metrics)."""
+        """Reads by threads so far, for tests."""
 
     # --- ranges to send -----------------------------------------------------------------------------
 
-    def may_send(self, part: FileSlice, length: int, then: Done) -> bool:
-        """Whether the first `length` bytes of `part` are in memory. If not, `then` is called on the loop when
-        they are, with the error if there was one. Raises OSError."""
+    def ensure_resident(self, part: FileSlice, length: int, on_loaded: OnLoaded) -> bool:
+        """Whether the first `length` bytes of `part` are in the page cache. If not, a thread reads them and
+        `on_loaded` is called on the loop, with the error if there was one. Raises OSError."""
         file, position, _ = part
         end = position + length
         ahead = file.read_ahead
-        # Where somebody reads from the disk, pages come in the disk's order: look at every one.
-        if self._disk.is_resident(file.fd, position, length, exact=position < ahead):
+        # During read-ahead, pages arrive in any order: check every one.
+        if self._page_cache.is_resident(file.fd, position, length, exact=position < ahead):
             if position < ahead < end + AHEAD_BYTES // 2:
                 file.read_ahead = ahead + AHEAD_BYTES
                 self._submit(partial(self._look_ahead, part, ahead))
             return True
         file.read_ahead = end + AHEAD_BYTES
         self.loads += 1
-        self._submit(partial(self._load_part, part, length, then))
+        self._submit(partial(self._load_part, part, length, on_loaded))
         return False
 
-    def _load_part(self, part: FileSlice, length: int, then: Done) -> None:
+    def _load_part(self, part: FileSlice, length: int, on_loaded: OnLoaded) -> None:
         """In a thread."""
         file, position, _ = part
         problem = self._load(file.fd, position, length)
-        self._call(then, problem)
+        self._call(on_loaded, problem)
         if problem is None:
             self._look_ahead(part, position + length)
 
     def _look_ahead(self, part: FileSlice, position: int) -> None:
         """In a thread."""
         try:
-            self._disk.load_ahead(part.file.fd, position, AHEAD_BYTES)
+            self._page_cache.load_ahead(part.file.fd, position, AHEAD_BYTES)
         except OSError as problem:
             log.debug("reading ahead in %s: %s", part.file.path, problem)
 
     # --- lookups ------------------------------------------------------------------------------------
 
-    def run(
+    def run_lookup(
         self,
-        attempt: Callable[[], T],
-        answer: Callable[[T], None],
-        fail: Callable[[BaseException], None],
-        tries: float = 1,
+        lookup: Callable[[], T],
+        on_result: Callable[[T], None],
+        on_error: Callable[[BaseException], None],
+        attempts: float = 1,
     ) -> None:
-        """Call `attempt`, again after its ColdRead or ManyCold, and `answer` with what it found. What else
-        goes wrong after the first time is for `fail`."""
-        if tries > TRIES_MAX:
-            answer(attempt())
+        """Call `lookup`, again after its ColdRead or ManyPageMisses, and `on_result` with its result. Errors
+        of the first attempt are raised; those of later ones go to `on_error`."""
+        if attempts > ATTEMPTS_MAX:
+            on_result(lookup())
             return
         try:
             with NoWaiting():
-                found = attempt()
+                found = lookup()
         except ColdRead as miss:
             misses: Sequence[ColdRead] = [miss]
-        except ManyCold as cold:
-            misses = cold.misses
+        except ManyPageMisses as many:
+            misses = many.misses
         else:
-            # Outside: an answer that is sent may bring on the connection's next request.
-            answer(found)
+            # Outside of NoWaiting: sending the response may start the connection's next request.
+            on_result(found)
             return
-        self.fetch(misses, partial(self._run_again, attempt, answer, fail, tries + tried(misses)))
+        self.load(
+            misses, partial(self._rerun, lookup, on_result, on_error, attempts + attempt_weight(misses))
+        )
 
-    def _run_again(
+    def _rerun(
         self,
-        attempt: Callable[[], T],
-        answer: Callable[[T], None],
-        fail: Callable[[BaseException], None],
-        tries: float,
+        lookup: Callable[[], T],
+        on_result: Callable[[T], None],
+        on_error: Callable[[BaseException], None],
+        attempts: float,
         problem: OSError | None,
     ) -> None:
         try:
             if problem is not None:
                 raise problem
-            self.run(attempt, answer, fail, tries)
+            self.run_lookup(lookup, on_result, on_error, attempts)
         except Exception as e:
-            fail(e)
+            on_error(e)
 
-    async def look_up(self, attempt: Callable[[], T]) -> T:
-        """As `run`, for coroutines."""
-        for _ in range(TRIES_MAX):
+    async def look_up(self, lookup: Callable[[], T]) -> T:
+        """As `run_lookup`, for coroutines."""
+        for _ in range(ATTEMPTS_MAX):
             try:
                 with NoWaiting():
-                    return attempt()
+                    return lookup()
             except ColdRead as miss:
                 loaded: asyncio.Future[None] = self._loop.create_future()
-                self.fetch([miss], partial(_settle, loaded))
+                self.load([miss], partial(_set_loaded, loaded))
                 await loaded
-        return attempt()
+        return lookup()
 
-    def fetch(self, misses: Sequence[ColdRead], then: Done) -> None:
-        """Have what was missed read, all at once; `then` is called on the loop, with the last error."""
+    def load(self, misses: Sequence[ColdRead], on_loaded: OnLoaded) -> None:
+        """Read all missed pages in parallel; `on_loaded` is called on the loop, with the last error."""
         left = len(misses)
-        worst: OSError | None = None
+        last_error: OSError | None = None
 
         def one_done(problem: OSError | None) -> None:
-            nonlocal left, worst
+            nonlocal left, last_error
             left -= 1
-            worst = problem or worst
+            last_error = problem or last_error
             if not left:
-                then(worst)
+                on_loaded(last_error)
 
         for miss in misses:
             self.loads += 1
             self._submit(partial(self._load_miss, miss, one_done))
 
-    def _load_miss(self, miss: ColdRead, then: Done) -> None:
+    def _load_miss(self, miss: ColdRead, on_loaded: OnLoaded) -> None:
         """In a thread."""
         problem = self._load(miss.file.fd, miss.position, miss.length)
-        self._call(then, problem)
+        self._call(on_loaded, problem)
         if problem is None:
-            self._disk.load_ahead(miss.file.fd, miss.position + miss.length, LOOKUP_AHEAD_BYTES)
+            self._page_cache.load_ahead(miss.file.fd, miss.position + miss.length, LOOKUP_AHEAD_BYTES)
 
     # --- threads ------------------------------------------------------------------------------------
 
     def _load(self, fd: int, position: int, length: int) -> OSError | None:
         try:
-            self._disk.load(fd, position, length)
+            self._page_cache.load(fd, position, length)
         except OSError as problem:
             return problem
         return None
@@ -199,22 +204,22 @@ class PageCacheReader:
         if not self._closed:
             self._threads.submit(job)
 
-    def _call(self, then: Done, problem: OSError | None) -> None:
+    def _call(self, on_loaded: OnLoaded, problem: OSError | None) -> None:
         try:
-            self._loop.call_soon_threadsafe(then, problem)
+            self._loop.call_soon_threadsafe(on_loaded, problem)
         except RuntimeError:
             if not self._closed:
                 raise
 
     def close(self) -> None:
-        """Call nobody back from now on (connections are closed already)."""
+        """Stop calling back (connections are closed already)."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _settle(loaded: asyncio.Future[None], problem: OSError | None) -> None:
+def _set_loaded(loaded: asyncio.Future[None], problem: OSError | None) -> None:
     if loaded.done():
-        return  # nobody waits any more
+        return  # the coroutine was cancelled
     if problem is None:
         loaded.set_result(None)
     else:

@@ -386,7 +386,7 @@ class PlaintextConnection:
         """Make sure that the next bytes of the file range at the head of the queue are in memory; False if
         that takes a thread."""
         length = min(part.length, SENDFILE_TURN_BYTES)
-        if self._page_cache_reader.may_send(part, length, self._found):
+        if self._page_cache_reader.ensure_resident(part, length, self._found):
             self._warm = length
             return True
         if self._writing:

@@ -5,7 +5,8 @@ no topics meanwhile. librdkafka treats UNKNOWN_TOPIC_OR_PARTITION for a topic th
 drops the records that are queued for it. So when the controller has sent nothing within
 INITIAL_METADATA_TIMEOUT_S, the broker reads the cluster from the metadata store, again every
 STORE_READ_INTERVAL_S until the controller sends it. While neither answers, the requests wait, and clients
-time out and ask another broker."""
+time out and ask another broker.
+"""
 
 from __future__ import annotations
 

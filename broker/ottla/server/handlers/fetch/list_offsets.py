@@ -2,9 +2,9 @@
 
 Behaviour: special timestamps are -1 latest (the high watermark, or the last stable offset for
 read_committed), -2 earliest, -3 the record with the largest timestamp (from version 7), -4 earliest local
-(from 8: the same as earliest, there is no tiered storage), -5 last tiered (from 9: none, answered as not
-found. A timestamp beyond the log is no error: timestamp and offset -1. Version 0 answers a list of
-offsets, newest first, from before the time that files of the log were last written to.
+(from version 8: the same as earliest, there is no tiered storage), -5 last tiered (from version 9: none, not
+found). A timestamp after the last record is no error: timestamp and offset are -1. Version 0 returns a list
+of segment start offsets, newest first, of segments last modified before the timestamp.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.replication.manager import ReplicaManager
 from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.partition import Partition
 from ottla.server.dispatch.dispatcher import Request, Route
-from ottla.server.logs.page_cache_reader import MISSES_MAX, ManyCold, PageCacheReader
+from ottla.server.logs.page_cache_reader import MISSES_MAX, ManyPageMisses, PageCacheReader
 from ottla.storage.log_config import INT64_MAX
 from ottla.storage.page_cache import ColdRead
 
@@ -35,7 +35,7 @@ DEBUGGING_REPLICA_ID = -2
 LEADER_EPOCH_FROM = 4
 
 
-class OffsetsHandler:
+class ListOffsetsHandler:
     def __init__(
         self, replicas: ReplicaManager, clock: Callable[[], int], page_cache_reader: PageCacheReader
     ) -> None:
@@ -50,8 +50,10 @@ class OffsetsHandler:
         ]
 
     def list_offsets(self, request: Request) -> None:
-        # Timestamps are looked up in logs, which nobody may have read for long.
-        self._page_cache_reader.run(partial(self._list_offsets, request), request.respond, request.fail)
+        # Lookups by timestamp read indexes and logs that may not be in the page cache.
+        self._page_cache_reader.run_lookup(
+            partial(self._list_offsets, request), request.respond, request.fail
+        )
 
     def _list_offsets(self, request: Request) -> ListOffsetsResponse:
         message = request.decode(ListOffsetsRequest)
@@ -87,12 +89,12 @@ class OffsetsHandler:
                 except KafkaError as e:
                     result.error_code = e.code
                 except ColdRead as miss:
-                    # Its traceback would hold this list, and so its descriptor until a collection.
+                    # Its traceback would refer to this list, and keep its descriptor open until a collection.
                     misses.append(miss.with_traceback(None))
                     if len(misses) == MISSES_MAX:
-                        raise ManyCold(misses) from None
+                        raise ManyPageMisses(misses) from None
         if misses:
-            raise ManyCold(misses)
+            raise ManyPageMisses(misses)
         return response
 
     def _find(
@@ -123,7 +125,7 @@ class OffsetsHandler:
     def _before(
         self, replica: Partition, asked: ListOffsetsRequest.ListOffsetsPartition, replica_id: int
     ) -> list[int]:
-        """The answer of version 0; to a consumer, the high watermark stands for all that lies beyond it."""
+        """The offsets of version 0; for a consumer, the high watermark replaces all offsets after it."""
         if not replica.is_leader and replica_id != DEBUGGING_REPLICA_ID:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica!r} cannot tell")
         count = max(asked.max_num_offsets, 0)
