@@ -32,21 +32,17 @@ from ottla.server.handlers.admin.acls import AclsHandler
 from ottla.server.handlers.admin.alter_configs import AlterConfigsHandler
 from ottla.server.handlers.admin.client_quotas import ClientQuotasHandler
 from ottla.server.handlers.admin.configs import ConfigsHandler
+from ottla.server.handlers.admin.controller_apis import ControllerApisHandler
 from ottla.server.handlers.admin.delegation_tokens import DelegationTokensHandler
 from ottla.server.handlers.admin.delete_records import DeleteRecordsHandler
 from ottla.server.handlers.admin.describe_producers import DescribeProducersHandler
-from ottla.server.handlers.admin.features import FeaturesHandler
 from ottla.server.handlers.admin.log_dirs import LogDirsHandler
-from ottla.server.handlers.admin.reassignments import ReassignmentsHandler
 from ottla.server.handlers.admin.scram_credentials import ScramCredentialsHandler
-from ottla.server.handlers.admin.topics import TopicsHandler
-from ottla.server.handlers.cluster.api_versions import ApiVersionsHandler
+from ottla.server.handlers.cluster.api_versions import ApiVersionsHandler, SaslHandler, UnsupportedApisHandler
 from ottla.server.handlers.cluster.auto_create import TopicCreator
 from ottla.server.handlers.cluster.initial_metadata_gate import InitialMetadataGate, read_cluster
 from ottla.server.handlers.cluster.inter_broker_requests import InterBrokerRequestsHandler
-from ottla.server.handlers.cluster.left_out import UnsupportedApisHandler
 from ottla.server.handlers.cluster.metadata import MetadataHandler
-from ottla.server.handlers.cluster.sasl import SaslHandler
 from ottla.server.handlers.fetch.handler import FetchHandler
 from ottla.server.handlers.fetch.large_fetch import LargeFetchHandler
 from ottla.server.handlers.fetch.list_offsets import ListOffsetsHandler
@@ -55,9 +51,8 @@ from ottla.server.handlers.groups.handler import GroupsHandler
 from ottla.server.handlers.groups.zookeeper_offsets import ZooKeeperOffsets
 from ottla.server.handlers.produce.handler import ProduceHandler
 from ottla.server.handlers.produce.verification import TransactionVerification
-from ottla.server.handlers.transactions.handler import TransactionsHandler
+from ottla.server.handlers.transactions.handler import TransactionsHandler, TransactionStatesHandler
 from ottla.server.handlers.transactions.producer_ids import ProducerIdsHandler
-from ottla.server.handlers.transactions.states import TransactionStatesHandler
 from ottla.server.logs.deferred_validation import DeferredValidation
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.listener import SocketServer
@@ -232,14 +227,12 @@ def _admin_handlers(
     config, cache, controller = context.config, replication.cache, replication.controller
     protocols = {listener.name: listener.protocol for listener in config.listeners}
     return (
-        TopicsHandler(controller, throttle),
+        ControllerApisHandler(controller, throttle),
         ConfigsHandler(config, cache, dynamic.topic_config),
         AlterConfigsHandler(configuration.settings, cache, dynamic, configuration.alter_config_policy),
-        ReassignmentsHandler(controller),
         ScramCredentialsHandler(dynamic, lambda: controller.is_active),
         ClientQuotasHandler(StoredQuotas(dynamic)),
         LogDirsHandler(logs, replication.replicas),
-        FeaturesHandler(controller),
         AclsHandler(acls),
         DelegationTokensHandler(configuration.security.tokens, protocols, context.clock),
     )
