@@ -251,7 +251,7 @@ class Broker:
         reading = asyncio.create_task(metadata_gate.run(), name="read the cluster from the store")
         self._undo.callback(reading.cancel)
         try:
-            await asyncio.wait_for(metadata_gate.reached.wait(), INITIAL_METADATA_TIMEOUT_S)
+            await asyncio.wait_for(metadata_gate.opened.wait(), INITIAL_METADATA_TIMEOUT_S)
         except TimeoutError:
             log.warning("The controller has not sent metadata yet")
 

@@ -1,11 +1,11 @@
-"""Between a broker's start and the controller's first UpdateMetadata, requests about the cluster wait.
+"""Holds requests about the cluster between a broker's start and the controller's first UpdateMetadata.
 
-Called with the routes that describe the cluster, and by the broker's start. Kafka answers with no brokers and
-no topics meanwhile. librdkafka treats UNKNOWN_TOPIC_OR_PARTITION for a topic that it knows as permanent, and
-drops the records that are queued for it. So when the controller has sent nothing within
-INITIAL_METADATA_TIMEOUT_S, the broker reads the cluster from the metadata store, again every
-STORE_READ_INTERVAL_S until the controller sends it. While neither answers, the requests wait, and clients
-time out and ask another broker.
+Used for the routes that describe the cluster, and by the broker's start. Kafka responds without brokers and
+topics meanwhile. librdkafka treats UNKNOWN_TOPIC_OR_PARTITION for a topic that it knows as permanent, and
+drops the records that are queued for it. So if the controller has sent nothing within
+INITIAL_METADATA_TIMEOUT_S, the broker reads the cluster from the metadata store, and again every
+STORE_READ_INTERVAL_S until the controller sends it. While neither is available, the requests wait, and
+clients time out and try another broker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ ReadCluster = Callable[[], Awaitable[UpdateMetadataRequest]]
 
 
 async def read_cluster(store: MetadataStore) -> UpdateMetadataRequest:
-    """What a controller would tell a broker that has just started. Raises StoreError, InvalidNode."""
+    """The UpdateMetadata request that a controller would send to a new broker. Raises StoreError,
+    InvalidNode."""
     elected = await store.get(znodes.CONTROLLER)
     controller_id = znodes.decode_controller(elected[0]) if elected else _NO_CONTROLLER
     state = ClusterState(controller_id, 0)
@@ -43,64 +44,66 @@ async def read_cluster(store: MetadataStore) -> UpdateMetadataRequest:
 
 
 class InitialMetadataGate:
+    """Holds requests until the metadata cache has a cluster."""
+
     def __init__(self, cache: MetadataCache, read: ReadCluster) -> None:
         self._waiting: list[tuple[Request, Callable[[Request], None]]] = []
         self._cache = cache
         self._read = read
-        self._told = asyncio.Event()
-        """Set once the controller has spoken."""
-        self.reached = asyncio.Event()
-        """Set once the cluster is known."""
+        self._from_controller = asyncio.Event()
+        """Set once the controller has sent metadata."""
+        self.opened = asyncio.Event()
+        """Set once the cache has metadata, of the controller or of the store."""
         cache.on_update.append(self._updated)
 
     def hold(self, route: Route) -> Route:
-        """The route, for requests that may come too early."""
+        """The route, with requests held until the gate is open."""
         handle = cast(SyncHandler, route.handle)
 
-        def once_known(request: Request) -> None:
+        def handle_when_open(request: Request) -> None:
             if not self.wait(request, handle):
                 handle(request)
 
-        return route.handled_by(once_known)
+        return route.handled_by(handle_when_open)
 
     def wait(self, request: Request, then: Callable[[Request], None]) -> bool:
-        """Keep `request` for later, if it is too early to answer it."""
-        if self.reached.is_set():
+        """Hold `request` if the gate is closed, and call `then` with it when it opens; whether it is held."""
+        if self.opened.is_set():
             return False
         self._waiting.append((request, then))
         return True
 
     async def run(self) -> None:
-        """Stand in for the controller until it has spoken: from INITIAL_METADATA_TIMEOUT_S after the call
-        on."""
+        """From INITIAL_METADATA_TIMEOUT_S on, read the cluster from the store until the controller sends
+        it."""
         delay_s = INITIAL_METADATA_TIMEOUT_S
-        while not await self._told_within(delay_s):
+        while not await self._controller_responded(delay_s):
             delay_s = _RETRY_DELAY_S
             try:
                 view = await self._read()
             except (StoreError, znodes.InvalidNode) as error:
-                log.warning("The controller has not sent metadata, and the store cannot be read: %s", error)
+                log.warning("The controller has not sent metadata, and the store is unavailable: %s", error)
                 continue
-            if not self._told.is_set():
-                if not self.reached.is_set():
-                    log.warning("The controller has not sent metadata yet: it is read from the store")
+            if not self._from_controller.is_set():
+                if not self.opened.is_set():
+                    log.warning("The controller has not sent metadata yet: reading it from the store")
                 self._cache.stand_in(view)
                 delay_s = STORE_READ_INTERVAL_S
 
-    async def _told_within(self, timeout_s: float) -> bool:
+    async def _controller_responded(self, timeout_s: float) -> bool:
         try:
-            await asyncio.wait_for(self._told.wait(), timeout_s)
+            await asyncio.wait_for(self._from_controller.wait(), timeout_s)
         except TimeoutError:
             return False
         return True
 
     def _updated(self) -> None:
-        """The metadata cache holds a cluster: answer the requests that wait, and let no other wait."""
+        """The metadata cache was updated: open the gate and handle the held requests."""
         if not self._cache.is_stand_in:
-            self._told.set()
-        if self.reached.is_set():
+            self._from_controller.set()
+        if self.opened.is_set():
             return
-        self.reached.set()
+        self.opened.set()
         waiting, self._waiting = self._waiting, []
         for request, then in waiting:
             if request.abandoned:

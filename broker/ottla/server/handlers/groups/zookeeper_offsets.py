@@ -1,10 +1,10 @@
 """OffsetCommit 0 and OffsetFetch 0: offsets that clients of 0.8 keep in ZooKeeper, through a broker.
 
-Behaviour: any broker answers, there is no coordinator and no group to be a member of. A partition that does
-not exist is UNKNOWN_TOPIC_OR_PARTITION in both; so is, in a fetch, one with nothing committed, as in Kafka.
-Metadata is measured (OFFSET_METADATA_TOO_LARGE) and then dropped.
+Behaviour: any broker responds; there is no coordinator and no membership. A partition that does not exist is
+UNKNOWN_TOPIC_OR_PARTITION in both; so is, in a fetch, one without a committed offset, as in Kafka. The length
+of metadata is checked (OFFSET_METADATA_TOO_LARGE), but metadata is not stored.
 
-Called by `groups`, which passes these versions on.
+Called by `handler` for these versions.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ NOTHING = -1
 
 
 class ZooKeeperOffsets:
+    """Commits and fetches offsets in ZooKeeper."""
+
     def __init__(
         self, offsets: ConsumerOffsets, partition_exists: Callable[[str, int], bool], *, metadata_max: int
     ) -> None:

@@ -42,8 +42,9 @@ from ottla.server.coordination.transaction_markers import TransactionMarkerWrite
 from ottla.server.dispatch.dispatcher import Request, Route
 
 MANY_FROM: Final = 4
+"""The first version of AddPartitionsToTxn with several transactions."""
 FENCED_FROM: Final = 2
-"""The first versions with PRODUCER_FENCED, of all three."""
+"""The first version with PRODUCER_FENCED, of all three APIs."""
 
 _Errors = Mapping[tuple[str, int], ErrorCode]
 _Asked = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
