@@ -255,7 +255,7 @@ def test_a_worker_that_dies_costs_its_job_alone(place: Path) -> None:
         victim = process.pid
         assert victim is not None
         os.kill(victim, signal.SIGKILL)
-        await running.until(lambda: ("unlucky", 0) in cleaner._resting)
+        await running.until(lambda: ("unlucky", 0) in cleaner._retry_after_ms)
         # The next one is as fast as it likes.
         await running.admin.alter_broker_config(
             None, set_values={"log.cleaner.io.max.bytes.per.second": "1e9"}

@@ -159,7 +159,7 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
     undo.push_async_callback(cleaner.stop)
     cleaner.start()
     quotas = broker_quotas(config)
-    replicas.moves.quota, replicas.moves.look_up = quotas.between_log_dirs, page_cache_reader.look_up
+    replicas.moves.quota, replicas.moves.look_up = quotas.log_dirs, page_cache_reader.look_up
     replicas.leader_quota, replicas.follower_quota = quotas.leader, quotas.follower
     return Replication(
         cache=cache,

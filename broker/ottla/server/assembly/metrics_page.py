@@ -49,7 +49,7 @@ def broker_metrics(owner: Broker) -> Callable[[], Awaitable[bytes]]:
     ProcessCollector(registry=process)
 
     async def text() -> bytes:
-        await groups.prepare()
+        await groups.refresh()
         families = chain(
             broker.families(sources),
             cluster.families(controller, cache, replicas),

@@ -122,7 +122,7 @@ class InterBrokerRequestsHandler:
             missing = self._replicas.missing_logs(message, request.version, stored)
             lost = await self._lost_logs.find(missing)
             response = self._replicas.apply_leader_and_isr(message, request.version, stored, lost)
-            self._lost_logs.refused(lost)
+            self._lost_logs.notify_later(lost)
             return response
 
     async def stop_replica(self, request: Request) -> StopReplicaResponse:
