@@ -1,5 +1,8 @@
-"""The operator: looks after Ottla clusters described by custom resources.
+"""The operator: runs Ottla clusters as custom resources describe them, on Kubernetes or as local processes.
 
-The same planning code runs over two platforms: local processes (`ottla up`) and, later, Kubernetes (kopf).
-Layers, each importing only what stands left of it: conditions, resources, planning, platform, reconcile, up.
+The layers are an import contract in pyproject.toml, from the bottom: `conditions`, `resources` (the models),
+`planning` (pure functions from the desired and the observed state to steps), `platform` (interfaces to the
+outside and their implementations over local processes and the Admin API), `step_executor`, `reconcile` (one
+reconciliation), and on top of it `kubernetes` (`ottla operator`), `up` (`ottla up`) and `kubectl` (the
+plugin).
 """

@@ -1,7 +1,7 @@
 """Conditions as the Kubernetes API conventions define them.
 
-Planners report `Finding`s, which know no time; `merge` turns them into the `Condition`s of a status. Every
-planner calls it through `reconcile`, and so does the file loader for an invalid spec.
+Planners report `Finding`s, which have no time; `merge` turns them into the `Condition`s of a status. Called
+by `step_executor` for every resource, and by the stores for a resource with an invalid spec.
 
 Invariants: one condition per type; `lastTransitionTime` moves only when `status` does; `reason` is CamelCase.
 """
@@ -47,18 +47,18 @@ class Condition(BaseModel):
     observed_generation: int = 0
 
 
-# Types whose True says that something is out of the ordinary; of all others it is False that does.
+# Types for which True is the unusual status; for all others it is False.
 _TRUE_IS_UNUSUAL = frozenset({"Rolling", "Scaling", "ReplicasChanging", "ReconciliationPaused", "Failing"})
 
 
 def is_unusual(condition: Condition) -> bool:
-    """Whether somebody who looks after the resource wants to see it."""
+    """Whether the condition differs from that of a resource in its normal state."""
     return condition.status == ("True" if condition.type in _TRUE_IS_UNUSUAL else "False")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a planner says about one condition, before it has a time."""
+    """A planner's result for one condition: a `Condition` without time and generation."""
 
     type: str
     status: ConditionStatus
@@ -91,8 +91,8 @@ def merge(
 ) -> list[Condition]:
     """The conditions after `findings`, in their order.
 
-    A planner's findings are the whole truth, so types it no longer reports go; `keep_others` keeps them, for
-    a caller that knows about one condition only.
+    A planner's findings are complete: conditions of types that it no longer reports are removed.
+    `keep_others` keeps them, for a caller that reports one condition only.
     """
     before = {condition.type: condition for condition in previous}
     merged: dict[str, Condition] = {}

@@ -1,8 +1,9 @@
-"""One pass: observe everything, plan, take the next safe steps, write the statuses.
+"""One reconciliation: observe everything, plan, execute the next safe steps, write the statuses.
 
-Called by `ottla up` and by the controller on Kubernetes, again and again. Level-triggered: a pass knows
-nothing of the one before but what stands in statuses and can be observed, so it may be killed between any two
-instructions. A step that fails becomes a condition of its resource; the next pass tries again.
+Called repeatedly by `ottla up` and by the controller on Kubernetes. Reconciliation is level-triggered: it
+keeps no state of its own besides what statuses record and what can be observed, so it may be killed between
+any two instructions. A failed step becomes a condition of its resource; the next reconciliation tries it
+again.
 """
 
 from __future__ import annotations
@@ -11,22 +12,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from ottla_operator.acting import Actor, Pass, Planned
 from ottla_operator.conditions import find, is_true, no, parse_iso_time
 from ottla_operator.planning.audits import Audits, with_audit
 from ottla_operator.planning.cluster import ClusterPlan, Placement, plan_cluster
 from ottla_operator.planning.groups import plan_group
 from ottla_operator.planning.observed import DriverInstance, Observed
+from ottla_operator.planning.offset_resets import query_of
 from ottla_operator.planning.pipelines import ClusterView, plan_pipeline
-from ottla_operator.planning.quotas import default_client_is_elsewhere, plan_quotas
-from ottla_operator.planning.resets import query_of
+from ottla_operator.planning.quotas import plan_quotas, quota_owns_default_client
 from ottla_operator.planning.revision import Revision, target_revision
 from ottla_operator.planning.steps import Reassign, Step
 from ottla_operator.planning.throttle import Throttling, plan_throttle
 from ottla_operator.planning.topics import Defaults, plan_topics
 from ottla_operator.planning.users import plan_users, secrets_of
 from ottla_operator.planning.versions import plan_upgrade
-from ottla_operator.platform.port import Drivers, Kafka, Platform, Recorder, Secrets, Store
+from ottla_operator.platform.interfaces import Drivers, Kafka, Platform, Recorder, Secrets, Store
 from ottla_operator.resources import (
     AnyResource,
     BrokerCluster,
@@ -36,18 +36,19 @@ from ottla_operator.resources import (
     Topic,
     User,
 )
+from ottla_operator.step_executor import ReconcileResult, ResourcePlan, StepExecutor
 
 log = logging.getLogger(__name__)
 
-# Past this, a resource whose cluster cannot be reached is let go rather than kept for ever.
+# After this time, a deleted resource whose cluster cannot be reached loses its finalizer.
 DELETION_DEADLINE_MS = 60_000
 
-# Resources that are acted upon at the same time, beside the cluster itself.
-_AT_ONCE = 16
+# Resources whose steps are executed at the same time, after those of the cluster itself.
+_CONCURRENT_RESOURCES = 16
 
 
 class Reconciler:
-    """Drives one BrokerCluster and the resources that refer to it."""
+    """Reconciles one BrokerCluster and the resources that refer to it."""
 
     def __init__(
         self,
@@ -66,22 +67,22 @@ class Reconciler:
         self._secrets = secrets
         self._store = store
         self._clock_ms = clock_ms
-        self._actor = Actor(platform, kafka, secrets, store, clock_ms, recorder, drivers)
+        self._executor = StepExecutor(platform, kafka, secrets, store, clock_ms, recorder, drivers)
 
-    async def reconcile(self) -> Pass:
+    async def reconcile(self) -> ReconcileResult:
         resources = await self._store.resources()
         clusters = sorted(
             (r for r in resources if isinstance(r, BrokerCluster)), key=lambda c: c.metadata.age_key
         )
         pipelines = [r for r in resources if isinstance(r, Pipeline)]
         drivers = await self._drivers.observe(pipelines) if pipelines else {}
-        result = Pass()
+        result = ReconcileResult()
         if not clusters:
             for planned in self._without_cluster(resources, None, drivers):
                 if isinstance(planned.resource, Pipeline):
-                    await self._actor.act_on_driver(planned, planned.resource, result)
+                    await self._executor.execute_driver_steps(planned, planned.resource, result)
                 else:
-                    await self._actor.finish(planned, [], result)
+                    await self._executor.finish(planned, [], result)
             return result
         cluster = clusters[0]
         members = [r for r in resources if not isinstance(r, BrokerCluster)]
@@ -91,8 +92,8 @@ class Reconciler:
         traits = self._platform.traits(cluster)
         upgrade = plan_upgrade(cluster.spec, observed, traits, cluster.status.upgrade)
         target = target_revision(cluster.spec, traits, upgrade.version)
-        elsewhere = default_client_is_elsewhere(r for r in ours if isinstance(r, Quota))
-        plan = plan_cluster(cluster, observed, target, upgrade, default_client_elsewhere=elsewhere)
+        elsewhere = quota_owns_default_client(r for r in ours if isinstance(r, Quota))
+        plan = plan_cluster(cluster, observed, target, upgrade, quota_owns_default_client=elsewhere)
         if cluster.metadata.deleting:
             planned_all = [self._of_cluster(cluster, plan), *self._without_cluster(ours, cluster, drivers)]
         else:
@@ -103,21 +104,25 @@ class Reconciler:
         strangers = [r for r in members if r.spec.cluster_ref.name != cluster.metadata.name]
         planned_all += self._without_cluster(strangers, None, drivers, others)
         planned_all += [_one_cluster_only(other, cluster) for other in clusters[1:]]
-        kept = await self._actor.keep(cluster, target, observed, result)
-        await self._actor.act(planned_all[0], cluster, target, result, kept)
-        for news in plan.news:
-            self._actor.record(cluster, news.reason, news.message, warning=news.warning)
-        room = asyncio.Semaphore(_AT_ONCE)
+        kept = await self._executor.ensure_children(cluster, target, observed, result)
+        await self._executor.execute(planned_all[0], cluster, target, result, kept)
+        for event_record in plan.event_records:
+            self._executor.record(
+                cluster, event_record.reason, event_record.message, warning=event_record.warning
+            )
+        limit = asyncio.Semaphore(_CONCURRENT_RESOURCES)
 
-        async def act(planned: Planned) -> None:
-            async with room:
+        async def execute(planned: ResourcePlan) -> None:
+            async with limit:
                 if isinstance(planned.resource, Pipeline):
-                    await self._actor.act_on_driver(planned, planned.resource, result)
+                    await self._executor.execute_driver_steps(planned, planned.resource, result)
                 else:
-                    await self._actor.act(planned, cluster, target, result, [])
+                    await self._executor.execute(planned, cluster, target, result, [])
 
-        # They are of different things, and many: none waits for the answers that another waits for.
-        ended = await asyncio.gather(*(act(planned) for planned in planned_all[1:]), return_exceptions=True)
+        # The resources are independent of each other, so their requests run concurrently.
+        ended = await asyncio.gather(
+            *(execute(planned) for planned in planned_all[1:]), return_exceptions=True
+        )
         for error in ended:
             if error is not None:
                 raise error
@@ -139,7 +144,7 @@ class Reconciler:
 
     def _of_cluster(
         self, cluster: BrokerCluster, plan: ClusterPlan, throttling: Throttling | None = None
-    ) -> Planned:
+    ) -> ResourcePlan:
         more: dict[str, object] = {
             "bootstrap_servers": self._platform.bootstrap(cluster),
             "listeners": list(self._platform.listeners(cluster)),
@@ -148,7 +153,9 @@ class Reconciler:
         if throttling is not None:
             more["throttle"] = throttling.record
             steps = (*throttling.steps, *throttling.let_through(steps))
-        return Planned(cluster, plan.findings, plan.status.model_copy(update=more), steps, plan.done)
+        return ResourcePlan(
+            cluster, plan.findings, plan.status.model_copy(update=more), steps, plan.deletion_complete
+        )
 
     def _of_members(
         self,
@@ -158,8 +165,8 @@ class Reconciler:
         plan: ClusterPlan,
         target: Revision,
         audits: Audits,
-    ) -> list[Planned]:
-        """The cluster itself, and what refers to it."""
+    ) -> list[ResourcePlan]:
+        """The plans of the cluster and of the resources that refer to it, without its Pipelines."""
         placement: Placement = plan.placement
         busy = {key for step in plan.steps if isinstance(step, Reassign) for key in step.assignment}
         topics = [r for r in ours if isinstance(r, Topic)]
@@ -176,16 +183,40 @@ class Reconciler:
             if isinstance(resource, Topic):
                 t = with_audit(topic_plans[resource.key], resource, audits)
                 steps = throttling.let_through(t.steps)
-                planned.append(Planned(resource, t.findings, t.status, steps, t.done, t.keep))
+                planned.append(
+                    ResourcePlan(resource, t.findings, t.status, steps, t.deletion_complete, t.keep_status)
+                )
             elif isinstance(resource, Quota):
                 q = quota_plans[resource.key]
-                planned.append(Planned(resource, q.findings, q.status, q.steps, q.done, q.keep))
+                planned.append(
+                    ResourcePlan(resource, q.findings, q.status, q.steps, q.deletion_complete, q.keep_status)
+                )
             elif isinstance(resource, User):
                 u = user_plans[resource.key]
-                planned.append(Planned(resource, u.findings, u.status, u.steps, u.done, u.keep, u.once_done))
+                planned.append(
+                    ResourcePlan(
+                        resource,
+                        u.findings,
+                        u.status,
+                        u.steps,
+                        u.deletion_complete,
+                        u.keep_status,
+                        u.status_when_done,
+                    )
+                )
             elif isinstance(resource, ConsumerGroup):
                 g = plan_group(resource, observed, placement.usable)
-                planned.append(Planned(resource, g.findings, g.status, g.steps, g.done, g.keep, g.once_done))
+                planned.append(
+                    ResourcePlan(
+                        resource,
+                        g.findings,
+                        g.status,
+                        g.steps,
+                        g.deletion_complete,
+                        g.keep_status,
+                        g.status_when_done,
+                    )
+                )
         unseen = {User} if observed.kafka.access is None else set()
         of_members = [
             self._past_deadline(p, placement.usable and type(p.resource) not in unseen) for p in planned
@@ -198,28 +229,30 @@ class Reconciler:
         ours: Sequence[AnyResource],
         drivers: Mapping[str, DriverInstance],
         usable: bool,
-    ) -> list[Planned]:
+    ) -> list[ResourcePlan]:
         users = {r.metadata.name: r for r in ours if isinstance(r, User)}
         view = ClusterView(cluster, "", usable, self._platform.bootstrap(cluster), users)
         return [self._of_pipeline(r, drivers, view) for r in ours if isinstance(r, Pipeline)]
 
     def _of_pipeline(
         self, pipeline: Pipeline, drivers: Mapping[str, DriverInstance], view: ClusterView
-    ) -> Planned:
+    ) -> ResourcePlan:
         driver = drivers.get(pipeline.key, DriverInstance())
         plan = plan_pipeline(pipeline, driver, view, self._drivers.traits(pipeline), self._clock_ms())
-        return Planned(pipeline, plan.findings, plan.status, plan.steps, plan.done, launch=plan.launch)
+        return ResourcePlan(
+            pipeline, plan.findings, plan.status, plan.steps, plan.deletion_complete, launch=plan.launch
+        )
 
-    def _past_deadline(self, planned: Planned, usable: bool) -> Planned:
+    def _past_deadline(self, planned: ResourcePlan, usable: bool) -> ResourcePlan:
         deleted_at = planned.resource.metadata.deletion_timestamp
-        if deleted_at is None or planned.done or usable:
+        if deleted_at is None or planned.deletion_complete or usable:
             return planned
         if self._clock_ms() - parse_iso_time(deleted_at) < DELETION_DEADLINE_MS:
             return planned
-        log.warning("%s is let go: its cluster cannot be asked", planned.resource.key)
-        message = "let go, with nothing deleted in Kafka: the cluster cannot be asked"
-        self._actor.record(planned.resource, "Released", message, warning=True)
-        return Planned(planned.resource, planned.findings, planned.status, (), done=True)
+        log.warning("%s is released: its cluster cannot be reached", planned.resource.key)
+        message = "released without a deletion in Kafka: the cluster cannot be reached"
+        self._executor.record(planned.resource, "Released", message, warning=True)
+        return ResourcePlan(planned.resource, planned.findings, planned.status, (), deletion_complete=True)
 
     def _without_cluster(
         self,
@@ -227,35 +260,35 @@ class Reconciler:
         leaving: BrokerCluster | None,
         drivers: Mapping[str, DriverInstance],
         not_run: Collection[str] = (),
-    ) -> list[Planned]:
+    ) -> list[ResourcePlan]:
         planned = []
         for resource in resources:
             if isinstance(resource, BrokerCluster):
                 continue
             name = resource.spec.cluster_ref.name
-            gone = "is being deleted" if leaving is not None else "does not exist"
+            problem = "is being deleted" if leaving is not None else "does not exist"
             if name in not_run:
-                gone = "is not run: one data folder runs one BrokerCluster"
+                problem = "is not run: a data folder runs one BrokerCluster"
             if isinstance(resource, Pipeline):
-                view = ClusterView(None, f"BrokerCluster {name} {gone}")
+                view = ClusterView(None, f"BrokerCluster {name} {problem}")
                 planned.append(self._of_pipeline(resource, drivers, view))
                 continue
             if resource.metadata.deleting:
-                message = f"let go, with nothing deleted in Kafka: BrokerCluster {name} {gone}"
-                self._actor.record(resource, "Released", message)
-            findings = (no("Ready", "ClusterNotFound", f"BrokerCluster {name} {gone}"),)
-            planned.append(Planned(resource, findings, resource.status, (), resource.metadata.deleting))
+                message = f"released without a deletion in Kafka: BrokerCluster {name} {problem}"
+                self._executor.record(resource, "Released", message)
+            findings = (no("Ready", "ClusterNotFound", f"BrokerCluster {name} {problem}"),)
+            planned.append(ResourcePlan(resource, findings, resource.status, (), resource.metadata.deleting))
         return planned
 
 
-def _one_cluster_only(other: BrokerCluster, cluster: BrokerCluster) -> Planned:
-    message = f"one data folder runs one BrokerCluster, and {cluster.metadata.name} is it"
+def _one_cluster_only(other: BrokerCluster, cluster: BrokerCluster) -> ResourcePlan:
+    message = f"a data folder runs one BrokerCluster: {cluster.metadata.name}, the oldest one"
     findings = (no("Ready", "NotSupported", message),)
-    return Planned(other, findings, other.status, (), other.metadata.deleting)
+    return ResourcePlan(other, findings, other.status, (), other.metadata.deleting)
 
 
 def is_ready(resource: AnyResource) -> bool:
-    """Ready, and about the spec as it is now."""
+    """Whether the resource is Ready for its current generation."""
     status = resource.status
     ready = find(status.conditions, "Ready")
     return (

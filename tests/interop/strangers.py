@@ -134,8 +134,10 @@ class Stranger:
 
 
 def comparable(value: object) -> Any:
-    """An answer without throttle times and names of the cluster; the order of lists means nothing, and words
-    count where they are about authorization."""
+    """A response without throttle times, names of the cluster and topic settings that only Ottla has.
+
+    Lists are sorted, and error messages remain where they are about authorization.
+    """
     if isinstance(value, Struct):
         slots: tuple[str, ...] = value.__slots__
         shown = {name: comparable(getattr(value, name)) for name in slots if name not in _OWN}
@@ -143,7 +145,8 @@ def comparable(value: object) -> Any:
             shown.pop("error_message", None)
         return shown
     if isinstance(value, list):
-        return sorted((comparable(item) for item in value), key=repr)
+        items = (item for item in value if not str(getattr(item, "name", "")).startswith("ottla."))
+        return sorted((comparable(item) for item in items), key=repr)
     if isinstance(value, UUID):
         return value if value == ZERO_UUID else "an id"
     if isinstance(value, memoryview):

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ottla.client.connection import BrokerConnection, ConnectionLost
 from rewound_groups import BETWEEN, PARTITIONS, TO, RunningGroup, written_topic
 
 from ottla.coordinators.records import OffsetRecordKey, parse_key, parse_offset_value
@@ -24,6 +23,7 @@ from ottla.local.ports import wait_until
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 from ottla.protocol.records import decode_records
+from ottla.wire.connection import BrokerConnection, ConnectionLost
 
 pytestmark = pytest.mark.timeout(300)
 CLUSTER = {

@@ -111,7 +111,7 @@ class Ensemble:
     def serves(self, server: int) -> bool:
         """By the readiness probe of its pod: the program is the manifest's own."""
         stage = ServerStage.TLS if self.speaks_tls(server) else ServerStage.PLAIN
-        (_, _, _, program) = manifests_zookeeper.asking("srvr", "Mode:", stage > ServerStage.PLAIN)
+        (_, _, _, program) = manifests_zookeeper.four_letter_probe("srvr", "Mode:", stage > ServerStage.PLAIN)
         plain, secure, *_ = self.ports[server]
         program = program.replace("2181", str(plain)).replace("2182", str(secure))
         program = program.replace("/etc/ottla-certificates", str(self.directory / "certificates"))

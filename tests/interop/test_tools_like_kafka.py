@@ -259,8 +259,9 @@ SAID_OTHERWISE = (
     (re.compile(r"/(kafka|ottla)/data"), "/data"),
     (re.compile(r"20\d\d-\d\d-\d\d [\d:,]+ "), ""),
     (re.compile(r"\t(at .*|\.\.\. \d+ more)\n"), ""),
+    (re.compile(r"^  ottla\..*\n", re.M), ""),
 )
-"""What brokers make up, the clock, and where in a tool it was."""
+"""Values that brokers choose, times, stack traces, and the topic settings that only Ottla has."""
 
 
 class Told(NamedTuple):

@@ -30,6 +30,7 @@ from ottla.protocol.messages import (
     UpdateMetadataResponse,
 )
 from ottla.protocol.types import Message
+from ottla.wire.inter_broker import InterBrokerClient
 
 WAIT_S = 60.0
 FIRST_PORT = 9092
@@ -50,6 +51,7 @@ class FakeBroker:
         self.received: list[Message] = []
         self.cache = MetadataCache()
         self.reachable = True
+        self.closed = False
         self.stop_error = ErrorCode.NONE
         self.failed_disk: set[tuple[UUID, int]] = set()
         self.changed = asyncio.Event()
@@ -150,7 +152,7 @@ class Node:
             store=self.store,
             config=cluster.config,
             clock=cluster.clock,
-            client_factory=cluster.connect,
+            inter_broker=InterBrokerClient(lambda _: None, cluster.connect, request_timeout_s=30),
             random_below=lambda n: 0,
         )
 
@@ -195,7 +197,7 @@ class Cluster:
     def clock(self) -> int:
         return self.now_ms
 
-    async def connect(self, host: str, port: int) -> FakeBroker:
+    async def connect(self, host: str, port: int) -> Any:
         node = self.nodes[port - FIRST_PORT]
         if not node.fake.reachable:
             raise ConnectionRefusedError

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from ottla.controller import isr, membership, topics
+from ottla.controller import broker_changes, isr, topics
+from ottla.controller.context import ControllerContext, LeaderAndIsr
 from ottla.controller.effects import Effects
-from ottla.controller.state import ClusterState, LeaderAndIsr
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryTree
 from ottla.metadata.store import Create
@@ -40,8 +40,8 @@ class World:
         self.tree = MemoryTree()
         for path in (znodes.TOPICS, znodes.DELETE_TOPICS):
             self._make(path)
-        self.state = ClusterState(controller_id=1, controller_epoch=CONTROLLER_EPOCH)
-        self.state.brokers = {b: broker(b) for b in brokers}
+        self.context = ControllerContext(controller_id=1, controller_epoch=CONTROLLER_EPOCH)
+        self.context.brokers = {b: broker(b) for b in brokers}
         self.effects = Effects()
         self.epochs: dict[TopicPartition, LeaderAndIsr] = {}
 
@@ -52,19 +52,19 @@ class World:
             if self.tree.find(ancestor) is None:
                 self.tree.apply([Create(ancestor)], 0)
 
-    def decide(self, decision: Callable[[ClusterState, Effects], T]) -> T:
+    def decide(self, decision: Callable[[ControllerContext, Effects], T]) -> T:
         """Take a decision, write what it says, and check what must hold after every decision."""
         self.effects = Effects()
-        before = dict(self.state.leaders)
-        result = decision(self.state, self.effects)
+        before = dict(self.context.leaders)
+        result = decision(self.context, self.effects)
         for group in self.effects.writes:
             self.tree.apply(group, 0)
         self._check_invariants(before)
         return result
 
     def _check_invariants(self, before: dict[TopicPartition, LeaderAndIsr]) -> None:
-        for tp, now in self.state.leaders.items():
-            assignment = self.state.assignment(tp)
+        for tp, now in self.context.leaders.items():
+            assignment = self.context.assignment(tp)
             assert assignment is not None, f"{tp} has a leader and no assignment"
             assert now.isr, f"{tp}: empty ISR"
             assert set(now.isr) <= set(assignment.replicas), f"{tp}: ISR {now.isr} of {assignment.replicas}"
@@ -79,7 +79,7 @@ class World:
             assert node is not None, f"{tp}: a state that is not written"
             assert znodes.decode_partition_state(*tp, node.data) == now.node(), f"{tp}: not what is written"
             assert node.version == now.partition_epoch, f"{tp}: the partition epoch is not the version"
-        for topic in self.state.topics.values():
+        for topic in self.context.topics.values():
             node = self.tree.find(znodes.topic_path(topic.name))
             assert node is not None
             assert znodes.decode_topic(topic.name, node.data) == topic.node(), f"{topic.name}: not as written"
@@ -96,16 +96,16 @@ class World:
     def alive(self, *brokers: int, bounced: Sequence[int] = ()) -> None:
         """These brokers are registered now, `bounced` under a new epoch."""
 
-        def decision(state: ClusterState, effects: Effects) -> None:
-            infos = {b: state.brokers.get(b, broker(b)) for b in brokers}
+        def decision(context: ControllerContext, effects: Effects) -> None:
+            infos = {b: context.brokers.get(b, broker(b)) for b in brokers}
             infos.update({b: broker(b, epoch=infos[b].epoch + 1000) for b in bounced})
-            came, went = membership.update_brokers(state, infos)
-            membership.react(state, effects, came, went)
+            new_brokers, failed_brokers = broker_changes.update_brokers(context, infos)
+            broker_changes.on_brokers_changed(context, effects, new_brokers, failed_brokers)
 
         self.decide(decision)
 
     def lead(self, tp: TopicPartition = T0) -> LeaderAndIsr:
-        return self.state.leaders[tp]
+        return self.context.leaders[tp]
 
     def told(self, tp: TopicPartition = T0) -> list[int]:
         """The brokers that got a LeaderAndIsr for the partition in the last decision."""
@@ -133,11 +133,11 @@ class World:
         recovery: int = 0,
     ) -> AlterPartitionResponse:
         """AlterPartition as the leader would send it, but for what is given."""
-        current = self.state.leaders[tp]
+        current = self.context.leaders[tp]
         sender = current.leader if by is None else by
-        known = self.state.brokers.get(sender)
+        known = self.context.brokers.get(sender)
         members = member_epochs or {}
-        topic = self.state.topics[tp.topic]
+        topic = self.context.topics[tp.topic]
         partition = AlterPartitionRequest.PartitionData(
             partition_index=tp.partition,
             leader_epoch=current.leader_epoch if leader_epoch is None else leader_epoch,

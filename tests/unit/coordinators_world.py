@@ -11,7 +11,7 @@ from typing import Any
 
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.coordinator import ClientContext, GroupCoordinator
-from ottla.coordinators.ports import ACKS_ALL
+from ottla.coordinators.interfaces import ACKS_ALL
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     DescribeGroupsRequest,

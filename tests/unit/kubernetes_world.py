@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ottla.security.tls import TlsSettings
-from ottla_operator.acting import Pass
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.api import Api, ApiError, Conflict, Invalid, NotFound
@@ -26,9 +25,10 @@ from ottla_operator.kubernetes.platform import KubernetesPlatform
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.planning.observed import AccessState, KafkaState
-from ottla_operator.platform.port import Address, KafkaStep, Subject
+from ottla_operator.platform.interfaces import Address, InvolvedObject, KafkaStep
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import API_VERSION, KINDS
+from ottla_operator.step_executor import ReconcileResult
 
 Item = dict[str, Any]
 NAMESPACE = "shop"
@@ -44,7 +44,7 @@ def is_selected(item: Item, selector: str) -> bool:
 
 
 class FakeApi(Api):
-    """Objects by (kind, name), all in one namespace."""
+    """ChildObjects by (kind, name), all in one namespace."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -315,7 +315,7 @@ class QuietKafka:
             return KafkaState(problem="no broker is running")
         return KafkaState(True, "cluster", min(ids), ids, quotas={}, access=AccessState({}, None))
 
-    async def take(self, step: KafkaStep) -> None:
+    async def execute(self, step: KafkaStep) -> None:
         raise AssertionError(f"nothing asks for {step}")
 
 
@@ -325,7 +325,7 @@ class Said:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, bool]] = []
 
-    def record(self, resource: Subject, reason: str, message: str, *, warning: bool = False) -> None:
+    def record(self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False) -> None:
         self.events.append((resource.key, reason, message, warning))
 
 
@@ -356,7 +356,7 @@ class KubernetesWorld:
         finally:
             self.api.tick()
 
-    def make_pass(self) -> Pass:
+    def make_pass(self) -> ReconcileResult:
         store = KubernetesStore(self.api, NAMESPACE, "demo", lambda: self.api.now_ms, self.said)
         platform = KubernetesPlatform(
             self.api, self.images, NAMESPACE, "demo", lambda: self.api.now_ms, self._set_acls

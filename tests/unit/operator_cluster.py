@@ -44,7 +44,7 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.platform.port import Address, KafkaStep, Launch, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, KafkaStep, StepFailed
 from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import AnyResource, BrokerCluster, Pipeline
 from ottla_operator.resources.cluster import ListenerStatus
@@ -57,7 +57,7 @@ START_MS, STOP_MS, CATCH_UP_MS, MOVE_MS = 3_000, 1_000, 2_000, 2_500
 @dataclass
 class Broker:
     id: int
-    launch: Launch
+    launch: BrokerLaunch
     state: BrokerRunState = "Starting"
     changes_at_ms: int | None = None
     started_at_ms: int = 0
@@ -227,7 +227,9 @@ class FakeCluster:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return self.made_of
 
-    async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
+    async def ensure_children(
+        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+    ) -> Sequence[str]:
         return ()
 
     async def ensure_zookeeper(self, cluster: BrokerCluster) -> None:
@@ -237,7 +239,7 @@ class FakeCluster:
         assert not any(broker.up for broker in self.brokers.values()), "ZooKeeper outlives the brokers"
         self.zookeeper = False
 
-    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
         known = self.brokers.get(broker)
         assert known is None or known.state in ("Stopped", "Crashed"), f"broker {broker} is {known}"
         if launch is None:
@@ -253,7 +255,9 @@ class FakeCluster:
             crashes=known.crashes if known and known.launch.config_hash == launch.config_hash else 0,
         )
 
-    async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:
+    async def stop_broker(
+        self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
+    ) -> None:
         known = self.brokers[broker]
         if known.state not in ("Running", "Starting"):
             return
@@ -338,7 +342,7 @@ class FakeCluster:
             access=self.describe_access() if access and self.tells_access else None,
         )
 
-    def take(self, step: KafkaStep) -> None:
+    def execute(self, step: KafkaStep) -> None:
         self.log.append(str(step))
         if type(step) in self.refuse:
             raise self.refuse[type(step)]
@@ -439,8 +443,8 @@ class FakeKafka:
     ) -> KafkaState:
         return self._cluster.describe(groups, access=access)
 
-    async def take(self, step: KafkaStep) -> None:
-        self._cluster.take(step)
+    async def execute(self, step: KafkaStep) -> None:
+        self._cluster.execute(step)
 
 
 def _state(name: str, number: int, partition: Partition) -> PartitionState:
@@ -470,7 +474,7 @@ class FakeDrivers:
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         return {p.key: self.running[p.key] for p in pipelines if p.key in self.running}
 
-    async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
         return ()
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:

@@ -36,6 +36,7 @@ from ottla.replication.manager import ReplicaManager
 from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.reads import read as read_replica
 from ottla.storage.manager import LogManager
+from ottla.wire.inter_broker import InterBrokerClient
 
 TOPIC = "flights"
 TOPIC_ID = UUID(int=7)
@@ -74,8 +75,8 @@ class Broker:
             logs=self.logs,
             cache=self.cache,
             clock=lambda: brokers.now_ms,
-            steady_clock=lambda: brokers.now_ms,
-            connect=brokers.connect,
+            monotonic_clock=lambda: brokers.now_ms,
+            inter_broker=InterBrokerClient(self.cache.broker, brokers.connect, request_timeout_s=30),
             alter_partition=brokers.alter_partition,
             listener=self.heard,
         )

@@ -219,7 +219,7 @@ class Cluster:
         step = fetch.decide(as_answer(self.answer(follower, request)))
         if isinstance(step, AskOffsets):
             step = self._place(fetch)
-        fetch.apply(step, now_ms=self.now_ms, steady_ms=self.now_ms, backoff_ms=0)
+        fetch.apply(step, now_ms=self.now_ms, monotonic_ms=self.now_ms, backoff_ms=0)
         return step
 
     def _place(self, fetch: FollowerFetch) -> Step:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,11 @@ from ottla.client.legacy import (
     Blacklist,
     CallbackHandler,
     ConsumerConfig,
+    ConsumerRebalanceFailedError,
     ConsumerTimeoutError,
     DefaultDecoder,
     EventHandler,
+    FailedToSendMessageError,
     KafkaStream,
     KeyedMessage,
     Producer,
@@ -273,6 +276,82 @@ def test_a_full_queue_drops_or_waits_as_it_is_told() -> None:
     handler.let(3)
     sending.close()
     assert handler.batches == [["a"], ["b"], ["c"]]
+
+
+def test_an_error_of_zookeeper_without_a_text_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from kazoo.exceptions import ConnectionLoss
+
+    class Away:
+        """A registry whose ZooKeeper has gone; kazoo's errors have no text."""
+
+        def __init__(self, *given: object) -> None: ...
+
+        def register(self, subscription: Subscription) -> None: ...
+
+        def brokers(self) -> list[tuple[str, int]]:
+            raise ConnectionLoss
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("ottla.client.legacy.zookeeper_coordination.Registry", Away)
+    caplog.set_level("INFO")
+    settings = {"zookeeper.connect": "here:2181", "group.id": "g", "rebalance.backoff.ms": "0"}
+    with (
+        legacy.ConsumerConnector(settings) as connector,
+        pytest.raises(ConsumerRebalanceFailedError, match="4 tries: ConnectionLoss"),
+    ):
+        connector.create_message_streams({"t": 1})
+    assert "a rebalance failed: ConnectionLoss" in caplog.text
+
+
+class Deliveries:
+    """In the place of the producer behind: `fails` says whether messages are delivered, `left` which topics
+    were to go to another partition."""
+
+    def __init__(self, settings: object) -> None:
+        self.fails = False
+        self.left: list[str] = []
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def send(self, topic: str, *given: object, **more: object) -> Future[None]:
+        future: Future[None] = Future()
+        if self.fails:
+            future.set_exception(ClientError("its leader has gone"))
+        else:
+            future.set_result(None)
+        return future
+
+    def leave_partition(self, topic: str) -> None:
+        self.left.append(topic)
+
+
+def test_messages_without_a_key_leave_a_partition_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Deliveries] = []
+
+    def behind(settings: object) -> Deliveries:
+        made.append(Deliveries(settings))
+        return made[-1]
+
+    monkeypatch.setattr("ottla.client.legacy.producer.TodaysProducer", behind)
+    with Producer(metadata_broker_list="127.0.0.1:1", topic_metadata_refresh_interval_ms=-1) as sending:
+        sending.send(KeyedMessage("t", b"a"), KeyedMessage("u", b"a"))
+        sending.send(KeyedMessage("t", b"b"))
+        assert made[0].left == []
+        made[0].fails = True
+        with pytest.raises(FailedToSendMessageError):
+            sending.send(KeyedMessage("t", b"c"))
+        made[0].fails = False
+        assert made[0].left == []
+        sending.send(KeyedMessage("u", b"d"), KeyedMessage("t", b"d"), KeyedMessage("t", b"e"))
+        sending.send(KeyedMessage("t", b"f"))
+        assert made[0].left == ["t"]
 
 
 class Hooks(CallbackHandler):

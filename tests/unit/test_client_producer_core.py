@@ -54,6 +54,25 @@ def test_a_batch_is_what_the_protocols_own_builder_makes(codec: Codec) -> None:
     assert verify_crc(data, 0, parse_batch_header(data))
 
 
+def test_records_without_a_key_leave_a_partition_when_told_and_go_to_one_with_a_leader() -> None:
+    world = World(partitions=2)
+    world.learn()
+
+    def partition_of(value: bytes) -> int:
+        world.send(value)
+        return next(b.tp.partition for b in world.accumulator.incomplete if value in b.sinks)
+
+    first = partition_of(b"first")
+    world.leaders[first] = -1
+    world.cluster.invalidate(TOPIC)
+    world.tick(1)
+    world.poll()
+    assert partition_of(b"stays") == first
+    world.accumulator.leave_partition(TOPIC)
+    assert partition_of(b"leaves") == 1 - first
+    world.accumulator.leave_partition("a topic that was never sent to")
+
+
 def test_what_a_batch_is_said_to_take_is_no_less_than_it_takes() -> None:
     world = World(partitions=1, batch_size=100_000)
     world.learn()

@@ -102,10 +102,10 @@ def test_another_controller_goes_on_with_the_list() -> None:
             before = cluster.active.id
             await cluster.nodes[before].controller.stop()
             await cluster.until(lambda: any(n.controller.is_active for n in cluster.nodes.values()))
-            term = cluster.controller._term
+            term = cluster.controller._active
             assert cluster.active.id != before
             assert term is not None
-            await cluster.until(lambda: term.moves_of_node == {T0: (2, 0)})
+            await cluster.until(lambda: term.node_reassignments == {T0: (2, 0)})
             await join(cluster, T0, [0, 1, 2])
             await cluster.until(lambda: listed(cluster) is None)
             assert replicas(cluster, T0) == (2, 0)

@@ -11,6 +11,7 @@ from controller_world import broker
 from ottla.controller.channels import BrokerChannel
 from ottla.protocol.messages import UpdateMetadataRequest, UpdateMetadataResponse
 from ottla.protocol.types import Message
+from ottla.wire.inter_broker import InterBrokerClient
 
 
 class Client:
@@ -20,6 +21,7 @@ class Client:
         self._problem = problem
         self.received: list[Message] = []
         self.aborted = False
+        self.closed = False
 
     async def request(self, message: Message, *, timeout_s: float = 30) -> Any:
         assert not self.aborted
@@ -29,7 +31,7 @@ class Client:
         return UpdateMetadataResponse()
 
     def abort(self) -> None:
-        self.aborted = True
+        self.aborted = self.closed = True
 
 
 @pytest.mark.parametrize("problem", [TimeoutError(), ConnectionError("lost")])
@@ -40,11 +42,12 @@ def test_a_request_that_is_not_answered_resets_its_connection_and_is_sent_on_ano
         clients = [Client(problem), Client(None)]
         unused = iter(clients)
 
-        async def connect(host: str, port: int) -> Client:
+        async def connect(host: str, port: int) -> Any:
             return next(unused)
 
         info = broker(1)
-        channel = BrokerChannel(info, info.endpoints[0], connect, lambda *_: None, 1.0)
+        client = InterBrokerClient(lambda _: None, connect, request_timeout_s=30)
+        channel = BrokerChannel(info, info.endpoints[0], client, lambda *_: None, 1.0)
         request = UpdateMetadataRequest(controller_epoch=3)
         assert await asyncio.wait_for(channel.send(request), 60) == UpdateMetadataResponse()
         assert [client.received for client in clients] == [[request], [request]]

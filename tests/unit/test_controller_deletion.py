@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from controller_world import T0, World, broker
 
-from ottla.controller import deletion, membership
+from ottla.controller import broker_changes, topic_deletion
+from ottla.controller.context import ControllerContext, TopicDeletion
 from ottla.controller.effects import EPOCH_DURING_DELETE, Effects
-from ottla.controller.requests import build
-from ottla.controller.state import ClusterState, Deletion
+from ottla.controller.requests import build_requests
 from ottla.metadata import znodes
 from ottla.metadata.cache import LEADER_DURING_DELETE
 from ottla.metadata.znodes import TopicPartition
@@ -18,11 +18,11 @@ ALL = (True, EPOCH_DURING_DELETE)
 
 
 def ask(world: World) -> None:
-    world.decide(lambda s, e: deletion.request(s, e, ["t"]))
+    world.decide(lambda s, e: topic_deletion.request(s, e, ["t"]))
 
 
 def confirm(world: World, broker_id: int, error: ErrorCode = ErrorCode.NONE, tp: TopicPartition = T0) -> None:
-    world.decide(lambda s, e: deletion.replicas_stopped(s, e, broker_id, {tp: error}))
+    world.decide(lambda s, e: topic_deletion.replicas_stopped(s, e, broker_id, {tp: error}))
 
 
 def test_a_deletion_stops_every_replica_and_ends_when_all_have_confirmed() -> None:
@@ -36,19 +36,19 @@ def test_a_deletion_stops_every_replica_and_ends_when_all_have_confirmed() -> No
     assert world.stopped() == {}, "nobody is asked twice"
     confirm(world, 2)
     assert world.effects.removed_topics == ["t"]
-    assert world.state.topics == {}
-    assert world.state.leaders == {}
+    assert world.context.topics == {}
+    assert world.context.leaders == {}
 
 
 def test_brokers_hear_that_the_topic_is_going() -> None:
     world = World()
     world.create({0: (1, 2)})
     ask(world)
-    for messages in build(world.state, world.effects, "PLAINTEXT").values():
+    for messages in build_requests(world.context, world.effects, "PLAINTEXT").values():
         (update,) = [m for m in messages if isinstance(m, UpdateMetadataRequest)]
         (state,) = update.topic_states[0].partition_states
         assert state.leader == LEADER_DURING_DELETE
-        assert update.topic_states[0].topic_id == world.state.topics["t"].topic_id
+        assert update.topic_states[0].topic_id == world.context.topics["t"].topic_id
 
 
 def test_a_topic_with_a_replica_on_a_dead_broker_waits_for_it() -> None:
@@ -57,7 +57,7 @@ def test_a_topic_with_a_replica_on_a_dead_broker_waits_for_it() -> None:
     world.alive(1, 3)
     ask(world)
     assert world.stopped() == {}
-    assert not world.state.deletions["t"].announced
+    assert not world.context.deletions["t"].announced
     world.alive(1, 2, 3)
     assert world.stopped() == {1: ALL, 2: ALL}
     assert T0 not in world.effects.leader_and_isr.get(2, {}), "it is not told to serve what is to go"
@@ -92,7 +92,7 @@ def test_a_failed_deletion_is_tried_again_later() -> None:
     ask(world)
     confirm(world, 1, ErrorCode.KAFKA_STORAGE_ERROR)
     assert world.stopped() == {}, "not at once"
-    world.decide(lambda s, e: deletion.retry(s, e, 1, [T0]))
+    world.decide(lambda s, e: topic_deletion.retry(s, e, 1, [T0]))
     assert world.stopped() == {1: ALL}
     confirm(world, 1)
     assert world.effects.removed_topics == ["t"]
@@ -113,13 +113,13 @@ def test_a_new_controller_asks_everybody_again() -> None:
     ask(world)
     confirm(world, 1)
 
-    state = ClusterState(2, 8)
-    state.brokers = {b: broker(b) for b in (1, 2, 3)}
-    state.add_topic(world.state.topics["t"])
-    state.leaders = dict(world.state.leaders)
-    state.deletions["t"] = Deletion()
+    context = ControllerContext(2, 8)
+    context.brokers = {b: broker(b) for b in (1, 2, 3)}
+    context.add_topic(world.context.topics["t"])
+    context.leaders = dict(world.context.leaders)
+    context.deletions["t"] = TopicDeletion()
     effects = Effects()
-    membership.take_office(state, effects)
+    broker_changes.on_elected(context, effects)
     assert {b: set(stops) for b, stops in effects.stop_replicas.items()} == {1: {T0}, 2: {T0}}
     assert effects.writes == []
 
@@ -127,10 +127,10 @@ def test_a_new_controller_asks_everybody_again() -> None:
 def test_unknown_topics_and_repeated_requests_change_nothing() -> None:
     world = World()
     world.create({0: (1, 2)})
-    world.decide(lambda s, e: deletion.request(s, e, ["none"]))
+    world.decide(lambda s, e: topic_deletion.request(s, e, ["none"]))
     assert world.effects.empty
     ask(world)
     ask(world)
     assert world.effects.empty
-    world.decide(lambda s, e: deletion.enqueue(s, e, ["t", "none"]))
+    world.decide(lambda s, e: topic_deletion.enqueue(s, e, ["t", "none"]))
     assert world.effects.empty

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from controller_world import CONTROLLER_EPOCH, T0, World
 
-from ottla.controller import deletion, isr
+from ottla.controller import isr, topic_deletion
 from ottla.controller.effects import Effects
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
@@ -77,7 +77,7 @@ def test_a_change_is_refused(asked: dict[str, Any], error: ErrorCode) -> None:
 def test_a_broker_in_controlled_shutdown_may_not_join_but_may_be_dropped() -> None:
     world = three()
     world.ask_isr([1, 2])
-    world.state.shutting_down = {2, 3}
+    world.context.shutting_down = {2, 3}
     assert partition(world.ask_isr([1, 2, 3])).error_code == ErrorCode.INELIGIBLE_REPLICA
     assert partition(world.ask_isr([1])).error_code == 0
 
@@ -105,17 +105,17 @@ def request_for(topic_id: UUID, name: str, index: int) -> AlterPartitionRequest:
 
 def test_unknown_topics_are_named_by_what_the_version_knows_them_by() -> None:
     world = three()
-    known = world.state.topics["t"].topic_id
+    known = world.context.topics["t"].topic_id
     for request, version, error in (
         (request_for(UUID(int=1), "", 0), 3, ErrorCode.UNKNOWN_TOPIC_ID),
         (request_for(known, "", 9), 3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (request_for(UUID(int=0), "other", 0), 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ):
-        response = isr.alter_partition(world.state, Effects(), request, version)
+        response = isr.alter_partition(world.context, Effects(), request, version)
         assert partition(response).error_code == error
 
 
 def test_a_topic_being_deleted_is_unknown() -> None:
     world = three()
-    world.decide(lambda s, e: deletion.request(s, e, ["t"]))
+    world.decide(lambda s, e: topic_deletion.request(s, e, ["t"]))
     assert partition(world.ask_isr([1, 2])).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from controller_world import T0, World
 
-from ottla.controller import leadership, membership
-from ottla.controller.state import RECOVERED, RECOVERING
+from ottla.controller import broker_changes, leadership
+from ottla.controller.context import RECOVERED, RECOVERING
 from ottla.metadata.znodes import NO_LEADER, TopicPartition
 
 
@@ -22,7 +22,7 @@ def test_a_new_partition_is_led_by_its_first_live_replica_with_all_live_ones_in_
 def test_a_new_partition_without_a_live_replica_waits_for_one() -> None:
     world = World(brokers=(3,))
     world.create({0: (1, 2)})
-    assert T0 not in world.state.leaders
+    assert T0 not in world.context.leaders
     world.alive(2, 3)
     assert (world.lead().leader, world.lead().isr, world.lead().leader_epoch) == (2, (2,), 0)
     assert world.told() == [2]
@@ -71,7 +71,7 @@ def test_an_unclean_election_needs_permission_and_marks_the_partition_recovering
     world = World()
     world.create({0: (1, 2, 3)})
     world.ask_isr([1])
-    world.state.unclean_topics = {"t"}
+    world.context.unclean_topics = {"t"}
     world.alive(2, 3)
     assert (world.lead().leader, world.lead().isr, world.lead().recovery) == (2, (2,), RECOVERING)
     response = world.ask_isr([2, 3])
@@ -83,7 +83,7 @@ def test_a_clean_leader_is_preferred_where_unclean_election_is_allowed() -> None
     world = World()
     world.create({0: (1, 2, 3)})
     world.ask_isr([1, 3])
-    world.state.unclean_topics = {"t"}
+    world.context.unclean_topics = {"t"}
     world.alive(2, 3)
     assert (world.lead().leader, world.lead().recovery) == (3, RECOVERED)
 
@@ -91,10 +91,10 @@ def test_a_clean_leader_is_preferred_where_unclean_election_is_allowed() -> None
 def test_only_topics_with_no_live_in_sync_replica_need_their_settings_looked_up() -> None:
     world = World()
     world.create({0: (1, 2)})
-    assert leadership.topics_without_live_isr(world.state) == set()
+    assert leadership.topics_without_live_isr(world.context) == set()
     world.ask_isr([1])
     world.alive(2, 3)
-    assert leadership.topics_without_live_isr(world.state) == {"t"}
+    assert leadership.topics_without_live_isr(world.context) == {"t"}
 
 
 def test_a_broker_that_appears_is_told_everything_it_has() -> None:
@@ -151,11 +151,11 @@ def test_preferred_leaders_are_given_back_beyond_the_allowed_imbalance_only() ->
         world.decide(lambda s, e: leadership.change(s, e, partition, 2, s.leaders[partition].isr))
 
     move(away)
-    assert leadership.imbalanced(world.state, 10) == [], "one of ten is 10 %, no more"
+    assert leadership.imbalanced(world.context, 10) == [], "one of ten is 10 %, no more"
     move(TopicPartition("t", 7))
-    assert leadership.imbalanced(world.state, 10) == [away, TopicPartition("t", 7)]
-    world.decide(lambda s, e: membership.begin_shutdown(s, e, 1))
-    assert leadership.imbalanced(world.state, 10) == [], "not to a broker that is about to go"
+    assert leadership.imbalanced(world.context, 10) == [away, TopicPartition("t", 7)]
+    world.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, 1))
+    assert leadership.imbalanced(world.context, 10) == [], "not to a broker that is about to go"
 
 
 def test_controlled_shutdown_moves_leaders_and_shrinks_isrs_before_the_broker_goes() -> None:
@@ -163,7 +163,7 @@ def test_controlled_shutdown_moves_leaders_and_shrinks_isrs_before_the_broker_go
     world.create({0: (1, 2, 3), 1: (2, 1, 3), 2: (1,), 3: (1, 2)})
     only = TopicPartition("t", 3)
     world.ask_isr([1], tp=only)
-    remaining = world.decide(lambda s, e: membership.begin_shutdown(s, e, 1))
+    remaining = world.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, 1))
     assert remaining == [only], "nobody else is in sync there"
     led, followed = world.lead(T0), world.lead(TopicPartition("t", 1))
     assert (led.leader, led.isr) == (2, (2, 3))
@@ -172,11 +172,11 @@ def test_controlled_shutdown_moves_leaders_and_shrinks_isrs_before_the_broker_go
     assert world.told(T0) == [1, 2, 3], "the old leader hears that it follows now"
     assert world.lead(TopicPartition("t", 2)).leader == 1, "a single replica is served to the end"
     world.ask_isr([1, 2], tp=only)
-    assert world.decide(lambda s, e: membership.begin_shutdown(s, e, 1)) == []
+    assert world.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, 1)) == []
     assert world.lead(only).leader == 2
-    epochs = {tp: lead.leader_epoch for tp, lead in world.state.leaders.items()}
+    epochs = {tp: lead.leader_epoch for tp, lead in world.context.leaders.items()}
     world.alive(2, 3)
-    changed = {tp.partition for tp, lead in world.state.leaders.items() if lead.leader_epoch != epochs[tp]}
+    changed = {tp.partition for tp, lead in world.context.leaders.items() if lead.leader_epoch != epochs[tp]}
     assert changed == {2}, "its going is no event for the partitions that it had left"
 
 
@@ -185,7 +185,7 @@ def test_a_broker_in_controlled_shutdown_gets_no_leaders_unless_nobody_else_is_i
     world.create({0: (1, 2, 3), 1: (1, 2, 3)})
     alone = TopicPartition("t", 1)
     world.ask_isr([1, 2], tp=alone)
-    world.state.shutting_down = {2}
+    world.context.shutting_down = {2}
     world.alive(2, 3)
     assert (world.lead(T0).leader, world.lead(T0).isr) == (3, (3,))
     assert (world.lead(alone).leader, world.lead(alone).isr) == (2, (2,))

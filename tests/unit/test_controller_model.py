@@ -14,9 +14,9 @@ from controller_world import T0, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.controller import leadership, membership, reassignment
+from ottla.controller import broker_changes, leadership, reassignment
+from ottla.controller.context import ControllerContext, LeaderAndIsr
 from ottla.controller.effects import Effects
-from ottla.controller.state import ClusterState, LeaderAndIsr
 from ottla.metadata.znodes import NO_LEADER, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -52,9 +52,9 @@ class Model:
         self.joined: set[tuple[TopicPartition, int]] = set()
 
     def step(self, kind: str, argument: object) -> None:
-        state = self.world.state
-        before = dict(state.leaders)
-        brokers: set[object] = set(state.brokers)
+        context = self.world.context
+        before = dict(context.leaders)
+        brokers: set[object] = set(context.brokers)
         self.joined = set()
         if kind == "down" and argument in brokers:
             self._alive(brokers - {argument})
@@ -62,11 +62,11 @@ class Model:
             self._alive(brokers | {argument})
         elif kind == "bounce" and argument in brokers:
             assert isinstance(argument, int)
-            self.world.alive(*state.brokers, bounced=[argument])
+            self.world.alive(*context.brokers, bounced=[argument])
         elif kind == "shutdown" and argument in brokers:
             assert isinstance(argument, int)
             broker = argument
-            self.world.decide(lambda s, e: membership.begin_shutdown(s, e, broker))
+            self.world.decide(lambda s, e: broker_changes.controlled_shutdown(s, e, broker))
         elif kind in ("shrink", "grow"):
             assert isinstance(argument, int)
             self._alter_isr(kind, argument)
@@ -78,20 +78,20 @@ class Model:
             try:
                 self.world.decide(lambda s, e: reassignment.alter(s, e, T0, target))
             except KafkaError:
-                assert state.leaders == before, "refused, and yet something has changed"
+                assert context.leaders == before, "refused, and yet something has changed"
         self._check(before)
 
     def _alive(self, brokers: set[object]) -> None:
         if self.unclean:
-            self.world.state.unclean_topics = {"t"}
+            self.world.context.unclean_topics = {"t"}
         self.world.alive(*[b for b in brokers if isinstance(b, int)])
 
     def _alter_isr(self, kind: str, broker: int) -> None:
         for tp in (T0, T1):
             current = self.world.lead(tp)
-            assignment = self.world.state.assignment(tp)
+            assignment = self.world.context.assignment(tp)
             assert assignment is not None
-            if current.leader not in self.world.state.brokers:
+            if current.leader not in self.world.context.brokers:
                 continue
             wanted = [r for r in current.isr if r != broker]
             if kind == "grow":
@@ -106,26 +106,26 @@ class Model:
                     self.joined.add((tp, broker))
 
     def _check(self, before: dict[TopicPartition, LeaderAndIsr]) -> None:
-        state = self.world.state
+        context = self.world.context
         for tp in (T0, T1):
-            now, was = state.leaders[tp], before[tp]
+            now, was = context.leaders[tp], before[tp]
             complete = set(was.isr) | {broker for joined, broker in self.joined if joined == tp}
             lost = not set(now.isr) <= complete
             if lost:
                 assert self.unclean, f"{tp}: the ISR has got a stranger: {was} -> {now}"
                 assert now.isr == (now.leader,), f"{tp}: more than the new leader: {was} -> {now}"
-                alive = [r for r in was.isr if state.is_online(r, tp, also_leaving=True)]
+                alive = [r for r in was.isr if context.is_online(r, tp, include_shutting_down=True)]
                 assert not alive, f"{tp}: records are given up though {alive} had them: {was} -> {now}"
             if now.leader == NO_LEADER:
-                online = [r for r in now.isr if state.is_online(r, tp, also_leaving=True)]
+                online = [r for r in now.isr if context.is_online(r, tp, include_shutting_down=True)]
                 assert not online, f"{tp} has no leader though {online} could lead"
             else:
-                dead = [r for r in now.isr if not state.is_online(r, tp, also_leaving=True)]
+                dead = [r for r in now.isr if not context.is_online(r, tp, include_shutting_down=True)]
                 assert not dead, f"{tp}: {dead} are dead, and still in sync: {was} -> {now}"
 
 
-def _elect_preferred(state: ClusterState, effects: Effects, tp: TopicPartition) -> None:
-    leadership.elect_preferred(state, effects, tp)
+def _elect_preferred(context: ControllerContext, effects: Effects, tp: TopicPartition) -> None:
+    leadership.elect_preferred(context, effects, tp)
 
 
 @pytest.mark.parametrize("unclean", [False, True])

@@ -146,9 +146,9 @@ def test_no_partition_is_added_to_a_topic_that_is_being_deleted(caplog: pytest.L
             tool = MemoryStore(cluster.tree)
             await tool.connect()
             await tool.create(znodes.delete_topic_path("t"))
-            state = cluster.controller.state
-            assert state is not None
-            await cluster.until(lambda: state.is_deleting("t"))
+            context = cluster.controller.context
+            assert context is not None
+            await cluster.until(lambda: context.is_deleting("t"))
             with caplog.at_level(logging.WARNING):
                 await overwrite(cluster, {**before.partitions, 2: [0]})
                 await cluster.until(lambda: node_of(cluster) == before)
@@ -166,7 +166,7 @@ def test_a_node_that_makes_no_sense_changes_nothing(caplog: pytest.LogCaptureFix
             tool = MemoryStore(cluster.tree)
             await tool.connect()
             await tool.set(znodes.topic_path("t"), b"not json")
-            await cluster.until(lambda: "ignoring a change of topic t" in caplog.text)
+            await cluster.until(lambda: "Ignoring a change of topic t" in caplog.text)
             assert cluster.controller.is_active
             await overwrite(cluster, {0: [0, 1], 1: [1, 2], 2: [2]})
             await cluster.until(lambda: cluster.leader("t", 2) == 2)

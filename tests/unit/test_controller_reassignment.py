@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from controller_world import T0, World
 
-from ottla.controller import deletion, reassignment
-from ottla.controller.state import Assignment
+from ottla.controller import reassignment, topic_deletion
+from ottla.controller.context import ReplicaAssignment
 from ottla.metadata.znodes import NO_LEADER, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -17,8 +17,8 @@ def move(world: World, target: Sequence[int] | None, tp: TopicPartition = T0) ->
     world.decide(lambda s, e: reassignment.alter(s, e, tp, target))
 
 
-def assignment(world: World) -> Assignment:
-    found = world.state.assignment(T0)
+def assignment(world: World) -> ReplicaAssignment:
+    found = world.context.assignment(T0)
     assert found is not None
     return found
 
@@ -27,18 +27,18 @@ def test_a_move_adds_replicas_waits_for_them_then_drops_the_old_ones() -> None:
     world = World(brokers=(1, 2, 3, 4))
     world.create({0: (1, 2)})
     move(world, [3, 4])
-    assert assignment(world) == Assignment((3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
+    assert assignment(world) == ReplicaAssignment((3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
     assert (world.lead().leader, world.lead().isr, world.lead().leader_epoch) == (1, (1, 2), 1)
     assert world.told() == [1, 2, 3, 4]
     assert [world.effects.leader_and_isr[b][T0] for b in (1, 3, 4)] == [False, True, True]
     assert len(world.effects.writes) == 1, "assignment and leadership are one multi"
 
     world.ask_isr([1, 2, 3])
-    assert assignment(world).moving, "one of the two is not enough"
+    assert assignment(world).is_being_reassigned, "one of the two is not enough"
 
     answer = world.ask_isr([1, 2, 3, 4]).topics[0].partitions[0]
     assert (answer.error_code, answer.isr) == (0, [1, 2, 3, 4])
-    assert assignment(world) == Assignment((3, 4))
+    assert assignment(world) == ReplicaAssignment((3, 4))
     assert (world.lead().leader, world.lead().isr, world.lead().leader_epoch) == (3, (3, 4), 2)
     assert world.told() == [3, 4]
     assert world.stopped() == {1: (True, 2), 2: (True, 2)}
@@ -50,7 +50,7 @@ def test_a_leader_that_stays_keeps_leading() -> None:
     world.create({0: (1, 2)})
     move(world, [3, 1])
     world.ask_isr([1, 2, 3])
-    assert assignment(world) == Assignment((3, 1))
+    assert assignment(world) == ReplicaAssignment((3, 1))
     assert (world.lead().leader, world.lead().isr) == (1, (1, 3))
     assert world.stopped() == {2: (True, world.lead().leader_epoch)}
 
@@ -59,7 +59,7 @@ def test_fewer_replicas_take_effect_at_once() -> None:
     world = World()
     world.create({0: (1, 2, 3)})
     move(world, [2])
-    assert assignment(world) == Assignment((2,))
+    assert assignment(world) == ReplicaAssignment((2,))
     assert (world.lead().leader, world.lead().isr) == (2, (2,))
     assert sorted(world.stopped()) == [1, 3]
 
@@ -68,9 +68,9 @@ def test_more_replicas_wait_for_the_new_one() -> None:
     world = World()
     world.create({0: (1,)})
     move(world, [1, 2])
-    assert assignment(world) == Assignment((1, 2), adding=(2,))
+    assert assignment(world) == ReplicaAssignment((1, 2), adding=(2,))
     world.ask_isr([1, 2])
-    assert assignment(world) == Assignment((1, 2))
+    assert assignment(world) == ReplicaAssignment((1, 2))
     assert world.stopped() == {}
 
 
@@ -78,7 +78,7 @@ def test_another_order_of_the_same_replicas_changes_the_preferred_leader_only() 
     world = World()
     world.create({0: (1, 2, 3)})
     move(world, [3, 2, 1])
-    assert assignment(world) == Assignment((3, 2, 1))
+    assert assignment(world) == ReplicaAssignment((3, 2, 1))
     assert (world.lead().leader, set(world.lead().isr)) == (1, {1, 2, 3})
     assert world.stopped() == {}
 
@@ -99,7 +99,7 @@ def test_a_cancelled_move_drops_what_it_had_added() -> None:
     move(world, [3, 4])
     world.ask_isr([1, 2, 3])
     move(world, None)
-    assert assignment(world) == Assignment((1, 2))
+    assert assignment(world) == ReplicaAssignment((1, 2))
     assert (world.lead().leader, world.lead().isr) == (1, (1, 2))
     assert world.stopped() == {b: (True, world.lead().leader_epoch) for b in (3, 4)}
 
@@ -110,7 +110,7 @@ def test_a_move_replaced_by_another_starts_from_the_original_replicas() -> None:
     move(world, [3, 4])
     world.ask_isr([1, 2, 3])
     move(world, [4, 5])
-    assert assignment(world) == Assignment((4, 5, 1, 2), adding=(4, 5), removing=(1, 2))
+    assert assignment(world) == ReplicaAssignment((4, 5, 1, 2), adding=(4, 5), removing=(1, 2))
     assert set(world.lead().isr) == {1, 2}
     assert sorted(world.stopped()) == [3]
     assert [world.effects.leader_and_isr[b][T0] for b in (4, 5)] == [False, True]
@@ -156,11 +156,11 @@ def test_a_move_goes_on_when_its_target_comes_back() -> None:
     world.create({0: (1, 2)})
     move(world, [1, 3])
     world.alive(1, 2)
-    assert assignment(world).moving
+    assert assignment(world).is_being_reassigned
     world.alive(1, 2, 3)
     assert 3 in world.told()
     world.ask_isr([1, 2, 3])
-    assert assignment(world) == Assignment((1, 3))
+    assert assignment(world) == ReplicaAssignment((1, 3))
 
 
 def test_a_move_off_a_dead_broker_ends_without_it() -> None:
@@ -169,7 +169,7 @@ def test_a_move_off_a_dead_broker_ends_without_it() -> None:
     world.alive(2, 3)
     move(world, [2, 3])
     world.ask_isr([2, 3])
-    assert assignment(world) == Assignment((2, 3))
+    assert assignment(world) == ReplicaAssignment((2, 3))
     assert world.stopped() == {}, "there is nobody to tell"
 
 
@@ -181,14 +181,14 @@ def test_a_move_whose_targets_are_in_sync_but_gone_waits_for_one_to_lead() -> No
     assert world.lead().leader == NO_LEADER
     world.alive(1, 3)
     world.ask_isr([1, 3])
-    assert assignment(world) == Assignment((3,))
+    assert assignment(world) == ReplicaAssignment((3,))
     assert world.lead().leader == 3
 
 
 def test_a_topic_being_deleted_is_not_moved() -> None:
     world = World()
     world.create({0: (1, 2)})
-    world.decide(lambda s, e: deletion.request(s, e, ["t"]))
+    world.decide(lambda s, e: topic_deletion.request(s, e, ["t"]))
     with pytest.raises(KafkaError) as refused:
         move(world, [3])
     assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -137,7 +137,7 @@ def test_one_request_for_many_other_isrs() -> None:
             store = store_of(cluster, 0)
             request = AlterPartitionRequest(broker_id=0, broker_epoch=cluster.nodes[0].epoch)
             for number in range(6):
-                topic = cluster.controller._term.state.topics[f"t{number}"]  # type: ignore[union-attr]
+                topic = cluster.controller._active.context.topics[f"t{number}"]  # type: ignore[union-attr]
                 entry = AlterPartitionRequest.TopicData(topic_id=topic.topic_id)
                 entry.partitions = [
                     AlterPartitionRequest.PartitionData(

@@ -346,9 +346,9 @@ async def test_deleting_offsets_needs_a_group_of_consumers() -> None:
 def test_a_commit_under_way_does_not_outlive_the_deletion_of_its_offset() -> None:
     offsets = GroupOffsets()
     commits = {("t", 0): CommittedOffset(1)}
-    ticket = offsets.begin_commit(commits)
+    sequence = offsets.begin_commit(commits)
     assert offsets.remove([("t", 0)]) == [("t", 0)], "its record is in the log and needs a tombstone"
-    offsets.end_commit(ticket, commits, succeeded=True)
+    offsets.end_commit(sequence, commits, succeeded=True)
     assert offsets.committed == {}
     later = offsets.begin_commit(commits)
     offsets.end_commit(later, commits, succeeded=True)

@@ -12,7 +12,7 @@ from ottla.coordinators import records
 from ottla.coordinators.group import GroupState
 from ottla.coordinators.offsets import CommittedOffset, TopicPartition
 from ottla.coordinators.records import GroupMetadataValue
-from ottla.coordinators.replay import Replay
+from ottla.coordinators.replay import GroupReplay
 from ottla.protocol.records import ControlType, Record, build_batch, build_control_batch, iter_batches
 
 GROUPS, PARTITIONS, PRODUCERS = ("a", "b"), (("t", 0), ("t", 1)), (7, 8)
@@ -122,7 +122,7 @@ class Model:
 @given(steps)
 def test_the_last_record_of_each_key_counts(taken: list[Commit | State | End]) -> None:
     log = b"".join(batch_of(step, at) for at, step in enumerate(taken))
-    replay = Replay()
+    replay = GroupReplay()
     for position, header in iter_batches(log):
         replay.apply_batch(log, position, header)
     for _ in replay.parse():
@@ -156,7 +156,7 @@ def test_the_last_record_of_each_key_counts(taken: list[Commit | State | End]) -
 def test_reading_and_parsing_pause_now_and_then() -> None:
     offsets = {("t", at): CommittedOffset(at) for at in range(1_000)}
     log = build_batch([Record(0, 0, key, value) for key, value in records.offset_entries("g", offsets)])
-    replay = Replay()
+    replay = GroupReplay()
     for position, header in iter_batches(log):
         replay.apply_batch(log, position, header)
     assert len(list(replay.parse())) >= 4

@@ -174,7 +174,7 @@ async def simulate_lurkers(seed: int) -> None:
             if chance.random() < 0.5 and leaver.member_id:
                 await leaver.leave()
         await world.time.advance(500)
-        group = world.coordinator._registry.find("g")
+        group = world.coordinator._manager.find("g")
         if group is not None and group.state is GroupState.PREPARING_REBALANCE:
             assert group.state_since_ms is not None
             begun_ms.add(group.state_since_ms)

@@ -7,8 +7,8 @@ import asyncio
 from coordinators_world import VirtualTime, story
 
 from ottla.coordinators.effects import Timer, TimerKind
-from ottla.coordinators.ports import LoopScheduler
-from ottla.coordinators.timers import Deadlines
+from ottla.coordinators.interfaces import LoopScheduler
+from ottla.coordinators.timers import GroupTimers
 
 
 def session(name: str) -> Timer:
@@ -18,7 +18,7 @@ def session(name: str) -> Timer:
 @story
 async def test_deadlines_pass_in_order_and_once() -> None:
     time, fired = VirtualTime(), list[str]()
-    deadlines = Deadlines(time, lambda timer: fired.append(timer.member_id))
+    deadlines = GroupTimers(time, lambda timer: fired.append(timer.member_id))
     deadlines.set(session("late"), 300)
     deadlines.set(session("soon"), 100)
     deadlines.set(session("never"), 200)
@@ -35,7 +35,7 @@ async def test_deadlines_pass_in_order_and_once() -> None:
 @story
 async def test_deadlines_move_both_ways() -> None:
     time, fired = VirtualTime(), list[tuple[str, int]]()
-    deadlines = Deadlines(time, lambda timer: fired.append((timer.member_id, time.now_ms())))
+    deadlines = GroupTimers(time, lambda timer: fired.append((timer.member_id, time.now_ms())))
     deadlines.set(session("later"), 100)
     deadlines.set(session("sooner"), 1_000)
     await time.advance(50)
@@ -48,7 +48,7 @@ async def test_deadlines_move_both_ways() -> None:
 @story
 async def test_a_timer_that_was_cancelled_and_set_again_has_its_new_deadline() -> None:
     time, fired = VirtualTime(), list[int]()
-    deadlines = Deadlines(time, lambda timer: fired.append(time.now_ms()))
+    deadlines = GroupTimers(time, lambda timer: fired.append(time.now_ms()))
     deadlines.set(session("x"), 100)
     deadlines.cancel(session("x"))
     deadlines.set(session("x"), 200)
@@ -65,7 +65,7 @@ async def test_what_fires_may_set_timers() -> None:
         if len(fired) < 3:
             deadlines.set(timer, 10)
 
-    deadlines = Deadlines(time, fire)
+    deadlines = GroupTimers(time, fire)
     deadlines.set(session("x"), 10)
     await time.advance(1_000)
     assert fired == [10, 20, 30]
@@ -74,7 +74,7 @@ async def test_what_fires_may_set_timers() -> None:
 @story
 async def test_ten_thousand_heartbeats_cost_one_alarm() -> None:
     time = VirtualTime()
-    deadlines = Deadlines(time, lambda timer: None)
+    deadlines = GroupTimers(time, lambda timer: None)
     for _ in range(10_000):
         deadlines.set(session("x"), 10_000)
     assert len(deadlines._heap) == 1
@@ -83,6 +83,6 @@ async def test_ten_thousand_heartbeats_cost_one_alarm() -> None:
 @story
 async def test_the_event_loop_keeps_time() -> None:
     done: asyncio.Future[Timer] = asyncio.get_running_loop().create_future()
-    deadlines = Deadlines(LoopScheduler(), done.set_result)
+    deadlines = GroupTimers(LoopScheduler(), done.set_result)
     deadlines.set(session("x"), 5)
     assert await asyncio.wait_for(done, 60) == session("x")

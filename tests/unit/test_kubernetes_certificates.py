@@ -170,11 +170,11 @@ def test_the_operator_tells_when_the_authorities_end(world: KubernetesWorld) -> 
         "client-ca": 365,
     }
     metrics = Metrics()
-    metrics.tell_certificates("shop", "demo", ends)
+    metrics.export_certificate_expiry("shop", "demo", ends)
     labels = {"resource_namespace": "shop", "cluster": "demo", "type": "client-ca"}
     name = "strimzi_certificate_expiration_timestamp_ms"
     assert metrics.registry.get_sample_value(name, labels) == ends["client-ca"]
-    metrics.forget("shop", "demo")
+    metrics.remove_cluster("shop", "demo")
     assert metrics.registry.get_sample_value(name, labels) is None
 
 

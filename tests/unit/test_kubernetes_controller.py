@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from kubernetes_world import NAMESPACE, FakeApi, KubernetesWorld
 
-from ottla_operator import handlers
-from ottla_operator.kubernetes import command
+from ottla_operator.kubernetes import command, handlers
 from ottla_operator.kubernetes.api import ApiError, Forbidden
 from ottla_operator.kubernetes.command import images_from
 from ottla_operator.kubernetes.controller import Controller
@@ -44,7 +43,7 @@ def test_a_worker_ends_when_nothing_is_there_to_look_after() -> None:
     api = FakeApi()
 
     def use(controller: Controller) -> None:
-        controller.poke(NAMESPACE, "demo")
+        controller.enqueue(NAMESPACE, "demo")
         assert controller.clusters == [(NAMESPACE, "demo")]
 
     metrics = asyncio.run(with_controller(api, use))
@@ -59,7 +58,7 @@ def test_a_topic_whose_cluster_does_not_exist_can_be_deleted() -> None:
     api.delete_one("Topic", "orders")
 
     def use(controller: Controller) -> None:
-        controller.poke(NAMESPACE, "nowhere")
+        controller.enqueue(NAMESPACE, "nowhere")
 
     asyncio.run(with_controller(api, use))
     assert ("Topic", "orders") not in api.items
@@ -107,12 +106,12 @@ def test_it_is_not_healthy_once_it_could_not_look_around_for_long() -> None:
         stopping = asyncio.Event()
         running = asyncio.ensure_future(controller.run(stopping))
         await until(lambda: len(api.calls) > len(KINDS))
-        assert controller.stuck() == []
+        assert controller.unhealthy() == []
         now_s = 601.0
-        assert controller.stuck() == ["looking for clusters, which watches may have missed"]
+        assert controller.unhealthy() == ["looking for clusters, which watches may have missed"]
         # What we may not see is no sign of deafness.
         api.fail = lambda verb, kind, name: Forbidden(403, "Forbidden", "no rights")
-        await until(lambda: controller.stuck() == [])
+        await until(lambda: controller.unhealthy() == [])
         stopping.set()
         await running
 
@@ -132,17 +131,17 @@ def test_metrics_tell_of_the_cluster_and_of_what_refers_to_it() -> None:
             f"ottla_operator_{name}", {"namespace": NAMESPACE, "cluster": "demo", **labels}
         )
 
-    metrics.count_pass(NAMESPACE, "demo", 0.1, 1.0, world.make_pass())
+    metrics.count_reconcile(NAMESPACE, "demo", 0.1, 1.0, world.make_pass())
     assert sample("cluster_ready") == 0
     assert sample("outdated_brokers") == 3
     assert sample("unready_resources", kind="Topic") == 1
     world.api.delete_one("Topic", "orders")
     world.settle()
-    metrics.count_pass(NAMESPACE, "demo", 0.1, 1.0, world.make_pass())
+    metrics.count_reconcile(NAMESPACE, "demo", 0.1, 1.0, world.make_pass())
     assert sample("cluster_ready") == 1
     assert sample("outdated_brokers") == 0
     assert sample("unready_resources", kind="Topic") == 0
-    metrics.forget(NAMESPACE, "demo")
+    metrics.remove_cluster(NAMESPACE, "demo")
     assert sample("cluster_ready") is None
 
 

@@ -13,7 +13,7 @@ from ottla_operator.kubernetes import certificates, listeners, manifests_brokers
 from ottla_operator.kubernetes.manifests_common import Images, container_security, difference
 from ottla_operator.kubernetes.zookeeper_security import ServerStage, ZooKeeperSecurity
 from ottla_operator.planning.cluster_secrets import plan_secrets
-from ottla_operator.platform.port import Launch
+from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
@@ -22,7 +22,9 @@ OPERATOR = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ottla-system"}},
     "podSelector": {"matchLabels": {"app.kubernetes.io/name": "ottla-operator"}},
 }
-LAUNCH = Launch("abc", {"num.io.threads": "4"}, {"num.io.threads": "4", "default.replication.factor": "3"})
+LAUNCH = BrokerLaunch(
+    "abc", {"num.io.threads": "4"}, {"num.io.threads": "4", "default.replication.factor": "3"}
+)
 
 SECURED = [{"name": "certified", "port": 9093, "tls": True, "authentication": {"type": "tls"}}]
 
@@ -38,7 +40,7 @@ def a_cluster(**spec: Any) -> BrokerCluster:
 def all_manifests(cluster: BrokerCluster) -> list[dict[str, Any]]:
     return [
         *manifests_zookeeper.build_all(cluster, IMAGES, ZooKeeperSecurity.of_new(cluster).servers),
-        *manifests_brokers.build_surroundings(cluster, IMAGES, under_replicated=False),
+        *manifests_brokers.build_children(cluster, IMAGES, under_replicated=False),
         broker_config(cluster, 0),
         manifests_brokers.build_stateful_set(cluster, IMAGES, 3, "abc"),
     ]

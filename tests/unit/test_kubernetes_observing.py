@@ -88,7 +88,7 @@ def test_a_pod_that_is_being_deleted_is_stopping_although_it_is_ready() -> None:
 def test_recovery_is_told_from_a_broker_that_stopped_answering() -> None:
     running = {"running": {"startedAt": CREATED}}
     recovering = the_broker(a_pod(state=running, started=False), a_config())
-    assert (recovering.state, recovering.begun) == ("Starting", True)
+    assert (recovering.state, recovering.process_started) == ("Starting", True)
     broker = the_broker(a_pod(state=running, started=True), a_config())
     assert (broker.state, broker.ready, broker.message) == ("Running", False, "is not ready")
 
@@ -121,7 +121,7 @@ def test_a_pod_that_fits_on_no_node_says_so() -> None:
     )
     broker = the_broker(pod, a_config())
     assert (broker.state, broker.message) == ("Starting", "0/3 nodes are available")
-    assert not broker.begun
+    assert not broker.process_started
 
 
 def test_a_container_that_starts_again_in_an_old_pod_has_all_of_its_time() -> None:

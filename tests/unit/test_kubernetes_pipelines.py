@@ -198,7 +198,7 @@ def test_what_is_seen_of_a_driver(
     seen = driver_instance(listed(pod, replicas), "lake", None)
     assert (seen.state, seen.exit_code, seen.message) == (state, code, message)
     assert seen.revision == ("" if state == "Stopped" else "abc")
-    assert seen.resting
+    assert seen.backing_off
 
 
 # ---- over a whole operator

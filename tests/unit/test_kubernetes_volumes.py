@@ -46,9 +46,9 @@ PREEMPTION = "preemption: 0/2 nodes are available: 2 Preemption is not helpful f
         pytest.param(pod(), claim("Lost"), "Gone", id="lost"),
         pytest.param(None, claim("Lost"), "Gone", id="lost, and no pod"),
         pytest.param(pod(), claim("Pending"), None, id="not bound yet"),
-        pytest.param(pod(), claim("Bound", DELETED), "Asked", id="somebody deletes the claim"),
-        pytest.param(pod(**ASKED), claim(), "Asked", id="asked for at the pod"),
-        pytest.param(pod(), claim("Bound", None, **ASKED), "Asked", id="asked for at the claim"),
+        pytest.param(pod(), claim("Bound", DELETED), "Requested", id="somebody deletes the claim"),
+        pytest.param(pod(**ASKED), claim(), "Requested", id="asked for at the pod"),
+        pytest.param(pod(), claim("Bound", None, **ASKED), "Requested", id="asked for at the claim"),
         pytest.param(pod(**FORCED), claim(), "Forced", id="forced"),
         pytest.param(pod(**{DELETE_VOLUME_ANNOTATION: "false"}), claim(), None, id="said no"),
         pytest.param(
@@ -102,7 +102,7 @@ def uids(world: KubernetesWorld) -> tuple[str, str]:
     return pod["metadata"]["uid"], claim["metadata"]["uid"]
 
 
-def is_new(world: KubernetesWorld, before: tuple[str, str]) -> bool:
+def is_recently_issued(world: KubernetesWorld, before: tuple[str, str]) -> bool:
     there = {("Pod", "demo-brokers-1"), ("PersistentVolumeClaim", CLAIM)} <= set(world.api.items)
     return there and all(new != old for new, old in zip(uids(world), before, strict=True))
 
@@ -112,7 +112,7 @@ def test_an_annotation_replaces_pod_and_claim_once(world: KubernetesWorld, kind:
     before = uids(world)
     name = "demo-brokers-1" if kind == "Pod" else CLAIM
     world.api.items[kind, name]["metadata"].setdefault("annotations", {})[DELETE_VOLUME_ANNOTATION] = "true"
-    world.until(lambda: is_new(world, before) and world.ready())
+    world.until(lambda: is_recently_issued(world, before) and world.ready())
     after = uids(world)
     for _ in range(40):
         world.step()
@@ -125,7 +125,7 @@ def test_a_claim_that_somebody_deletes_takes_its_pod_along(world: KubernetesWorl
     before = uids(world)
     world.api.delete_one("PersistentVolumeClaim", CLAIM)
     assert ("PersistentVolumeClaim", CLAIM) in world.api.items, "it is in use"
-    world.until(lambda: is_new(world, before) and world.ready())
+    world.until(lambda: is_recently_issued(world, before) and world.ready())
     assert world.api.most_down == 1
 
 
@@ -137,7 +137,7 @@ def test_a_broker_whose_volume_is_lost_comes_back(world: KubernetesWorld, how: s
     else:
         del world.api.items["PersistentVolumeClaim", CLAIM]
     del world.api.items["Pod", "demo-brokers-1"]["status"]
-    world.until(lambda: is_new(world, before) and world.ready())
+    world.until(lambda: is_recently_issued(world, before) and world.ready())
     assert world.api.most_down == 1
 
 
@@ -156,5 +156,5 @@ def test_an_operator_that_dies_on_the_way_leaves_no_broker_behind(
     world.api.fail = die
     claim = world.api.items["PersistentVolumeClaim", CLAIM]
     claim["metadata"].setdefault("annotations", {})[DELETE_VOLUME_ANNOTATION] = "true"
-    world.until(lambda: is_new(world, before) and world.ready())
+    world.until(lambda: is_recently_issued(world, before) and world.ready())
     assert world.api.most_down == 1

@@ -86,11 +86,11 @@ def test_a_controller_that_has_been_replaced_takes_no_block() -> None:
     async def scenario() -> None:
         store = await store_of(MemoryTree())
         await store.create(znodes.CONTROLLER_EPOCH, b"1")
-        assert await allocate_block(store, 1, guard=[Check(znodes.CONTROLLER_EPOCH, 0)])
+        assert await allocate_block(store, 1, checks=[Check(znodes.CONTROLLER_EPOCH, 0)])
         await store.set(znodes.CONTROLLER_EPOCH, b"2")
         with pytest.raises(StoreConflict):
-            await allocate_block(store, 1, guard=[Check(znodes.CONTROLLER_EPOCH, 0)])
-        assert await allocate_block(store, 1, guard=[Check(znodes.CONTROLLER_EPOCH, 1)]) == (1000, 1000)
+            await allocate_block(store, 1, checks=[Check(znodes.CONTROLLER_EPOCH, 0)])
+        assert await allocate_block(store, 1, checks=[Check(znodes.CONTROLLER_EPOCH, 1)]) == (1000, 1000)
 
     run(scenario)
 

@@ -11,7 +11,7 @@ from operator_cluster import World
 from ottla_operator.conditions import find
 from ottla_operator.planning.audits import Audits
 from ottla_operator.planning.observed import AuditedTopic, AuditResult, DifferingWindow, JobProgress
-from ottla_operator.platform.driver_status import progress_of
+from ottla_operator.platform.process_status import progress_of
 from ottla_operator.resources import TopicStatus
 from ottla_operator.resources.topic import TopicAudit, TopicAuditWindow
 
@@ -71,7 +71,7 @@ def test_a_topic_without_an_audit_has_no_condition(world: World) -> None:
 @pytest.mark.parametrize(
     ("audited", "problem", "status", "reason", "said"),
     [
-        (COMPLETE, "", "True", "Complete", "until status.audit.completeUntil"),
+        (COMPLETE, "", "True", "Complete", "up to status.audit.completeUntil"),
         (
             LOSS,
             "",
@@ -79,8 +79,8 @@ def test_a_topic_without_an_audit_has_no_condition(world: World) -> None:
             "Missing",
             f"17 records are missing in 2 windows of tiers (lake from {AT}: missing)",
         ),
-        (replace(LOSS, missing=0), "", "False", "Duplicated", "1 copies of records in 2 windows"),
-        (replace(LOSS, missing=0, duplicated=0), "", "Unknown", "NotReported", "was killed"),
+        (replace(LOSS, missing=0), "", "False", "Duplicated", "1 records are duplicated in 2 windows"),
+        (replace(LOSS, missing=0, duplicated=0), "", "Unknown", "NotReported", "did not report"),
         (
             COMPLETE,
             "3 audit events of p were lost",
@@ -89,8 +89,8 @@ def test_a_topic_without_an_audit_has_no_condition(world: World) -> None:
             "3 audit events of p were lost",
         ),
         (LOSS, "3 audit events of p were lost", "False", "Missing", "17 records"),
-        (AuditedTopic(), "", "Unknown", "Pending", "not all tiers"),
-        (replace(COMPLETE, late=True), "", "Unknown", "Pending", "not all tiers"),
+        (AuditedTopic(), "", "Unknown", "Pending", "has not read all tiers"),
+        (replace(COMPLETE, late=True), "", "Unknown", "Pending", "has not read all tiers"),
     ],
 )
 def test_the_condition_says_what_the_audit_found(
@@ -132,7 +132,7 @@ def test_an_audit_that_does_not_answer_leaves_its_last_result_and_no_verdict(wor
     assert world.condition(KEY, "Complete") == (
         "Unknown",
         "AuditNotRunning",
-        "Pipeline audit does not answer",
+        "the driver of Pipeline audit does not respond",
     )
     assert audit_of(world) == before
     tell(world, {"orders": COMPLETE})

@@ -26,7 +26,7 @@ from ottla_operator.planning.certificates import (
     pkcs12,
     pkcs12_truststore,
     renewal_reason,
-    trusted_besides,
+    still_trusted,
 )
 
 DAY_MS = 86_400_000
@@ -102,15 +102,15 @@ def test_the_principal_is_what_a_broker_makes_of_the_certificate() -> None:
     [
         (ISSUED, BROKER, 0, ""),
         (ISSUED, BROKER, 334, ""),
-        (ISSUED, BROKER, 335, "it ends on "),
-        (ISSUED, BROKER, 400, "it ends on "),
+        (ISSUED, BROKER, 335, "it expires on "),
+        (ISSUED, BROKER, 400, "it expires on "),
         (ISSUED, replace(BROKER, names=("localhost",)), 0, ""),
         (ISSUED, replace(BROKER, names=("localhost", "b")), 0, "it lacks the name b"),
         (ISSUED, replace(BROKER, names=("10.9.9.9",)), 0, "it lacks the name 10.9.9.9"),
-        (ISSUED, Subject("demo-brokers"), 0, "its subject is another one"),
-        (issue(STRANGER, BROKER, LIFETIME, NOW_MS), BROKER, 0, "it is not of this authority"),
+        (ISSUED, Subject("demo-brokers"), 0, "its subject differs"),
+        (issue(STRANGER, BROKER, LIFETIME, NOW_MS), BROKER, 0, "another authority issued it"),
         (None, BROKER, 0, "it is missing"),
-        (Pair(AUTHORITY.key, ISSUED.certificate), BROKER, 0, "its key is another one"),
+        (Pair(AUTHORITY.key, ISSUED.certificate), BROKER, 0, "its key does not match"),
         (Pair(b"", b"nothing"), BROKER, 0, "it cannot be read"),
         (Pair(ISSUED.key, b""), BROKER, 0, "it cannot be read"),
     ],
@@ -132,10 +132,10 @@ def test_a_certificate_of_an_authority_that_was_renewed_is_not_due_for_that() ->
     ("pair", "days", "reason"),
     [
         (AUTHORITY, 334, ""),
-        (AUTHORITY, 335, "it ends on "),
+        (AUTHORITY, 335, "it expires on "),
         (RENEWED, 335, ""),
         (None, 0, "it is missing"),
-        (Pair(ISSUED.key, AUTHORITY.certificate), 0, "its key is another one"),
+        (Pair(ISSUED.key, AUTHORITY.certificate), 0, "its key does not match"),
         (Pair(b"x", AUTHORITY.certificate), 0, "it cannot be read"),
     ],
 )
@@ -154,8 +154,8 @@ def test_nothing_outlives_its_authority() -> None:
 def test_an_authority_with_a_new_key_leaves_the_old_one_trusted_until_its_end() -> None:
     bundle = AUTHORITY.certificate + b"noise" + STRANGER.certificate
     assert certificates_in(bundle) == [AUTHORITY.certificate, STRANGER.certificate]
-    assert trusted_besides(RENEWED.certificate, bundle, NOW_MS) == STRANGER.certificate
-    assert trusted_besides(RENEWED.certificate, bundle, NOW_MS + 366 * DAY_MS) == b""
+    assert still_trusted(RENEWED.certificate, bundle, NOW_MS) == STRANGER.certificate
+    assert still_trusted(RENEWED.certificate, bundle, NOW_MS + 366 * DAY_MS) == b""
 
 
 def test_stores_for_java_open_with_their_password_alone() -> None:

@@ -60,7 +60,7 @@ def test_it_settles_as_desired_and_nothing_is_hurt_on_the_way(script: list[tuple
             cluster.losses[value] = VolumeLoss("Gone", "why")
             cluster.crash(value)
         elif what == "give up" and value in cluster.brokers:
-            cluster.losses.setdefault(value, VolumeLoss("Asked", "why"))
+            cluster.losses.setdefault(value, VolumeLoss("Requested", "why"))
         elif what == "empty":
             request = {"id": f"empty-{value}", "empty": [value]}
         elif what == "rebalance":

@@ -42,10 +42,10 @@ def without(name: str) -> dict[str, Data]:
 
 def test_the_first_pass_makes_them_all_and_the_next_leaves_them_alone() -> None:
     assert list(FIRST.data) == [*ALL, "demo-brokers", "demo-cluster-operator-certs"]
-    assert FIRST.news["demo-brokers"] == ["demo-brokers-0: it is missing", "demo-brokers-1: it is missing"]
+    assert FIRST.changes["demo-brokers"] == ["demo-brokers-0: it is missing", "demo-brokers-1: it is missing"]
     second = again(FIRST.data)
     assert second.data == FIRST.data
-    assert not second.news
+    assert not second.changes
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_what_nears_its_end_is_renewed_with_the_keys_of_the_authorities(
 ) -> None:
     now_ms = NOW_MS + days * DAY_MS
     later = again(FIRST.data, now_ms, **spec)
-    assert sorted({*later.news} - {"demo-cluster-operator-certs"}) == renewed
+    assert sorted({*later.changes} - {"demo-cluster-operator-certs"}) == renewed
     for name in ("demo-cluster-ca", "demo-clients-ca"):
         assert later.data[name] == FIRST.data[name]
-    assert not again(later.data, now_ms, **spec).news
+    assert not again(later.data, now_ms, **spec).changes
 
 
 def test_a_broker_with_another_address_gets_another_certificate_and_the_others_keep_theirs() -> None:
     moved = again(FIRST.data, names={**NAMES, "demo-brokers-1": ["one.svc", "192.0.2.7"]})
-    assert moved.news == {"demo-brokers": ["demo-brokers-1: it lacks the name 192.0.2.7"]}
+    assert moved.changes == {"demo-brokers": ["demo-brokers-1: it lacks the name 192.0.2.7"]}
     old, new = FIRST.data["demo-brokers"], moved.data["demo-brokers"]
     assert old["demo-brokers-0.pem"] == new["demo-brokers-0.pem"]
     assert old["demo-brokers-1.pem"] != new["demo-brokers-1.pem"]
@@ -83,15 +83,15 @@ def test_a_broker_with_another_address_gets_another_certificate_and_the_others_k
 def test_brokers_come_and_go_with_their_certificates() -> None:
     one = again(FIRST.data, names={"demo-brokers-0": ["zero.svc"]})
     assert list(one.data["demo-brokers"]) == ["demo-brokers-0.pem"]
-    assert again(one.data).news == {"demo-brokers": ["demo-brokers-1: it is missing"]}
+    assert again(one.data).changes == {"demo-brokers": ["demo-brokers-1: it is missing"]}
 
 
 @pytest.mark.parametrize("lost", [*ALL, "demo-brokers", "demo-cluster-operator-certs"])
 def test_a_secret_that_is_lost_is_made_anew(lost: str) -> None:
     found = again(without(lost))
     assert set(found.data[lost]) == set(FIRST.data[lost])
-    assert found.news
-    assert not again(found.data).news
+    assert found.changes
+    assert not again(found.data).changes
 
 
 def test_an_authority_whose_key_is_lost_gets_another_one_beside_the_old_certificate() -> None:
@@ -103,9 +103,9 @@ def test_an_authority_whose_key_is_lost_gets_another_one_beside_the_old_certific
     for secret in ("demo-brokers", "demo-cluster-operator-certs"):
         assert found.data[secret] == FIRST.data[secret]
     soon = again(found.data, NOW_MS + 299_000)
-    assert not soon.news
+    assert not soon.changes
     later = again(found.data, NOW_MS + 300_000)
-    assert later.news["demo-brokers"][0] == "demo-brokers-0: it is not of this authority"
+    assert later.changes["demo-brokers"][0] == "demo-brokers-0: another authority issued it"
     pair = Pair.of_pem(later.data["demo-brokers"]["demo-brokers-0.pem"])
     subject, lifetime = broker_subject("demo", ["zero.svc"]), lifetime_of(CLUSTER.spec.cluster_ca)
     assert renewal_reason(pair, new[0], subject, lifetime, NOW_MS) == ""
@@ -115,17 +115,17 @@ def test_the_old_authority_is_trusted_until_everybody_has_shown_a_certificate_of
     replaced = again(without("demo-cluster-ca"))
     issued = again(replaced.data, NOW_MS + 300_000)
     waiting = again(issued.data, NOW_MS + 599_000)
-    assert not waiting.news
+    assert not waiting.changes
     dropped = again(waiting.data, NOW_MS + 600_000)
     public = dropped.data["demo-cluster-ca-cert"]
-    assert dropped.news == {
-        "demo-cluster-ca-cert": ["demo-cluster-ca: nothing is of its old key any more"],
+    assert dropped.changes == {
+        "demo-cluster-ca-cert": ["demo-cluster-ca: no certificate uses its former key any more"],
     }
     assert [public["ca.crt"]] == certificates_in(issued.data["demo-cluster-ca-cert"]["ca.crt"])[:1]
     store = pkcs12.load_pkcs12(public["ca.p12"], public["ca.password"])
     assert len(store.additional_certs) == 1
     assert dropped.data["demo-brokers"] == issued.data["demo-brokers"]
-    assert not again(dropped.data, NOW_MS + 600_000).news
+    assert not again(dropped.data, NOW_MS + 600_000).changes
 
 
 def test_the_old_authority_is_trusted_while_one_broker_has_a_certificate_of_it() -> None:
@@ -135,9 +135,9 @@ def test_the_old_authority_is_trusted_while_one_broker_has_a_certificate_of_it()
         "demo-brokers-1.pem": FIRST.data["demo-brokers"]["demo-brokers-1.pem"],
     }
     found = again({**issued.data, "demo-brokers": late}, NOW_MS + 600_000)
-    assert found.news == {"demo-brokers": ["demo-brokers-1: it is not of this authority"]}
-    assert not again(found.data, NOW_MS + 899_000).news
-    assert list(again(found.data, NOW_MS + 900_000).news) == ["demo-cluster-ca-cert"]
+    assert found.changes == {"demo-brokers": ["demo-brokers-1: another authority issued it"]}
+    assert not again(found.data, NOW_MS + 899_000).changes
+    assert list(again(found.data, NOW_MS + 900_000).changes) == ["demo-cluster-ca-cert"]
 
 
 def test_the_old_authority_of_clients_is_trusted_to_its_end_and_no_longer() -> None:
@@ -153,7 +153,7 @@ def test_the_old_authority_of_clients_is_trusted_to_its_end_and_no_longer() -> N
 def test_a_broker_that_comes_or_moves_meanwhile_does_not_wait_for_it() -> None:
     found = again(without("demo-cluster-ca"))
     moved = again(found.data, names={**NAMES, "demo-brokers-1": ["elsewhere"], "demo-brokers-2": ["two"]})
-    assert [line.partition(":")[0] for line in moved.news["demo-brokers"]] == [
+    assert [line.partition(":")[0] for line in moved.changes["demo-brokers"]] == [
         *("demo-brokers-1", "demo-brokers-2"),
     ]
 

@@ -17,7 +17,7 @@ from kopf.testing import KopfRunner
 from kubernetes_server import KubernetesServer, kubeconfig
 from kubernetes_world import FakeApi
 
-from ottla_operator import handlers
+from ottla_operator.kubernetes import handlers
 from ottla_operator.kubernetes.api import Api, load_config
 from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.manifests_common import Images
@@ -60,7 +60,7 @@ class Operator:
 
     def _poke(self, namespace: str, cluster: str) -> None:
         self.poked.append(cluster)
-        self._loop.call_soon_threadsafe(self.controller.poke, namespace, cluster)
+        self._loop.call_soon_threadsafe(self.controller.enqueue, namespace, cluster)
 
     def start(self) -> None:
         self._thread.start()
@@ -184,7 +184,7 @@ def test_a_deaf_watch_costs_a_look_around_and_no_more(tmp_path: Path) -> None:
         operator.apply("Topic", "unheard", {"clusterRef": {"name": "elsewhere"}})
         until(lambda: operator.reason("Topic", "unheard") == "ClusterNotFound")
         assert operator.unheard() >= 1
-        assert operator.controller.stuck() == []
+        assert operator.controller.unhealthy() == []
 
 
 def test_the_server_judges_as_an_api_server_does(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
-from ottla_operator.platform import driver_status, local_drivers
+from ottla_operator.platform import local_drivers, process_status
+from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.platform.local_drivers import LocalDrivers
-from ottla_operator.platform.port import StepFailed
 from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.resources import Pipeline
 from ottla_operator.resources.loading import parse_resource
@@ -68,11 +68,11 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    async def ask(addresses: dict[str, str]) -> dict[str, JobProgress]:
+    async def fetch_progress(addresses: dict[str, str]) -> dict[str, JobProgress]:
         return {key: JobProgress("app") for key in addresses}
 
     monkeypatch.setattr(local_drivers, "ChildProcess", FakeProcess)
-    monkeypatch.setattr(driver_status, "ask", ask)
+    monkeypatch.setattr(process_status, "fetch_progress", fetch_progress)
     return World(tmp_path)
 
 
@@ -101,9 +101,9 @@ def test_a_crash_is_told_and_rested_from_longer_each_time(world: World) -> None:
         world.start().end(1)
         seen = world.seen()
         assert seen is not None
-        assert (seen.state, seen.crashes, seen.resting, seen.exit_code) == ("Crashed", crash, True, 1)
+        assert (seen.state, seen.crashes, seen.backing_off, seen.exit_code) == ("Crashed", crash, True, 1)
         began_ms = world.now_ms
-        while (seen := world.seen()) is not None and seen.resting:
+        while (seen := world.seen()) is not None and seen.backing_off:
             world.now_ms += 500
         pauses.append(world.now_ms - began_ms)
     assert pauses == [2000, 4000, 8000]

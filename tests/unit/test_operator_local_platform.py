@@ -13,14 +13,14 @@ import pytest
 from ottla.local.ports import free_port
 from ottla_operator.planning.observed import BrokerInstance
 from ottla_operator.platform import local
-from ottla_operator.platform.last_words import last_words
+from ottla_operator.platform.interfaces import BrokerLaunch, StepFailed
 from ottla_operator.platform.local import LocalPlatform
-from ottla_operator.platform.port import Launch, StepFailed
+from ottla_operator.platform.process_status import exit_message
 from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.loading import parse_resource
 
-LAUNCH = Launch("one", {"a": "1"}, {"a": "1", "b": "2"})
+LAUNCH = BrokerLaunch("one", {"a": "1"}, {"a": "1", "b": "2"})
 
 
 class FakeProcess:
@@ -83,7 +83,7 @@ class World:
         assert zookeeper.running
         return brokers[0]
 
-    def start(self, launch: Launch | None = LAUNCH) -> None:
+    def start(self, launch: BrokerLaunch | None = LAUNCH) -> None:
         asyncio.run(self.platform.start_broker(self.cluster, 0, launch))
 
     def stop(self) -> None:
@@ -139,7 +139,7 @@ def test_an_exit_that_was_asked_for_is_no_crash(world: World) -> None:
     ],
 )
 def test_the_reason_of_an_exit_is_the_last_thing_above_info(log: str, words: str) -> None:
-    assert last_words(log) == words
+    assert exit_message(log) == words
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_new_revision_is_started_without_a_pause(world: World) -> None:
         world.start()
     FakeProcess.last.end(1)
     world.observe()
-    world.start(Launch("two"))
+    world.start(BrokerLaunch("two"))
     assert FakeProcess.last.running
     assert world.observe().crashes == 0
 
@@ -207,7 +207,9 @@ def test_a_fixed_http_port_is_counted_up_by_broker(world: World, host: str) -> N
     settings = {"ottla.http.port": str(first), "ottla.http.host": host}
     world.cluster = a_cluster(replicas=3)
     for broker in range(3):
-        asyncio.run(world.platform.start_broker(world.cluster, broker, Launch("one", settings, settings)))
+        asyncio.run(
+            world.platform.start_broker(world.cluster, broker, BrokerLaunch("one", settings, settings))
+        )
         assert FakeProcess.last.properties["ottla.http.port"] == str(first + broker)
     assert world.platform.http_addresses() == {n: f"127.0.0.1:{first + n}" for n in range(3)}
     FakeProcess.last.end(0)
@@ -219,7 +221,7 @@ def test_a_fixed_http_port_is_counted_up_by_broker(world: World, host: str) -> N
 
 def test_any_http_port_is_drawn_by_us_so_that_it_can_be_said(world: World) -> None:
     settings = {"ottla.http.port": "0"}
-    world.start(Launch("one", settings, settings))
+    world.start(BrokerLaunch("one", settings, settings))
     port = FakeProcess.last.properties["ottla.http.port"]
     assert int(port) > 0
     assert world.platform.http_addresses() == {0: f"127.0.0.1:{port}"}
@@ -233,7 +235,7 @@ def test_an_http_port_that_is_a_listeners_is_refused_by_its_name(world: World) -
     )
     assert re.match(words, world.platform.port_problem(world.cluster, 0, settings))
     with pytest.raises(StepFailed, match=words):
-        asyncio.run(world.platform.start_broker(world.cluster, 0, Launch("one", settings, settings)))
+        asyncio.run(world.platform.start_broker(world.cluster, 0, BrokerLaunch("one", settings, settings)))
     high = world.platform.port_problem(world.cluster, 2, {"ottla.http.port": "65534"})
     assert high == "port 65536, for broker 2, is no port; give another one with ottla.http.port"
 
@@ -271,7 +273,7 @@ LISTENERS = [listener("words", "scram-sha-512"), listener("certs", "tls")]
 
 
 def keep(world: World) -> Sequence[str]:
-    return asyncio.run(world.platform.keep(world.cluster, LAUNCH, under_replicated=False))
+    return asyncio.run(world.platform.ensure_children(world.cluster, LAUNCH, under_replicated=False))
 
 
 def test_a_secured_broker_has_a_port_for_each_listener_and_one_for_us(world: World) -> None:

@@ -10,10 +10,10 @@ from operator_cluster import World
 
 from ottla_operator.conditions import Finding, parse_iso_time
 from ottla_operator.planning.observed import BatchProgress, DriverInstance, JobProgress
-from ottla_operator.planning.pipeline_config import DriverLaunch, Login, filled_in, heap_mib
-from ottla_operator.planning.pipelines import LET_GO_MS, ClusterView, plan_pipeline
+from ottla_operator.planning.pipeline_config import DriverLaunch, Login, complete_config, heap_mib
+from ottla_operator.planning.pipelines import DELETION_TIMEOUT_MS, ClusterView, plan_pipeline
 from ottla_operator.planning.steps import StartDriver, StopDriver
-from ottla_operator.platform.driver_status import progress_of
+from ottla_operator.platform.process_status import progress_of
 from ottla_operator.resources import BrokerCluster, Pipeline, PipelineStatus
 from ottla_operator.resources.loading import parse_resource
 
@@ -84,7 +84,7 @@ TABLE = [
     ),
     (
         "crashed, and is started by the platform",
-        DriverInstance("Crashed", revision="mine", resting=True, exit_code=1, message="boom"),
+        DriverInstance("Crashed", revision="mine", backing_off=True, exit_code=1, message="boom"),
         *((), "DriverFailed", "False", "Unknown", "True"),
     ),
     (
@@ -104,13 +104,13 @@ TABLE = [
     ),
     (
         "has no image",
-        DriverInstance("Crashed", revision="mine", resting=True, message="its image cannot be had"),
+        DriverInstance("Crashed", revision="mine", backing_off=True, message="its image cannot be pulled"),
         *((), "DriverNotStarted", "False", "Unknown", "True"),
     ),
     ("runs what was before", replace(RUNS, revision="old"), AGAIN, "Upgrading", "False", "Unknown", "False"),
     (
         "crashes with what was before",
-        DriverInstance("Crashed", revision="old", resting=True, exit_code=2),
+        DriverInstance("Crashed", revision="old", backing_off=True, exit_code=2),
         *(AGAIN, "Upgrading", "False", "Unknown", "False"),
     ),
     ("ends", DriverInstance("Stopping", revision="old"), (), "Stopping", "False", "Unknown", "False"),
@@ -187,7 +187,7 @@ def test_an_invalid_configuration_is_told_with_the_fields_path() -> None:
     )
     pipeline = a_pipeline()
     driver = DriverInstance(
-        "Crashed", revision=revision_of(pipeline), resting=True, exit_code=2, message=message
+        "Crashed", revision=revision_of(pipeline), backing_off=True, exit_code=2, message=message
     )
     plan = plan_pipeline(pipeline, driver, VIEW, {}, NOW_MS)
     failing = next(finding for finding in plan.findings if finding.type == "Failing")
@@ -202,7 +202,7 @@ def test_an_invalid_configuration_is_told_with_the_fields_path() -> None:
 
 def test_a_job_that_came_to_its_end_stays_down_until_the_spec_changes() -> None:
     pipeline = a_pipeline()
-    ended = DriverInstance("Crashed", revision=revision_of(pipeline), resting=True, exit_code=0)
+    ended = DriverInstance("Crashed", revision=revision_of(pipeline), backing_off=True, exit_code=0)
     plan = plan_pipeline(pipeline, ended, VIEW, {}, NOW_MS)
     assert plan.steps == (StopDriver("flights", "Completed"),)
     told = a_pipeline({"completedRevision": plan.status.completed_revision})
@@ -215,11 +215,13 @@ def test_a_job_that_came_to_its_end_stays_down_until_the_spec_changes() -> None:
 def test_a_deletion_waits_for_the_driver_but_not_for_ever() -> None:
     leaving = a_pipeline(metadata={"deletionTimestamp": "2026-01-02T03:04:00Z"})
     plan = plan_pipeline(leaving, RUNS, VIEW, {}, NOW_MS)
-    assert (plan.done, plan.steps) == (False, (StopDriver("flights", "Deleting"),))
+    assert (plan.deletion_complete, plan.steps) == (False, (StopDriver("flights", "Deleting"),))
     ending = replace(RUNS, state="Stopping")
     assert plan_pipeline(leaving, ending, VIEW, {}, NOW_MS).steps == ()
-    assert plan_pipeline(leaving, ending, VIEW, {}, NOW_MS + LET_GO_MS).done
-    assert plan_pipeline(leaving, DriverInstance(), ClusterView(None, "is gone"), {}, NOW_MS).done
+    assert plan_pipeline(leaving, ending, VIEW, {}, NOW_MS + DELETION_TIMEOUT_MS).deletion_complete
+    assert plan_pipeline(
+        leaving, DriverInstance(), ClusterView(None, "is gone"), {}, NOW_MS
+    ).deletion_complete
 
 
 def test_the_status_is_not_written_for_each_batch() -> None:
@@ -252,7 +254,7 @@ def path_of(secret: str, entry: str) -> str:
 
 def test_brokers_name_and_checkpoint_are_filled_in_and_the_rest_goes_through() -> None:
     launch = DriverLaunch("r", "host:9092")
-    config = filled_in(
+    config = complete_config(
         a_pipeline(config={"a": {"b": [1]}, "spark": {"settings": {"x": "1", "y": "2"}}}),
         launch,
         checkpoint="/data/checkpoint",
@@ -266,7 +268,7 @@ def test_brokers_name_and_checkpoint_are_filled_in_and_the_rest_goes_through() -
         "checkpoint": "/data/checkpoint",
         "spark": {"settings": {"x": "1", "y": "3"}},
     }
-    own = filled_in(
+    own = complete_config(
         a_pipeline(config={"name": "mine", "checkpoint": "s3a://b/c"}),
         launch,
         checkpoint="/data",
@@ -278,7 +280,9 @@ def test_brokers_name_and_checkpoint_are_filled_in_and_the_rest_goes_through() -
 def test_a_login_is_filled_in_by_files() -> None:
     def kafka(login: Login) -> dict[str, Any]:
         launch = DriverLaunch("r", "host:9092", login)
-        found: dict[str, Any] = filled_in(a_pipeline(), launch, checkpoint=None, path_of=path_of)["kafka"]
+        found: dict[str, Any] = complete_config(a_pipeline(), launch, checkpoint=None, path_of=path_of)[
+            "kafka"
+        ]
         return found
 
     scram = kafka(Login("scram-sha-512", True, "alice", "alice", "1", "ca"))

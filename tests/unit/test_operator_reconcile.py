@@ -9,9 +9,9 @@ import pytest
 from operator_cluster import FakeCluster, World
 
 from ottla_operator.planning.observed import GroupState
-from ottla_operator.planning.resets import query_of
+from ottla_operator.planning.offset_resets import query_of
 from ottla_operator.planning.steps import CreateTopic
-from ottla_operator.platform.port import StepFailed
+from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import BrokerClusterStatus, ConsumerGroup, QuotaStatus, TopicStatus
 from ottla_operator.resources.common import UnmanagedSetting
 
@@ -131,7 +131,7 @@ def test_a_drain_that_cannot_be_done_is_blocked_and_says_why(world: World) -> No
         world.step()
     status, reason, message = world.condition("BrokerCluster/demo", "Scaling")
     assert (status, reason) == ("False", "ScaleDownBlocked")
-    assert "orders-0 needs 3 replicas; 2 brokers can take them" in message
+    assert "orders-0 needs 3 replicas; 2 brokers are available" in message
     assert sorted(world.cluster.brokers) == [0, 1, 2]
     world.brokers(3, config={"replica.fetch.max.bytes": "1048576"})
     world.settle()
@@ -152,7 +152,7 @@ def test_a_changed_static_setting_bounces_the_brokers_one_by_one_the_controller_
     assert rollout is not None
     assert (rollout.updated, rollout.total) == (0, 3)
     reasons = {reason for broker in cluster_status(world).brokers for reason in broker.restart_reasons}
-    assert reasons == {"replica.fetch.max.bytes is changed"}
+    assert reasons == {"replica.fetch.max.bytes has changed"}
     world.settle()
     stops = [line for line in world.cluster.log if line.startswith("stop")]
     assert stops[-1] == f"stop {controller}"
@@ -361,7 +361,7 @@ def test_a_paused_resource_is_observed_and_not_touched(world: World) -> None:
     assert world.condition("Topic/orders", "ReconciliationPaused")[:2] == ("True", "Paused")
     ready = world.condition("Topic/orders")
     assert ready[:2] == ("False", "Paused")
-    assert ready[2].startswith("not done, because of its annotation: ")
+    assert ready[2].startswith("not executed, because an annotation of the resource pauses reconciliation: ")
     assert len(world.cluster.topics["orders"].partitions) == 4
 
 
@@ -552,7 +552,7 @@ def test_a_second_cluster_is_not_run(world: World) -> None:
     world.apply("BrokerCluster", "other", {"replicas": 1})
     world.step()
     assert world.condition("BrokerCluster/other")[:2] == ("False", "NotSupported")
-    assert "demo is it" in world.condition("BrokerCluster/other")[2]
+    assert "demo, the oldest one" in world.condition("BrokerCluster/other")[2]
     world.apply("Topic", "there", {"clusterRef": {"name": "other"}})
     world.step()
     assert world.condition("Topic/there")[2].startswith("BrokerCluster other is not run: ")

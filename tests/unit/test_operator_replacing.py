@@ -18,13 +18,13 @@ from ottla_operator.planning.observed import (
     VolumeLossKind,
     ZooKeeperState,
 )
-from ottla_operator.planning.replacing import plan_replacement
+from ottla_operator.planning.replacement import plan_replacement
 from ottla_operator.planning.steps import ReplaceBroker
 from ottla_operator.resources import BrokerClusterStatus
 from ottla_operator.resources.cluster import RollingUpdate
 
 NOW_MS = 10_000_000
-KINDS: list[VolumeLossKind] = ["Asked", "Forced", "Gone", "Unreachable"]
+KINDS: list[VolumeLossKind] = ["Requested", "Forced", "Gone", "Unreachable"]
 POLICY = RollingUpdate(timeout="10m")
 
 
@@ -77,7 +77,7 @@ DEAD_2 = broker(2, "Gone", state="Starting")
         pytest.param(
             observe(broker(0), broker(1), DEAD_2, topics=(FULL,), registered={0, 1, 2}),
             [],
-            {2: "the cluster to notice that it is down"},
+            {2: "its ZooKeeper session to expire, so that the controller removes it from the ISRs"},
             False,
             id="gone, and still thought to be in sync",
         ),
@@ -93,7 +93,7 @@ DEAD_2 = broker(2, "Gone", state="Starting")
             [],
             {
                 2: "one-0 would be lost: no other replica is in sync; "
-                "ottla.dev/delete-pod-and-pvc: force gives it up"
+                "ottla.dev/delete-pod-and-pvc: force accepts the loss"
             },
             True,
             id="the only replica in sync, and others that a human may choose",
@@ -102,11 +102,11 @@ DEAD_2 = broker(2, "Gone", state="Starting")
             observe(broker(0), broker(1), DEAD_2, topics=(SINGLE,)), [2], {}, False, id="nothing left to save"
         ),
         pytest.param(
-            observe(broker(0), broker(1), broker(2, "Asked"), topics=(SINGLE,)),
+            observe(broker(0), broker(1), broker(2, "Requested"), topics=(SINGLE,)),
             [],
             {
                 2: "single-0 would be lost: no other replica is in sync; "
-                "ottla.dev/delete-pod-and-pvc: force gives it up"
+                "ottla.dev/delete-pod-and-pvc: force accepts the loss"
             },
             True,
             id="asked for, and all there is of a partition",
@@ -115,42 +115,49 @@ DEAD_2 = broker(2, "Gone", state="Starting")
             observe(broker(0), broker(1), broker(2, "Forced"), topics=(SINGLE,)), [2], {}, False, id="forced"
         ),
         pytest.param(
-            observe(broker(0), broker(1), broker(2, "Asked"), topics=(FULL,)), [2], {}, False, id="asked for"
+            observe(broker(0), broker(1), broker(2, "Requested"), topics=(FULL,)),
+            [2],
+            {},
+            False,
+            id="asked for",
         ),
         pytest.param(
-            observe(broker(0), broker(1, "Asked"), broker(2, "Asked"), topics=(FULL,)),
+            observe(broker(0), broker(1, "Requested"), broker(2, "Requested"), topics=(FULL,)),
             [1],
             {2: "broker 1, which is down"},
             False,
             id="two asked for: one at a time",
         ),
         pytest.param(
-            observe(broker(0), broker(1, state="Crashed"), broker(2, "Asked"), topics=(FULL,)),
+            observe(broker(0), broker(1, state="Crashed"), broker(2, "Requested"), topics=(FULL,)),
             [],
             {2: "broker 1, which is down"},
             False,
             id="asked for while another is down",
         ),
         pytest.param(
-            observe(broker(0), broker(1), broker(2, "Asked"), topics=(topic("t", [0, 1, 2], [0, 2]),)),
+            observe(broker(0), broker(1), broker(2, "Requested"), topics=(topic("t", [0, 1, 2], [0, 2]),)),
             [],
-            {2: "t-0: 1 replicas would stay in sync, min.insync.replicas is 2"},
+            {2: "t-0: 1 replicas would be left in sync, min.insync.replicas is 2"},
             False,
             id="asked for, and needed for min ISR",
         ),
         pytest.param(
             observe(
-                broker(0), broker(1), broker(2, "Asked"), topics=(topic("t", [0, 1, 2], [0, 2], min_isr=1),)
+                broker(0),
+                broker(1),
+                broker(2, "Requested"),
+                topics=(topic("t", [0, 1, 2], [0, 2], min_isr=1),),
             ),
             [],
-            {2: "broker 1 to catch up on t-0"},
+            {2: "broker 1 to rejoin the ISR of t-0"},
             False,
             id="asked for while another copy is not whole",
         ),
         pytest.param(
             observe(broker(0), broker(1), broker(2, "Unreachable", state="Starting", age_ms=60_000)),
             [],
-            {2: "its volume to come back within 10m: why"},
+            {2: "its volume to become reachable within 10m: why"},
             False,
             id="out of reach for a minute",
         ),
@@ -166,7 +173,7 @@ DEAD_2 = broker(2, "Gone", state="Starting")
             [],
             {
                 2: "single-0 would be lost: no other replica is in sync; "
-                "ottla.dev/delete-pod-and-pvc: force gives it up"
+                "ottla.dev/delete-pod-and-pvc: force accepts the loss"
             },
             True,
             id="out of reach, and it may still be had one day",
@@ -174,7 +181,7 @@ DEAD_2 = broker(2, "Gone", state="Starting")
         pytest.param(
             observe(broker(0, state="Crashed"), broker(1), DEAD_2, topics=(topic("t", [0, 2], [0]),)),
             [],
-            {2: "broker 0: it has t-0 in sync, and is not in service"},
+            {2: "broker 0: it has a replica of t-0 in sync, and is not in service"},
             False,
             id="the other one in sync is down",
         ),
@@ -188,14 +195,14 @@ DEAD_2 = broker(2, "Gone", state="Starting")
         pytest.param(
             observe(broker(0, "Gone", state="Starting"), broker(1, state="Starting")),
             [],
-            {0: "a controller: none is in office to say what the broker holds"},
+            {0: "a controller to be elected, which lists the replicas on the broker"},
             False,
             id="nobody can say",
         ),
         pytest.param(
-            observe(broker(0), broker(1), broker(2, "Asked", state="Stopping"), topics=(FULL,)),
+            observe(broker(0), broker(1), broker(2, "Requested", state="Stopping"), topics=(FULL,)),
             [],
-            {2: "itself: it is stopping, to come back with an empty volume"},
+            {2: "itself: it is stopping, and starts again with an empty volume"},
             False,
             id="on its way",
         ),
@@ -211,7 +218,7 @@ def test_who_is_replaced_and_who_waits(
 
 
 def test_one_in_service_waits_for_a_roll_and_one_that_is_dead_does_not() -> None:
-    observed = observe(broker(0), broker(1), broker(2, "Asked"), topics=(FULL,))
+    observed = observe(broker(0), broker(1), broker(2, "Requested"), topics=(FULL,))
     assert plan_replacement(observed, range(3), POLICY, bouncing=[0]).waiting == {
         2: "broker 0, which is down"
     }
@@ -260,7 +267,9 @@ def test_no_step_loses_what_could_be_kept(
         (partition,) = state.partitions
         left = (set(partition.isr) & in_service) - going
         for b in asked & set(partition.isr):
-            hopeless = losses[b] == "Gone" and (set(partition.replicas) == {b} or not observed.kafka.settled)
+            hopeless = losses[b] == "Gone" and (
+                set(partition.replicas) == {b} or not observed.kafka.has_controller
+            )
             assert left or hopeless, f"{partition} loses {b}"
         if asked & in_service & set(partition.isr) and len(partition.replicas) > state.min_isr:
             assert len(left) >= state.min_isr
@@ -286,7 +295,7 @@ def all_in_sync(world: World) -> bool:
     return all(len(p.isr) == 3 for p in world.cluster.topics["orders"].partitions)
 
 
-@pytest.mark.parametrize("kind", ["Asked", "Gone", "Forced"])
+@pytest.mark.parametrize("kind", ["Requested", "Gone", "Forced"])
 def test_a_broker_comes_back_empty_and_catches_up(world: World, kind: VolumeLossKind) -> None:
     if kind == "Gone":
         world.cluster.crash(1)
@@ -302,7 +311,7 @@ def test_a_broker_comes_back_empty_and_catches_up(world: World, kind: VolumeLoss
 
 def test_what_a_partition_would_lose_is_said_and_waited_for(world: World) -> None:
     world.cluster.create_topic("alone", 1, 1, assignment={0: [2]})
-    world.cluster.losses[2] = VolumeLoss("Asked", "why")
+    world.cluster.losses[2] = VolumeLoss("Requested", "why")
     world.step()
     world.step()
     status, reason, message = world.condition("BrokerCluster/demo")
@@ -317,7 +326,7 @@ def test_what_a_partition_would_lose_is_said_and_waited_for(world: World) -> Non
 
 def test_all_brokers_are_replaced_one_after_the_other(world: World) -> None:
     for number in range(3):
-        world.cluster.losses[number] = VolumeLoss("Asked", "why")
+        world.cluster.losses[number] = VolumeLoss("Requested", "why")
     world.settle()
     world.until(lambda: all_in_sync(world))
     assert sorted(line for line in world.cluster.log if line.startswith("replace")) == [

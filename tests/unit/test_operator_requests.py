@@ -7,7 +7,7 @@ import json
 import pytest
 from operator_cluster import World
 
-from ottla_operator.planning.requests import Request, request_of
+from ottla_operator.planning.reassign_requests import ReassignRequest, request_of
 from ottla_operator.resources import BrokerClusterStatus
 from ottla_operator.resources.cluster import ReassignRequestStatus
 
@@ -17,16 +17,16 @@ from ottla_operator.resources.cluster import ReassignRequestStatus
     [
         ('{"id": "1"}', ""),
         ('{"id": "1", "empty": [2]}', ""),
-        ("rebalance", "is no JSON"),
-        ("[1]", "allowed are"),
-        ('{"id": "1", "brokers": [1]}', "allowed are"),
+        ("rebalance", "is not JSON"),
+        ("[1]", "allowed fields"),
+        ('{"id": "1", "brokers": [1]}', "allowed fields"),
         ('{"empty": [1]}', '"id" must be'),
         ('{"id": 7}', '"id" must be'),
         ('{"id": "1", "empty": 2}', "must be a list"),
         ('{"id": "1", "empty": ["2"]}', "must be a list"),
         ('{"id": "1", "empty": [true]}', "must be a list"),
-        ('{"id": "1", "empty": [5]}', "there is no broker 5"),
-        ('{"id": "1", "empty": [0, 1, 2]}', "no broker would be left"),
+        ('{"id": "1", "empty": [5]}', "broker 5 does not exist"),
+        ('{"id": "1", "empty": [0, 1, 2]}', "at least one broker must be left"),
     ],
 )
 def test_what_may_be_asked(text: str, problem: str) -> None:
@@ -39,7 +39,7 @@ def test_what_may_be_asked(text: str, problem: str) -> None:
 def test_nothing_is_asked_by_an_empty_annotation() -> None:
     assert request_of({}, 3) is None
     assert request_of({"ottla.dev/reassign": " "}, 3) is None
-    assert request_of({"ottla.dev/reassign": '{"id": "a", "empty": []}'}, 3) == Request("a")
+    assert request_of({"ottla.dev/reassign": '{"id": "a", "empty": []}'}, 3) == ReassignRequest("a")
 
 
 def cluster_status(world: World) -> BrokerClusterStatus:
@@ -166,7 +166,7 @@ def test_what_cannot_be_placed_is_said_and_not_begun(world: World) -> None:
 def test_what_makes_no_sense_is_refused_and_hurts_nothing(world: World) -> None:
     ask(world, id="e", empty=[9])
     world.step()
-    assert (asked(world).phase, asked(world).message) == ("Refused", "there is no broker 9")
+    assert (asked(world).phase, asked(world).message) == ("Refused", "broker 9 does not exist")
     assert world.condition("BrokerCluster/demo")[0] == "True"
 
 
@@ -174,7 +174,7 @@ def test_a_request_waits_for_a_roll(world: World) -> None:
     spec = {"replicas": 4, "config": {"num.io.threads": 4}, "rebalance": {"onScaleUp": False}}
     world.apply("BrokerCluster", "demo", spec, reassign='{"id": "r"}')
     world.step()
-    assert asked(world).message == "waits for the roll"
+    assert asked(world).message == "waiting for the rolling restart"
     world.settle()
     world.until(lambda: phase(world) == "Completed")
     stops = [n for n, line in enumerate(world.cluster.log) if line.startswith("stop")]
@@ -185,7 +185,7 @@ def test_a_request_waits_for_a_roll(world: World) -> None:
 def test_a_request_waits_for_brokers_that_leave(world: World) -> None:
     ask(world, replicas=3, id="r")
     world.step()
-    assert asked(world).message == "waits for the brokers that leave"
+    assert asked(world).message == "waiting for the scale-down"
     world.settle()
     world.until(lambda: phase(world) == "Completed")
     assert sorted(world.cluster.brokers) == [0, 1, 2]

@@ -8,7 +8,7 @@ import pytest
 from operator_cluster import World
 
 from ottla_operator.planning.observed import GroupQuery, GroupState, Positions
-from ottla_operator.planning.resets import plan_reset, query_of, targets
+from ottla_operator.planning.offset_resets import plan_reset, query_of, targets
 from ottla_operator.planning.steps import ResetOffsets
 from ottla_operator.resources import ConsumerGroup
 from ottla_operator.resources.group import OffsetReset
@@ -69,8 +69,8 @@ def test_what_was_written_down_is_committed_whatever_the_offsets_are_by_now() ->
     group = a_group({"to": "shiftBy", "value": -20}, last)
     plan = plan_reset(group, a_state(offsets={("t", 0): 40}), NOW_MS)
     assert plan.steps == (ResetOffsets("readers", {("t", 0): 40}),)
-    assert plan.once_done is not None
-    assert plan.once_done.phase == "Done"
+    assert plan.last_when_done is not None
+    assert plan.last_when_done.phase == "Done"
 
 
 @pytest.mark.parametrize("phase", ["Done", "Failed", "DryRun"])
@@ -109,8 +109,8 @@ def test_a_group_at_work_is_rewound_when_the_request_says_so() -> None:
     assert first.last is not None
     then = plan_reset(a_group(reset, first.last.model_dump(by_alias=True)), a_state("Stable"), NOW_MS)
     assert then.steps == (ResetOffsets("readers", {("t", 0): 40}, live=True),)
-    assert then.once_done is not None
-    assert then.once_done.phase == "Done"
+    assert then.last_when_done is not None
+    assert then.last_when_done.phase == "Done"
 
 
 def test_a_dry_run_says_what_would_be_done_also_while_the_group_works() -> None:
@@ -123,7 +123,7 @@ def test_a_dry_run_says_what_would_be_done_also_while_the_group_works() -> None:
 def test_a_topic_that_does_not_exist_fails_the_request() -> None:
     plan = plan_reset(a_group({"to": "latest", "topics": ["t", "nope"]}), a_state(), NOW_MS)
     assert plan.last is not None
-    assert plan.last.message == "there is no topic nope"
+    assert plan.last.message == "topic nope does not exist"
 
 
 def test_nothing_is_done_while_offsets_cannot_be_read() -> None:

@@ -33,7 +33,7 @@ def broker(
     started_at_ms: int | None = None,
     crashes: int = 0,
     message: str = "",
-    begun: bool = True,
+    process_started: bool = True,
 ) -> BrokerInstance:
     return BrokerInstance(
         id=number,
@@ -45,7 +45,7 @@ def broker(
         started_at_ms=started_at_ms,
         crashes=crashes,
         message=message,
-        begun=begun,
+        process_started=process_started,
     )
 
 
@@ -79,7 +79,7 @@ FULL = topic("t", ([0, 1, 2], [0, 1, 2]))
         pytest.param(
             observe(broker(0), broker(1), broker(2), topics=(FULL,), controller=0),
             (1,),
-            {0: "all others: it is the controller", 2: "broker 1, which is being bounced"},
+            {0: "all other brokers: it is the controller", 2: "broker 1, which is being restarted"},
             id="one at a time, the controller last",
         ),
         pytest.param(
@@ -104,7 +104,7 @@ FULL = topic("t", ([0, 1, 2], [0, 1, 2]))
             observe(
                 broker(0),
                 broker(1),
-                broker(2, state="Starting", started_at_ms=NOW_MS, begun=False),
+                broker(2, state="Starting", started_at_ms=NOW_MS, process_started=False),
                 topics=(FULL,),
             ),
             (2,),
@@ -132,40 +132,40 @@ FULL = topic("t", ([0, 1, 2], [0, 1, 2]))
         pytest.param(
             observe(broker(0), broker(1), broker(2, NEW), topics=(topic("t", ([0, 1, 2], [0, 1])),)),
             (),
-            dict.fromkeys((0, 1), "broker 2 to catch up on t-0"),
+            dict.fromkeys((0, 1), "broker 2 to rejoin the ISR of t-0"),
             id="a bounced broker catches up first",
         ),
         pytest.param(
             observe(broker(0), broker(1), broker(2), topics=(FULL, topic("u", ([0, 1, 2], [0, 1])))),
             (2,),
             {
-                0: "all others: it is the controller",
-                1: "u-0: 1 replicas would stay in sync, min.insync.replicas is 2",
+                0: "all other brokers: it is the controller",
+                1: "u-0: 1 replicas would be left in sync, min.insync.replicas is 2",
             },
             id="min ISR names the partition that blocks",
         ),
         pytest.param(
             observe(broker(0), broker(1), topics=(topic("t", ([1, 0], [1, 0]), min_isr=2),)),
             (1,),
-            {0: "broker 1, which is being bounced"},
+            {0: "broker 1, which is being restarted"},
             id="a factor not above min ISR is exempt",
         ),
         pytest.param(
             observe(broker(0), broker(1), topics=(topic("t", ([1, 0], [1]), min_isr=2),), controller=0),
             (),
-            {0: "all others: it is the controller", 1: "t-0, of which it has the only replica in sync"},
+            {0: "all other brokers: it is the controller", 1: "t-0: it has the only replica in sync"},
             id="exempt or not, the last in-sync replica stays",
         ),
         pytest.param(
             observe(broker(0), broker(1), topics=(topic("t", ([1], [1]), min_isr=1),)),
             (1,),
-            {0: "broker 1, which is being bounced"},
+            {0: "broker 1, which is being restarted"},
             id="a single replica cannot be kept",
         ),
         pytest.param(
             observe(broker(0), broker(1), broker(2), topics=(FULL,), controller=-1),
             (),
-            dict.fromkeys((0, 1, 2), "a controller: none is in office"),
+            dict.fromkeys((0, 1, 2), "a controller to be elected"),
             id="without a controller nothing is known",
         ),
     ],

@@ -13,7 +13,7 @@ from kubernetes_world import NAMESPACE, FakeApi
 from ottla_operator.kubernetes.api import ApiError
 from ottla_operator.kubernetes.secrets import KubernetesSecrets
 from ottla_operator.planning.observed import Secret
-from ottla_operator.platform.port import Secrets, StepFailed
+from ottla_operator.platform.interfaces import Secrets, StepFailed
 from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.resources import AnyResource
 from ottla_operator.resources.loading import parse_resource

@@ -7,7 +7,7 @@ from operator_cluster import World
 
 from ottla_operator.planning.revision import target_revision
 from ottla_operator.planning.steps import AlterBrokerSettings
-from ottla_operator.platform.port import StepFailed
+from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import BrokerClusterStatus
 from ottla_operator.resources.cluster import BrokerClusterSpec
 

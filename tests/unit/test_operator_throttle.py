@@ -8,7 +8,7 @@ from operator_cluster import FakeCluster, World
 
 from ottla_operator.planning.steps import AlterTopicConfig, Reassign
 from ottla_operator.planning.throttle import FOLLOWERS, LEADERS, RATES
-from ottla_operator.platform.port import KafkaStep, StepFailed
+from ottla_operator.platform.interfaces import KafkaStep, StepFailed
 from ottla_operator.resources import BrokerClusterStatus
 
 RATE = str(10 * 2**20)
@@ -23,7 +23,7 @@ class Judge(FakeCluster):
         self.unthrottled: list[str] = []
         self.die_after: int | None = None
 
-    def take(self, step: KafkaStep) -> None:
+    def execute(self, step: KafkaStep) -> None:
         if self.die_after is not None:
             self.die_after -= 1
             if self.die_after < 0:
@@ -42,7 +42,7 @@ class Judge(FakeCluster):
                     self.unthrottled.append(f"{name}-{number} to {target} under {config}")
                 if coming and ours and not all(rate in self.settings for rate in RATES):
                     self.unthrottled.append(f"{name}-{number} without a rate")
-        super().take(step)
+        super().execute(step)
 
     @property
     def throttles(self) -> dict[str, str]:
@@ -234,5 +234,5 @@ def test_the_judge_sees_a_move_without_a_throttle() -> None:
     _, judge = make()
     judge.settings |= dict.fromkeys(RATES, RATE)
     judge.brokers[3] = judge.brokers[2]
-    judge.take(Reassign({("t0", 0): (0, 1, 3)}, "why"))
+    judge.execute(Reassign({("t0", 0): (0, 1, 3)}, "why"))
     assert judge.unthrottled

@@ -282,7 +282,7 @@ def test_plain_lines_come_when_something_changes(folder: Folder) -> None:
     assert show() == ["12:00:00 Topic/a Ready=True Created"]
     assert show(errors=("a.yaml: line 1",)) == ["12:00:00 error: a.yaml: line 1"]
     assert show(errors=("a.yaml: line 1",)) == []
-    view.say("ready bootstrap=x")
+    view.print_line("ready bootstrap=x")
     assert lines == ["ready bootstrap=x"]
 
 
@@ -324,7 +324,7 @@ def test_the_table_shows_resources_errors_and_the_last_steps(folder: Folder) -> 
     view = LiveView(Console(file=output, force_terminal=True, width=100))
     folder.report()
     view.show(list(folder.store.entries.values()), ["b.yaml: broken"], ["create topic a"])
-    view.say("ready bootstrap=" + "127.0.0.1:9092," * 12 + " zookeeper=z")
+    view.print_line("ready bootstrap=" + "127.0.0.1:9092," * 12 + " zookeeper=z")
     view.close()
     shown = output.getvalue()
     assert "Topic/a" in shown

@@ -23,7 +23,7 @@ from ottla_operator.conditions import parse_iso_time
 from ottla_operator.planning.cluster_secrets import plan_secrets
 from ottla_operator.planning.steps import SetScramCredential
 from ottla_operator.planning.users import iterations_of
-from ottla_operator.platform.port import StepFailed
+from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
 from ottla_operator.resources import BrokerCluster, UserStatus
 
@@ -145,7 +145,7 @@ def test_ones_own_password_is_taken_from_the_secret_that_is_named(world: World) 
     world.step()
     world.step()
     assert world.condition("User/alice")[:2] == ("False", "InvalidPassword")
-    assert "Secret mine, which is to have the password, does not exist" in world.condition("User/alice")[2]
+    assert "Secret mine of spec.authentication.password does not exist" in world.condition("User/alice")[2]
     world.secrets.write("mine", {"word": b"line\n"})
     world.step()
     assert "printable ASCII" in world.condition("User/alice")[2]
@@ -305,7 +305,7 @@ def test_a_user_whom_no_listener_lets_in_is_not_ready() -> None:
     )
     assert world.condition("User/carol")[1:] == (
         "NotSupported",
-        "BrokerCluster/demo has no authority for clients",
+        "BrokerCluster/demo has no certificate authority for clients",
     )
 
 

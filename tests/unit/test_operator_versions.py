@@ -9,7 +9,7 @@ from operator_cluster import FakeCluster, World
 
 from ottla_operator.planning.observed import BrokerInstance, KafkaState, Observed, ZooKeeperState
 from ottla_operator.planning.versions import plan_upgrade
-from ottla_operator.platform.port import Launch
+from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster, BrokerClusterStatus
 from ottla_operator.resources.cluster import BrokerClusterSpec, UpgradeStatus
 from ottla_operator.resources.loading import parse_resource
@@ -104,7 +104,7 @@ def test_what_was_raised_is_not_lowered() -> None:
     brokers = [broker(0, "3.9", NEW), broker(1, "3.8", NEW)]
     upgrade = plan_upgrade(spec("3.8", 2), observe(*brokers), {"image": NEW}, default="3.0")
     assert upgrade.version == "3.9"
-    assert upgrade.refused == "brokers speak version 3.9 already, and cannot go back to 3.8"
+    assert upgrade.refused == "brokers use inter.broker.protocol.version 3.9, which cannot be lowered to 3.8"
 
 
 def test_an_old_image_comes_back_as_long_as_the_version_was_not_raised() -> None:
@@ -179,7 +179,7 @@ class Upgraded(FakeCluster):
         super().__init__()
         self.starts: list[tuple[str, str]] = []
 
-    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
         if launch is not None and launch.static.get("image") == NEW:
             self.starts.append((launch.static["image"], launch.static.get(PROTOCOL_VERSION, "3.9")))
         await super().start_broker(cluster, broker, launch)
@@ -192,7 +192,7 @@ def test_an_upgrade_is_two_rolls_and_the_status_says_how_far_it_is() -> None:
     world.brokers(3)
     world.settle()
     for number in range(3):
-        fake.brokers[number].launch = Launch("old", {"image": OLD, PROTOCOL_VERSION: "3.8"})
+        fake.brokers[number].launch = BrokerLaunch("old", {"image": OLD, PROTOCOL_VERSION: "3.8"})
     fake.made_of = {"image": NEW}
     world.brokers(3, version="3.9")
     seen: list[tuple[str, str]] = []
@@ -222,7 +222,7 @@ def test_an_image_that_does_not_start_raises_no_version() -> None:
     world.brokers(3)
     world.settle()
     for number in range(3):
-        fake.brokers[number].launch = Launch("old", {"image": OLD, PROTOCOL_VERSION: "3.8"})
+        fake.brokers[number].launch = BrokerLaunch("old", {"image": OLD, PROTOCOL_VERSION: "3.8"})
     fake.made_of = {"image": NEW}
     world.brokers(3, version="3.9")
     world.step()

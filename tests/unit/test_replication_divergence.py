@@ -180,11 +180,11 @@ def test_refusals_are_retried_after_a_pause_that_grows_to_the_configured_one(tmp
     fetch = cluster.fetches[2]
     pauses = []
     for _ in range(7):
-        fetch.apply(Retry(ErrorCode.NOT_LEADER_OR_FOLLOWER), now_ms=0, steady_ms=1000, backoff_ms=1000)
+        fetch.apply(Retry(ErrorCode.NOT_LEADER_OR_FOLLOWER), now_ms=0, monotonic_ms=1000, backoff_ms=1000)
         pauses.append(fetch.due_ms - 1000)
     assert pauses == [50, 100, 200, 400, 800, 1000, 1000]
-    fetch.apply(Append(None, 0, 0), now_ms=0, steady_ms=1000, backoff_ms=1000)
-    fetch.apply(Retry(ErrorCode.NOT_LEADER_OR_FOLLOWER), now_ms=0, steady_ms=1000, backoff_ms=1000)
+    fetch.apply(Append(None, 0, 0), now_ms=0, monotonic_ms=1000, backoff_ms=1000)
+    fetch.apply(Retry(ErrorCode.NOT_LEADER_OR_FOLLOWER), now_ms=0, monotonic_ms=1000, backoff_ms=1000)
     assert fetch.due_ms == 1050
 
 

@@ -80,7 +80,7 @@ class Replication(RuleBasedStateMachine):
             return  # the fetcher has gone on to another epoch, or died
         step = fetch.decide(answer)
         if not isinstance(step, AskOffsets):
-            fetch.apply(step, now_ms=0, steady_ms=self.cluster.now_ms, backoff_ms=0)
+            fetch.apply(step, now_ms=0, monotonic_ms=self.cluster.now_ms, backoff_ms=0)
 
     @rule(elapsed_ms=st.sampled_from([1, LAG_MS_MAX // 2, LAG_MS_MAX + 1]))
     def time_passes(self, elapsed_ms: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from connection_harness import Harness, framed
 
 from ottla.server.network.listener import Endpoint
-from ottla.server.network.plaintext_connection import PARKED_MAX, SENDFILE_TURN_BYTES
+from ottla.server.network.socket_connection import PENDING_RESPONSES_MAX, SENDFILE_TURN_BYTES
 from ottla.storage.segment import FileSlice
 from ottla.storage.segment_files import SegmentFile
 
@@ -49,16 +49,16 @@ def test_behind_a_produce_that_waits_others_go_on_and_answers_keep_their_order(r
         h = Harness()
         await h.send(framed(PRODUCE + b"1") + framed(PRODUCE + b"2") + framed(PRODUCE + b"3"))
         await h.request(1)
-        first = h.connection.park()
+        first = h.connection.defer_response()
         await h.request(2)
-        second = h.connection.park()
+        second = h.connection.defer_response()
         await h.request(3)
         h.connection.respond((framed(b"third"),))
         assert first is not None
         assert second is not None
-        h.connection.respond_parked(second, (framed(b"second"),))
+        h.connection.complete(second, (framed(b"second"),))
         await h.turns()
-        h.connection.respond_parked(first, (framed(b"first"),))
+        h.connection.complete(first, (framed(b"first"),))
         assert await h.receive(28) == framed(b"first") + framed(b"second") + framed(b"third")
         await h.send(framed(FETCH))
         await h.request(4)
@@ -71,11 +71,11 @@ def test_no_other_request_passes_a_produce_that_waits(run: asyncio.Runner) -> No
         h = Harness()
         await h.send(framed(PRODUCE) + framed(FETCH) + framed(PRODUCE))
         await h.request(1)
-        waiting = h.connection.park()
+        waiting = h.connection.defer_response()
         await h.turns()
         assert h.requests == [PRODUCE], "what it asks for may depend on the answer"
         assert waiting is not None
-        h.connection.respond_parked(waiting, (framed(b"done"),))
+        h.connection.complete(waiting, (framed(b"done"),))
         await h.request(2)
         await h.turns()
         assert h.requests == [PRODUCE, FETCH]
@@ -87,16 +87,16 @@ def test_no_other_request_passes_a_produce_that_waits(run: asyncio.Runner) -> No
 def test_so_many_may_wait_and_no_more(run: asyncio.Runner) -> None:
     async def story() -> None:
         h = Harness()
-        await h.send(framed(PRODUCE) * (PARKED_MAX + 1))
-        slots = []
-        for number in range(1, PARKED_MAX + 1):
+        await h.send(framed(PRODUCE) * (PENDING_RESPONSES_MAX + 1))
+        responses = []
+        for number in range(1, PENDING_RESPONSES_MAX + 1):
             await h.request(number)
-            slots.append(h.connection.park())
+            responses.append(h.connection.defer_response())
         await h.turns()
-        assert len(h.requests) == PARKED_MAX
-        assert slots[0] is not None
-        h.connection.respond_parked(slots[0], (framed(b""),))
-        await h.request(PARKED_MAX + 1)
+        assert len(h.requests) == PENDING_RESPONSES_MAX
+        assert responses[0] is not None
+        h.connection.complete(responses[0], (framed(b""),))
+        await h.request(PENDING_RESPONSES_MAX + 1)
 
     run.run(story())
 
@@ -107,14 +107,14 @@ def test_a_client_that_has_closed_its_half_has_the_answers_that_wait(run: asynci
         await h.send(framed(PRODUCE) + framed(PRODUCE))
         h.client.shutdown(socket.SHUT_WR)
         await h.request(1)
-        slots = [h.connection.park()]
+        responses = [h.connection.defer_response()]
         await h.request(2)
-        slots.append(h.connection.park())
+        responses.append(h.connection.defer_response())
         await h.turns()
         assert h.connection.idle_for(h.loop.time() + 1000) == 0
-        for slot in slots:
-            assert slot is not None
-            h.connection.respond_parked(slot, (framed(b"done"),))
+        for response in responses:
+            assert response is not None
+            h.connection.complete(response, (framed(b"done"),))
         assert await h.receive(16) == framed(b"done") * 2
         assert await h.closed_by_server()
 

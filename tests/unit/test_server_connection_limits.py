@@ -274,7 +274,7 @@ def test_ten_thousand_connections_are_asked_once_in_the_time_and_not_each_second
         for connection in connections[second % 600 :: 600]:
             connection.active_at = second
         assert watch.idle(second) == []
-    assert watch.asked <= 7 * len(connections)
+    assert watch.checks <= 7 * len(connections)
 
 
 def test_without_a_limit_nobody_is_idle() -> None:

@@ -17,6 +17,7 @@ from ottla.protocol.messages import UpdateMetadataRequest
 from ottla.server.assembly import controlled_shutdown
 from ottla.server.assembly.controlled_shutdown import ControlledShutdown
 from ottla.server.inter_broker.controller_channel import ControllerChannel
+from ottla.wire.inter_broker import InterBrokerClient
 
 
 class Silence:
@@ -26,6 +27,9 @@ class Silence:
 
     async def request(self, message: Any, *, version: int | None = None, timeout_s: float) -> Any:
         await asyncio.Event().wait()
+
+    def version_of(self, api_key: int) -> int:
+        return 3
 
     def close(self) -> None:
         self.closed = True
@@ -53,7 +57,9 @@ def test_it_waits_no_longer_once_the_metadata_store_is_gone_too(monkeypatch: pyt
         at = endpoint(host="there", port=9, listener="PLAINTEXT")
         cache.update(UpdateMetadataRequest(controller_id=1, live_brokers=[broker(id=1, endpoints=[at])]))
         elsewhere: Any = SimpleNamespace(is_active=False, controller_id=1)
-        channel = ControllerChannel(elsewhere, cache, connect, timeout_s=3600)
+        channel = ControllerChannel(
+            elsewhere, cache, InterBrokerClient(cache.broker, connect, request_timeout_s=3600)
+        )
         config = BrokerConfig.from_properties(
             {"broker.id": "0", "log.dirs": "unused", "zookeeper.connect": "unused"}
         )

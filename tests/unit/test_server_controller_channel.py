@@ -15,6 +15,7 @@ from ottla.protocol.messages import (
     UpdateMetadataRequest,
 )
 from ottla.server.inter_broker.controller_channel import ControllerChannel
+from ottla.wire.inter_broker import InterBrokerClient
 
 
 class Connection:
@@ -27,6 +28,9 @@ class Connection:
             async with asyncio.timeout(timeout_s):
                 await asyncio.Event().wait()
         return ControlledShutdownResponse()
+
+    def version_of(self, api_key: int) -> int:
+        return 3
 
     def close(self) -> None:
         self.closed = True
@@ -48,7 +52,9 @@ def test_a_connection_on_which_nobody_answers_is_not_asked_again() -> None:
         at = endpoint(host="there", port=9, listener="PLAINTEXT")
         cache.update(UpdateMetadataRequest(controller_id=1, live_brokers=[broker(id=1, endpoints=[at])]))
         elsewhere: Any = SimpleNamespace(is_active=False, controller_id=1)
-        channel = ControllerChannel(elsewhere, cache, connect, timeout_s=0.01)
+        channel = ControllerChannel(
+            elsewhere, cache, InterBrokerClient(cache.broker, connect, request_timeout_s=0.01)
+        )
         with pytest.raises(TimeoutError):
             await channel.controlled_shutdown(ControlledShutdownRequest(broker_id=0))
         assert connections[0].closed

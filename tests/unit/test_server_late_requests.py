@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from ottla.protocol.messages import (
 from ottla.server.handlers.admin.log_dirs import LogDirsHandler
 from ottla.server.handlers.cluster.inter_broker_requests import InterBrokerRequestsHandler
 from ottla.server.logs.lost_logs import LostLogDetector
+from ottla.wire.inter_broker import Purpose
 
 OLD = UUID(int=0xA)
 NEW = UUID(int=0xB)
@@ -69,8 +71,10 @@ class Scene:
             async def no_settings(topics: list[str]) -> None:
                 return None
 
+            inter_broker: Any = SimpleNamespace(request=self._describe)
+            notify = partial(self.notifications.append, broker_id)
             lost_logs = self.lost_logs[broker_id] = LostLogDetector(
-                broker.manager, broker.cache, self._describe, partial(self.notifications.append, broker_id)
+                broker.manager, broker.cache, inter_broker, notify
             )
             self.handlers[broker_id] = InterBrokerRequestsHandler(
                 broker.manager,
@@ -87,7 +91,7 @@ class Scene:
         for lost_logs in self.lost_logs.values():
             await lost_logs.stop()
 
-    async def _describe(self, broker_id: int, request: Any) -> DescribeLogDirsResponse:
+    async def _describe(self, broker_id: int, request: Any, purpose: Purpose) -> DescribeLogDirsResponse:
         await asyncio.sleep(0)
         if broker_id in self.silent:
             raise ConnectionError("connection lost")

@@ -12,20 +12,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ottla.server.network.connection import Connection, Slot
-from ottla.server.network.plaintext_connection import PARKED_MAX
+from ottla.server.network.connection import Connection, PendingResponse
+from ottla.server.network.socket_connection import PENDING_RESPONSES_MAX
 
 EXAMPLES = 100 if "OTTLA_EXPLORE" not in os.environ else 3000
 PRODUCE, FETCH = 0, 1
 BYTES_MAX = 300_000
 """Of an answer; two fill the buffers of a socket."""
 SIZES = st.sampled_from((0, 0, 5000, BYTES_MAX))
-Fate = Literal["answered", "parked", "unanswered", "left"]
+Fate = Literal["answered", "pending", "unanswered", "left"]
 RUNS = st.lists(
     st.tuples(
         st.sampled_from((PRODUCE, PRODUCE, FETCH)),
-        st.sampled_from((1, 2, PARKED_MAX + 1)),
-        st.sampled_from(("answered", "parked", "unanswered", "left")),
+        st.sampled_from((1, 2, PENDING_RESPONSES_MAX + 1)),
+        st.sampled_from(("answered", "pending", "unanswered", "left")),
     ),
     min_size=1,
     max_size=4,
@@ -52,28 +52,28 @@ class Server(Harness):
         self.answers: list[bytes | None] = []
         """Of each request that was handed out; b"" is yet to come, None never does."""
         self.current: int | None = None
-        self.slots: dict[int, Slot] = {}
+        self.responses: dict[int, PendingResponse] = {}
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         assert self.current is None, "one at a time"
         self.current = len(self.requests)
         self.requests.append(bytes(frame))
         self.answers.append(b"")
-        may_park = self.is_produce(self.current)
-        assert may_park or not self.slots, "nothing but a Produce passes one that waits"
-        assert self.held <= PARKED_MAX  # with this one
+        may_defer = self.is_produce(self.current)
+        assert may_defer or not self.responses, "nothing but a Produce passes one that waits"
+        assert self.held <= PENDING_RESPONSES_MAX  # with this one
         match self.fates[self.current]:
             case "answered":
                 self.answer(10)
-            case "parked" if may_park:
-                self.park()
+            case "pending" if may_defer:
+                self.defer_response()
             case "unanswered":
                 self.answer_nothing()
 
     @property
     def held(self) -> int:
         """Requests that wait, and those behind them that are answered already."""
-        first = min(self.slots, default=len(self.answers))
+        first = min(self.responses, default=len(self.answers))
         return sum(answer is not None for answer in self.answers[first:])
 
     def is_produce(self, number: int) -> bool:
@@ -89,15 +89,15 @@ class Server(Harness):
         self.answers[self.current], self.current = None, None
         self.connection.skip_response()
 
-    def park(self) -> None:
+    def defer_response(self) -> None:
         number, self.current = self.current, None
         assert number is not None
-        slot = self.connection.park()
-        assert slot is not None
-        self.slots[number] = slot
+        response = self.connection.defer_response()
+        assert response is not None
+        self.responses[number] = response
 
-    def answer_parked(self, number: int, size: int) -> None:
-        self.connection.respond_parked(self.slots.pop(number), (self._answer(number, size),))
+    def answer_pending(self, number: int, size: int) -> None:
+        self.connection.complete(self.responses.pop(number), (self._answer(number, size),))
 
     def _answer(self, number: int, size: int) -> bytes:
         self.answers[number] = answer = framed(number.to_bytes(4, "big") + bytes(size))
@@ -125,16 +125,16 @@ class Pipelining(RuleBasedStateMachine):
             return
         server = self.server
         try:
-            while len(server.requests) < len(self.sent) or server.slots or server.current is not None:
-                before = len(server.requests), len(server.slots), server.current
+            while len(server.requests) < len(self.sent) or server.responses or server.current is not None:
+                before = len(server.requests), len(server.responses), server.current
                 self.send(10**9)
                 self.time_passes(10**6)
                 if server.current is not None:
                     server.answer(10)
-                for number in list(server.slots):
-                    server.answer_parked(number, 10)
+                for number in list(server.responses):
+                    server.answer_pending(number, 10)
                 self.read(0)
-                assert before != (len(server.requests), len(server.slots), server.current), "none goes on"
+                assert before != (len(server.requests), len(server.responses), server.current), "none goes on"
             self.read(0)
             assert server.requests == self.sent
             assert bytes(self.received) == b"".join(answer for answer in server.answers if answer)
@@ -192,31 +192,31 @@ class Pipelining(RuleBasedStateMachine):
     # -- the broker ----------------------------------------------------------------------------------
 
     @precondition(lambda self: self.server.current is not None)
-    @rule(how=st.sampled_from(("answer", "answer", "park", "park", "nothing")), size=SIZES)
+    @rule(how=st.sampled_from(("answer", "answer", "defer", "defer", "nothing")), size=SIZES)
     def go_on(self, how: str, size: int) -> None:
         """With the request that was left."""
         server = self.server
         assert server.current is not None
-        if how == "park" and server.is_produce(server.current):
-            server.park()
+        if how == "defer" and server.is_produce(server.current):
+            server.defer_response()
         elif how == "nothing":
             server.answer_nothing()
         else:
             server.answer(size)
         self.settle()
 
-    @precondition(lambda self: self.server.slots)
+    @precondition(lambda self: self.server.responses)
     @rule(
-        chosen=st.lists(st.integers(0, PARKED_MAX), min_size=1, max_size=PARKED_MAX),
+        chosen=st.lists(st.integers(0, PENDING_RESPONSES_MAX), min_size=1, max_size=PENDING_RESPONSES_MAX),
         size=SIZES,
         together=st.booleans(),
     )
     def replicate(self, chosen: list[int], size: int, together: bool) -> None:
         """Replicas have fetched what some that wait have brought."""
         for choice in chosen:
-            if self.server.slots:
-                waiting = list(self.server.slots)
-                self.server.answer_parked(waiting[choice % len(waiting)], size)
+            if self.server.responses:
+                waiting = list(self.server.responses)
+                self.server.answer_pending(waiting[choice % len(waiting)], size)
                 if not together:
                     self.settle()
         self.settle()
@@ -257,8 +257,8 @@ class Pipelining(RuleBasedStateMachine):
         handed_out = len(server.requests)
         if handed_out == len(self.sent) or arrived < sum(len(r) + 4 for r in self.sent[: handed_out + 1]):
             return
-        passes = not server.slots or self.sent[handed_out][1] == PRODUCE
-        due = server.current is None and server.held < PARKED_MAX and passes
+        passes = not server.responses or self.sent[handed_out][1] == PRODUCE
+        due = server.current is None and server.held < PENDING_RESPONSES_MAX and passes
         if due and self.reads and server.loop.time() >= self.muted_until:
             raise AssertionError(f"request {handed_out} is never handed out")
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from coordinators_world import MemoryLog, VirtualTime
 
+from ottla.coordinators.config import TransactionConfig
 from ottla.coordinators.transactions import records
-from ottla.coordinators.transactions.config import TransactionConfig
 from ottla.coordinators.transactions.coordinator import Outcome, TransactionCoordinator
-from ottla.coordinators.transactions.ports import Marker, NoProducerId
+from ottla.coordinators.transactions.interfaces import Marker, NoProducerId
 from ottla.coordinators.transactions.transaction import State, TopicPartition
 from ottla.protocol.errors import ErrorCode
 
@@ -35,7 +35,7 @@ class StateLog(MemoryLog):
         """What the records say of an id, one after the other."""
         key = records.key_bytes(transactional_id)
         return [
-            "gone" if record.value is None else records.parse_value(bytes(record.value)).state.shown
+            "gone" if record.value is None else records.parse_value(bytes(record.value)).state.api_name
             for record in self.records()
             if record.key == key
         ]

@@ -1,9 +1,10 @@
-"""What tools of old ask of a controller through nodes: moves of partitions, and preferred leaders.
+"""Reassignments and preferred leader elections that ZooKeeper-based tools request through admin nodes.
 
-Called by the shell when one of the nodes appears or changes, on election, and when a move that a node asks
-for has ended. As Kafka: /admin/reassign_partitions lists what is yet to be done, and goes with the last of
-it; a request of AlterPartitionReassignments for one of its partitions takes that from the list; removing the
-node cancels nothing. /admin/preferred_replica_election goes at once, whatever came of it.
+Called by `controller` when one of the nodes is created or changed, on election, and when a reassignment of
+the node ends. As in Kafka, /admin/reassign_partitions lists the partitions whose reassignment is not
+complete, and the controller deletes it after the last one. An AlterPartitionReassignments request for one of
+its partitions removes that partition from the list. Deleting the node cancels nothing. The controller deletes
+/admin/preferred_replica_election after the election, with or without success.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import logging
 from collections.abc import Mapping
 
 from ottla.controller import leadership, reassignment
+from ottla.controller.active_controller import ActiveController
+from ottla.controller.context import ControllerContext
 from ottla.controller.effects import Effects
-from ottla.controller.state import ClusterState
-from ottla.controller.term import Term
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import Delete, SetData, StoreConflict
@@ -26,70 +27,72 @@ log = logging.getLogger(__name__)
 Moves = Mapping[TopicPartition, tuple[int, ...]]
 
 
-async def reassignments_requested(term: Term, config: BrokerConfig) -> None:
-    """Begin the moves of /admin/reassign_partitions, and take those from it that are over."""
-    found = await term.store.get(znodes.REASSIGN_PARTITIONS)
+async def reassignments_requested(active: ActiveController, config: BrokerConfig) -> None:
+    """Start the reassignments of /admin/reassign_partitions, and remove the completed ones from it."""
+    found = await active.store.get(znodes.REASSIGN_PARTITIONS)
     if found is None:
-        term.moves_of_node.clear()
+        active.node_reassignments.clear()
         return
     try:
-        asked = znodes.decode_reassignment(found[0])
+        requested = znodes.decode_reassignment(found[0])
     except InvalidNode as error:
-        log.error("partitions are not moved: %s", error)
+        log.error("Ignoring the partition reassignment: %s", error)
         return
     effects = Effects()
-    remaining = begin(term.state, effects, asked, term.moves_of_node)
-    term.moves_of_node = dict(remaining)
-    await term.carry_out(effects)
+    remaining = start_reassignments(active.context, effects, requested, active.node_reassignments)
+    active.node_reassignments = dict(remaining)
+    await active.carry_out(effects)
     if not remaining:
-        await _change(term, Delete(znodes.REASSIGN_PARTITIONS))
-    elif remaining != asked:
+        await _change(active, Delete(znodes.REASSIGN_PARTITIONS))
+    elif remaining != requested:
         data = znodes.encode_reassignment(remaining)
-        await _change(term, SetData(znodes.REASSIGN_PARTITIONS, data, found[1].version))
+        await _change(active, SetData(znodes.REASSIGN_PARTITIONS, data, found[1].version))
 
 
-def begin(
-    state: ClusterState, effects: Effects, asked: Moves, begun: Moves
+def start_reassignments(
+    context: ControllerContext, effects: Effects, requested: Moves, started: Moves
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Begin what was not begun yet, and return what is under way afterwards. Pure."""
+    """Start the reassignments in `requested` that are not in `started`. Returns the ongoing ones. Pure."""
     remaining: dict[TopicPartition, tuple[int, ...]] = {}
-    for tp, target in asked.items():
-        if begun.get(tp) != target:
+    for tp, target in requested.items():
+        if started.get(tp) != target:
             try:
-                reassignment.alter(state, effects, tp, target)
+                reassignment.alter(context, effects, tp, target)
             except KafkaError as error:
-                log.warning("%s is not moved to %s: %s", tp, list(target), error)
+                log.warning("Cannot reassign %s to %s: %s", tp, list(target), error)
                 continue
-        assignment = state.assignment(tp)
-        # Another target than the node's: somebody has asked for that by the API meanwhile.
-        if assignment is not None and assignment.moving and assignment.target == target:
+        assignment = context.assignment(tp)
+        # A different target: an AlterPartitionReassignments request has replaced the node's.
+        if assignment is not None and assignment.is_being_reassigned and assignment.target == target:
             remaining[tp] = target
     return remaining
 
 
-async def preferred_leaders_requested(term: Term, config: BrokerConfig) -> None:
+async def preferred_leaders_requested(active: ActiveController, config: BrokerConfig) -> None:
     """Elect the preferred leaders of the partitions in /admin/preferred_replica_election."""
-    found = await term.store.get(znodes.PREFERRED_ELECTION)
+    found = await active.store.get(znodes.PREFERRED_ELECTION)
     if found is None:
         return
     effects = Effects()
     try:
-        asked = znodes.decode_preferred_election(found[0])
+        requested = znodes.decode_preferred_election(found[0])
     except InvalidNode as error:
-        log.error("no preferred leaders are elected: %s", error)
-        asked = []
-    for tp in asked:
-        if term.state.is_deleting(tp.topic) or not leadership.elect_preferred(term.state, effects, tp):
-            log.warning("the preferred replica of %s cannot lead it", tp)
-    await term.carry_out(effects)
-    await _change(term, Delete(znodes.PREFERRED_ELECTION))
+        log.error("Ignoring the preferred replica election: %s", error)
+        requested = []
+    for tp in requested:
+        if active.context.is_deleting(tp.topic) or not leadership.elect_preferred(
+            active.context, effects, tp
+        ):
+            log.warning("The preferred replica of %s is not online and in sync; it is not elected", tp)
+    await active.carry_out(effects)
+    await _change(active, Delete(znodes.PREFERRED_ELECTION))
 
 
-async def _change(term: Term, operation: Delete | SetData) -> None:
-    """Others write these nodes too: what they did meanwhile is seen with the next event."""
+async def _change(active: ActiveController, operation: Delete | SetData) -> None:
+    """Write the node, unless a tool changed it meanwhile; the watch then triggers this module again."""
     try:
-        await term.fenced([operation])
+        await active.fenced_multi([operation])
     except StoreConflict as conflict:
         if conflict.failed is not operation:
             raise
-        log.info("%s has changed meanwhile: %s", operation.path, conflict)
+        log.info("%s was changed concurrently: %s", operation.path, conflict)

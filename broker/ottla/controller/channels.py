@@ -1,6 +1,6 @@
 """The controller's way to the brokers: one ordered queue, and one request under way, per broker.
 
-Called by a term of office. A request is repeated until it is answered or the broker is gone; that is safe
+Called by `ActiveController`. A request is repeated until it is answered or the broker is gone; that is safe
 because every request carries epochs that make its repetition harmless, for as long as its topic is not
 deleted. Against duplicates that arrive later than that, the connection is reset when a request on it fails,
 which drops what the broker has not received; what it has received it verifies (`server.handlers.cluster`).
@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ottla.metadata.znodes import BrokerInfo, Endpoint
 from ottla.protocol.types import Message
+from ottla.wire.inter_broker import InterBrokerClient
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +26,6 @@ RETRY_DELAY_S_MIN = 0.05
 RETRY_DELAY_S_MAX = 1.0
 
 
-class BrokerClient(Protocol):
-    """What a channel needs of a connection (`ottla.wire.connection.BrokerConnection` has it)."""
-
-    async def request(self, message: Message, *, timeout_s: float = 30) -> Any: ...
-
-    def abort(self) -> None:
-        """Close at once, and drop what the broker has not received."""
-
-
-Connect = Callable[[str, int], Awaitable[BrokerClient]]
 OnResponse = Callable[[BrokerInfo, Message, Any], None]
 
 
@@ -45,18 +36,17 @@ class BrokerChannel:
         self,
         broker: BrokerInfo,
         endpoint: Endpoint,
-        connect: Connect,
+        inter_broker: InterBrokerClient,
         on_response: OnResponse,
         request_timeout_s: float,
     ) -> None:
         self.broker = broker
         self.endpoint = endpoint
-        self._connect = connect
         self._on_response = on_response
         self._request_timeout_s = request_timeout_s
+        self._connection = inter_broker.connection(lambda: endpoint)
         self._queue: deque[tuple[Message, asyncio.Future[Any]]] = deque()
         self._filled = asyncio.Event()
-        self._client: BrokerClient | None = None
         self._task = asyncio.ensure_future(self._run())
 
     def send(self, message: Message) -> asyncio.Future[Any]:
@@ -71,12 +61,7 @@ class BrokerChannel:
         for _, answered in self._queue:
             answered.cancel()
         self._queue.clear()
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.abort()
+        self._connection.abort()
 
     async def _run(self) -> None:
         while True:
@@ -102,9 +87,8 @@ class BrokerChannel:
         delay_s = RETRY_DELAY_S_MIN
         while True:
             try:
-                if self._client is None:
-                    self._client = await self._connect(self.endpoint.host, self.endpoint.port)
-                return await self._client.request(message, timeout_s=self._request_timeout_s)
+                connection = await self._connection.open()
+                return await connection.request(message, timeout_s=self._request_timeout_s)
             except Exception as error:
                 # Whatever it was (refused, lost, late, not understood): the broker is registered, so go on.
                 log.warning(
@@ -115,7 +99,7 @@ class BrokerChannel:
                     self.endpoint.port,
                     error,
                 )
-                self._disconnect()
+                self._connection.abort()
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
 
@@ -124,9 +108,13 @@ class Channels:
     """A channel for each live broker."""
 
     def __init__(
-        self, connect: Connect, listener: str, on_response: OnResponse, request_timeout_s: float = 30.0
+        self,
+        inter_broker: InterBrokerClient,
+        listener: str,
+        on_response: OnResponse,
+        request_timeout_s: float = 30.0,
     ) -> None:
-        self._connect = connect
+        self._inter_broker = inter_broker
         self._listener = listener
         self._on_response = on_response
         self._request_timeout_s = request_timeout_s
@@ -148,7 +136,7 @@ class Channels:
                 )
             elif broker_id not in self._channels:
                 self._channels[broker_id] = BrokerChannel(
-                    info, endpoint, self._connect, self._on_response, self._request_timeout_s
+                    info, endpoint, self._inter_broker, self._on_response, self._request_timeout_s
                 )
 
     def send(self, broker_id: int, message: Message) -> asyncio.Future[Any] | None:

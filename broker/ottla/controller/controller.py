@@ -1,10 +1,12 @@
-"""The controller's shell: election, watches, and the entry points of the requests only a controller serves.
+"""The controller of a broker (KafkaController): election, watches, event queue, and request entry points.
 
-Every broker runs one; the one that holds /controller is active. Called by the broker (start, stop) and by
-the server's handlers (the entry points). What to do is decided in the pure modules; here is when.
+Every broker runs one; the broker that owns /controller is the active controller. Called by the broker (start,
+stop) and by the server's request handlers (entry points). The pure modules of this package make the
+decisions.
 
-Invariants: at most one `Term` at a time, and every decision of it runs under its lock; a write that fails
-ends the term, and a new election begins with a fresh look at the store; entry points raise nothing.
+Invariants: at most one `ActiveController` exists at a time, and its decisions run one at a time under its
+lock. A failed write makes it resign, and the next election loads the state from the store again. Entry points
+raise nothing.
 """
 
 from __future__ import annotations
@@ -18,18 +20,16 @@ from typing import Final, TypeVar
 
 from ottla.controller import (
     admin_nodes,
-    features,
-    membership,
+    broker_changes,
+    cluster_requests,
+    event_handlers,
     partition_requests,
-    producer_ids,
-    reactions,
     topic_requests,
 )
-from ottla.controller.channels import Channels, Connect
+from ottla.controller.active_controller import ActiveController, NotController
+from ottla.controller.channels import Channels
+from ottla.controller.context import ControllerContext
 from ottla.controller.effects import Effects
-from ottla.controller.office import NotController
-from ottla.controller.state import ClusterState
-from ottla.controller.term import Term
 from ottla.controller.topic_requests import Charge
 from ottla.metadata import znodes
 from ottla.metadata.config import BrokerConfig
@@ -49,20 +49,24 @@ from ottla.metadata.store import (
 )
 from ottla.protocol import messages as m
 from ottla.protocol.types import Message
+from ottla.wire.inter_broker import InterBrokerClient
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 RETRY_DELAY_S: Final = 1.0
-HOUSEKEEPING_INTERVAL_S: Final = 5.0
+MAINTENANCE_INTERVAL_S: Final = 5.0
 FIRST_REBALANCE_S: Final = 5.0
-"""So long after its election a controller looks for leaders that are not the preferred ones, as in Kafka."""
+"""The delay between the election and the first preferred leader rebalance, as in Kafka."""
 STOP_TIMEOUT_S: Final = 5.0
 
 
 class Controller:
-    """`clock` gives wall time in ms; `client_factory` opens a connection to (host, port) of a broker."""
+    """One broker's part in controller elections, and the active controller while this broker is elected.
+
+    `clock` returns wall time in ms; `inter_broker` connects to the brokers.
+    """
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class Controller:
         store: MetadataStore,
         config: BrokerConfig,
         clock: Callable[[], int],
-        client_factory: Connect,
+        inter_broker: InterBrokerClient,
         random_below: Callable[[int], int] = random.randrange,
         create_topic_policy: Policy | None = None,
     ) -> None:
@@ -81,85 +85,86 @@ class Controller:
         self.create_topic_policy = create_topic_policy
         self._store = store
         self._clock = clock
-        self._connect = client_factory
+        self._inter_broker = inter_broker
         self._broker_epoch = -1
         self._controller_id: int | None = None
-        self._term: Term | None = None
+        self._active: ActiveController | None = None
         self._eligible = False
-        self._stands_again_s = 0.0
+        self._election_backoff_until_s = 0.0
         self._election_lock = asyncio.Lock()
         self._cancels: list[Cancel] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._reasons: dict[str, None] = {}
-        self._awake = asyncio.Event()
+        self._events: dict[str, None] = {}
+        """The queue of events, named as Kafka's ControllerEvents, each at most once."""
+        self._has_events = asyncio.Event()
         self._next_rebalance: asyncio.TimerHandle | None = None
         self._handlers: dict[str, Callable[[], Awaitable[None]]] = {
-            "election": self._elect,
-            "brokers": partial(self._decide, reactions.brokers_changed),
-            "topics": partial(self._decide, reactions.topics_changed),
-            "partitions": partial(self._decide, reactions.partitions_changed),
-            "deletions": partial(self._decide, reactions.deletions_requested),
-            "configs": partial(self._decide, reactions.configs_changed),
-            "stopped": partial(self._decide, reactions.replicas_stopped),
-            "failed": partial(self._decide, reactions.replicas_failed),
-            "log dirs": partial(self._decide, reactions.log_dirs_failed),
-            "moves": partial(self._decide, admin_nodes.reassignments_requested),
-            "preferred": partial(self._decide, admin_nodes.preferred_leaders_requested),
-            "rebalance": self._rebalance_and_again,
-            "housekeeping": partial(self._decide, reactions.housekeeping),
+            "ControllerChange": self._elect,
+            "BrokerChange": partial(self._handle, event_handlers.brokers_changed),
+            "TopicChange": partial(self._handle, event_handlers.topics_changed),
+            "PartitionModifications": partial(self._handle, event_handlers.partitions_changed),
+            "TopicDeletion": partial(self._handle, event_handlers.deletions_requested),
+            "ConfigChange": partial(self._handle, event_handlers.configs_changed),
+            "StopReplicaResponse": partial(self._handle, event_handlers.replicas_stopped),
+            "LeaderAndIsrResponse": partial(self._handle, event_handlers.replicas_failed),
+            "LogDirEventNotification": partial(self._handle, event_handlers.log_dirs_failed),
+            "PartitionReassignment": partial(self._handle, admin_nodes.reassignments_requested),
+            "PreferredReplicaElection": partial(self._handle, admin_nodes.preferred_leaders_requested),
+            "AutoPreferredReplicaLeaderElection": self._rebalance_periodically,
+            "Maintenance": partial(self._handle, event_handlers.maintain),
         }
 
     @property
     def is_active(self) -> bool:
-        return self._term is not None
+        return self._active is not None
 
     @property
-    def state(self) -> ClusterState | None:
-        """What it knows of the cluster, to look at and not to change; None when it is not the controller."""
-        return None if self._term is None else self._term.state
+    def context(self) -> ControllerContext | None:
+        """The controller's state, read-only for callers; None when this broker is not the controller."""
+        return None if self._active is None else self._active.context
 
     @property
     def epoch(self) -> int:
-        """The controller epoch of this broker's current term; -1 when it is not the controller."""
-        return self._term.state.controller_epoch if self._term is not None else -1
+        """The controller epoch of this broker's election; -1 when it is not the controller."""
+        return self._active.context.controller_epoch if self._active is not None else -1
 
     @property
     def controller_id(self) -> int | None:
-        """Whom /controller names, as far as is known here."""
+        """The broker id in /controller, as last read; None if there was no controller."""
         return self._controller_id
 
-    # Life.
+    # Start and stop.
 
     async def start(self, broker_epoch: int) -> None:
-        """Stand for election. Called after each registration: at start, and after a lost session."""
+        """Take part in elections. Called after each registration: at start, and after a lost session."""
         self._broker_epoch = broker_epoch
         self._eligible = True
         if not self._tasks:
             watches = [
-                (self._store.watch_data, znodes.CONTROLLER, "election"),
-                (self._store.watch_children, znodes.BROKER_IDS, "brokers"),
-                (self._store.watch_children, znodes.TOPICS, "topics"),
-                (self._store.watch_children, znodes.DELETE_TOPICS, "deletions"),
-                (self._store.watch_children, znodes.CONFIG_CHANGES, "configs"),
-                (self._store.watch_children, znodes.LOG_DIR_EVENTS, "log dirs"),
-                (self._store.watch_data, znodes.REASSIGN_PARTITIONS, "moves"),
-                (self._store.watch_data, znodes.PREFERRED_ELECTION, "preferred"),
+                (self._store.watch_data, znodes.CONTROLLER, "ControllerChange"),
+                (self._store.watch_children, znodes.BROKER_IDS, "BrokerChange"),
+                (self._store.watch_children, znodes.TOPICS, "TopicChange"),
+                (self._store.watch_children, znodes.DELETE_TOPICS, "TopicDeletion"),
+                (self._store.watch_children, znodes.CONFIG_CHANGES, "ConfigChange"),
+                (self._store.watch_children, znodes.LOG_DIR_EVENTS, "LogDirEventNotification"),
+                (self._store.watch_data, znodes.REASSIGN_PARTITIONS, "PartitionReassignment"),
+                (self._store.watch_data, znodes.PREFERRED_ELECTION, "PreferredReplicaElection"),
             ]
-            for watch, path, reason in watches:
-                self._cancels.append(await watch(path, partial(self._wake, reason)))
+            for watch, path, event in watches:
+                self._cancels.append(await watch(path, partial(self._enqueue, event)))
             self._cancels.append(self._store.on_session_expired(self._on_session_expired))
             self._tasks = [
-                asyncio.ensure_future(self._work()),
-                asyncio.ensure_future(self._every_so_often()),
+                asyncio.ensure_future(self._process_events()),
+                asyncio.ensure_future(self._enqueue_maintenance()),
             ]
         try:
             await self._elect()
         except StoreUnavailable as error:
-            log.warning("no election yet, the store does not answer: %s", error)
-            self._wake("election")
+            log.warning("Controller election is delayed, the metadata store is unavailable: %s", error)
+            self._enqueue("ControllerChange")
 
     async def stop(self) -> None:
-        """Leave office if in it, so that another broker takes over at once, and stand no more."""
+        """Resign if active, so that another broker is elected at once, and leave further elections."""
         self._eligible = False
         for cancel in self._cancels:
             cancel()
@@ -168,57 +173,57 @@ class Controller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        term = self._term
-        if term is not None:
+        active = self._active
+        if active is not None:
             try:
-                async with asyncio.timeout(STOP_TIMEOUT_S), term.lock:
-                    await self._resign(term, "this broker stops")
+                async with asyncio.timeout(STOP_TIMEOUT_S), active.lock:
+                    await self._resign(active, "this broker is shutting down")
             except TimeoutError:
-                log.warning("the store does not answer: /controller ends with the session")
+                log.warning("The metadata store is unavailable: /controller is removed with the session")
                 self._deactivate()
 
     def _on_session_expired(self) -> None:
-        # /controller went with the session. Stand again only when the broker has registered anew.
+        # /controller is ephemeral. This broker takes part in elections again once it is registered again.
         self._eligible = False
         self._deactivate()
 
     def _deactivate(self) -> None:
-        term, self._term = self._term, None
+        active, self._active = self._active, None
         self._cancel_rebalance()
-        if term is not None:
-            log.info("no longer the controller (epoch %d)", term.state.controller_epoch)
-            term.close()
+        if active is not None:
+            log.info("Resigned as the controller, epoch %d", active.context.controller_epoch)
+            active.close()
 
-    async def _resign(self, term: Term, reason: str) -> None:
-        """End the term, and remove /controller if it is still this term's."""
-        log.info("resigning as controller: %s", reason)
-        # Others first: what made this one fail may well make it fail again.
-        self._stands_again_s = asyncio.get_running_loop().time() + RETRY_DELAY_S
-        if self._term is term:
+    async def _resign(self, active: ActiveController, reason: str) -> None:
+        """Stop being the controller, and delete /controller if it is still this election's."""
+        log.info("Resigning as the controller: %s", reason)
+        # Other brokers get the first chance: the cause of the failure may still be present here.
+        self._election_backoff_until_s = asyncio.get_running_loop().time() + RETRY_DELAY_S
+        if self._active is active:
             self._deactivate()
         try:
-            await term.fenced([Delete(znodes.CONTROLLER)])
+            await active.fenced_multi([Delete(znodes.CONTROLLER)])
         except StoreError as error:
-            log.info("/controller is left as it is: %s", error)
-        self._wake("election")
+            log.info("/controller is not deleted: %s", error)
+        self._enqueue("ControllerChange")
 
     # Election.
 
     async def _elect(self) -> None:
-        """Find out who is the controller; become it if nobody is."""
+        """Read the current controller from the store, and try to become it if there is none."""
         async with self._election_lock:
             while True:
                 found = await self._store.get(znodes.CONTROLLER)
                 if found is None:
                     self._controller_id = None
                     self._deactivate()
-                    if not self._eligible or await self._try_to_be_elected():
+                    if not self._eligible or await self._try_to_become_controller():
                         return
                     continue
                 self._controller_id = znodes.decode_controller(found[0])
                 mine = found[1].ephemeral_owner == self._store.session_id
-                if mine and self._term is None:
-                    # Elected without having heard of it, or unable to take office: start over.
+                if mine and self._active is None:
+                    # The response to the election was lost, or loading failed: start over.
                     await self._remove_own_node(found[1].version)
                     continue
                 if not mine:
@@ -231,18 +236,18 @@ class Controller:
         except (NoNode, BadVersion):
             return
 
-    async def _try_to_be_elected(self) -> bool:
-        """One attempt. True: done for now. False: somebody was faster, or the epoch moved; look again."""
+    async def _try_to_become_controller(self) -> bool:
+        """One attempt. False if another broker was elected or changed the epoch: read /controller again."""
         loop = asyncio.get_running_loop()
-        if loop.time() < self._stands_again_s:
-            loop.call_at(self._stands_again_s, self._wake, "election")
+        if loop.time() < self._election_backoff_until_s:
+            loop.call_at(self._election_backoff_until_s, self._enqueue, "ControllerChange")
             return True
         found = await self._store.get(znodes.CONTROLLER_EPOCH)
         if found is None:
             try:
                 await self._store.create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0))
             except NodeExists:
-                log.debug("another broker has created the controller epoch first")
+                log.debug("Another broker created the controller epoch node first")
             return False
         epoch, version = znodes.decode_controller_epoch(found[0]) + 1, found[1].version
         try:
@@ -257,143 +262,155 @@ class Controller:
                 ]
             )
         except StoreConflict as conflict:
-            log.info("not elected: %s", conflict)
+            log.info("Another broker was elected as the controller: %s", conflict)
             return False
         self._controller_id = self.broker_id
-        await self._take_office(epoch, version + 1)
+        await self._on_elected(epoch, version + 1)
         return True
 
-    async def _take_office(self, epoch: int, epoch_version: int) -> None:
-        log.info("elected controller, epoch %d", epoch)
+    async def _on_elected(self, epoch: int, epoch_version: int) -> None:
+        log.info("Broker %d successfully elected as the controller, epoch %d", self.broker_id, epoch)
         began_s = asyncio.get_running_loop().time()
         listener = self.config.inter_broker_listener
         timeout_s = self.config.get_int("controller.socket.timeout.ms") / 1000
-        term = Term(
-            ClusterState(self.broker_id, epoch),
+        active = ActiveController(
+            ControllerContext(self.broker_id, epoch),
             self._store,
             epoch_version,
             listener=listener,
             unclean_by_default=lambda: self.config.get_bool("unclean.leader.election.enable"),
-            make_channels=lambda on_response: Channels(self._connect, listener, on_response, timeout_s),
-            wake=self._wake,
-            spoken=self.config.inter_broker_version,
+            make_channels=lambda on_response: Channels(self._inter_broker, listener, on_response, timeout_s),
+            enqueue=self._enqueue,
+            inter_broker_protocol_version=self.config.inter_broker_version,
         )
         try:
-            async with term.lock:
-                await term.load()
-                await term.ensure_feature_node()
+            async with active.lock:
+                await active.load()
+                await active.ensure_feature_node()
                 effects = Effects()
                 if not self.config["delete.topic.enable"]:
-                    term.state.deletions.clear()
-                membership.take_office(term.state, effects)
-                await term.carry_out(effects)
+                    active.context.deletions.clear()
+                broker_changes.on_elected(active.context, effects)
+                await active.carry_out(effects)
                 if not self._eligible:
-                    raise StoreUnavailable(znodes.CONTROLLER, "the session was lost meanwhile")
-                self._term = term
+                    raise StoreUnavailable(znodes.CONTROLLER, "the session expired during the election")
+                self._active = active
                 log.info(
-                    "in office, with %d partitions, after %.0f ms and %d multis",
-                    len(term.state.leaders),
+                    "Controller ready, with %d partitions, after %.0f ms and %d multis",
+                    len(active.context.leaders),
                     (asyncio.get_running_loop().time() - began_s) * 1000,
                     len(effects.multis()),
                 )
         except Exception as error:
-            # Also what nobody foresaw: an office that is held and not filled would stop the cluster.
+            # Any exception: a /controller node without an active controller would stop the cluster.
             expected = isinstance(error, StoreConflict | StoreUnavailable)
-            log.log(logging.WARNING if expected else logging.ERROR, "could not take office", exc_info=True)
-            term.close()
-            await self._resign(term, repr(error))
+            level = logging.WARNING if expected else logging.ERROR
+            log.log(level, "Error while electing or becoming controller", exc_info=True)
+            active.close()
+            await self._resign(active, repr(error))
             return
         except BaseException:
-            term.close()
+            active.close()
             raise
-        self._rebalance_in(FIRST_REBALANCE_S)
-        # What came between the reading and the first watch event that finds us in office.
-        for reason in ("brokers", "topics", "deletions", "log dirs", "moves", "preferred"):
-            self._wake(reason)
+        self._schedule_rebalance(FIRST_REBALANCE_S)
+        # Changes between the loading and now: their watch events were ignored.
+        for event in (
+            "BrokerChange",
+            "TopicChange",
+            "TopicDeletion",
+            "LogDirEventNotification",
+            "PartitionReassignment",
+            "PreferredReplicaElection",
+        ):
+            self._enqueue(event)
 
     # Decisions.
 
-    async def in_office(self, work: Callable[[Term], Awaitable[T]]) -> T:
-        """Run `work` under the term's lock. Raises NotController; a failed write ends the term."""
-        term = self._term
-        if term is None:
+    async def run_as_controller(self, work: Callable[[ActiveController], Awaitable[T]]) -> T:
+        """Run `work` with the active controller, under its lock. Raises NotController, also when a write of
+        `work` fails, which makes the controller resign."""
+        active = self._active
+        if active is None:
             raise NotController
-        # Shielded: a caller that gives up must not leave a decision half carried out.
-        return await asyncio.shield(asyncio.ensure_future(self._locked(term, work)))
+        # Shielded: a decision is completed even if its caller is cancelled.
+        return await asyncio.shield(asyncio.ensure_future(self._run_locked(active, work)))
 
-    async def _locked(self, term: Term, work: Callable[[Term], Awaitable[T]]) -> T:
-        async with term.lock:
-            if term.closed:
+    async def _run_locked(
+        self, active: ActiveController, work: Callable[[ActiveController], Awaitable[T]]
+    ) -> T:
+        async with active.lock:
+            if active.closed:
                 raise NotController
             try:
-                return await work(term)
+                return await work(active)
             except (StoreConflict, StoreUnavailable) as error:
-                await self._resign(term, str(error))
+                await self._resign(active, str(error))
                 raise NotController from error
             except Exception as error:
-                # The state may be ahead of the store: nothing but a new look at the store mends that.
-                log.exception("a controller decision failed")
-                await self._resign(term, repr(error))
+                # The state may be ahead of the store: the next election loads it from the store.
+                log.exception("A decision of the controller failed")
+                await self._resign(active, repr(error))
                 raise
 
-    async def _decide(self, reaction: Callable[[Term, BrokerConfig], Awaitable[None]]) -> None:
-        if self._term is not None:
-            await self.in_office(lambda term: reaction(term, self.config))
+    async def _handle(self, handler: Callable[[ActiveController, BrokerConfig], Awaitable[None]]) -> None:
+        if self._active is not None:
+            await self.run_as_controller(lambda active: handler(active, self.config))
 
     async def rebalance(self) -> None:
-        """Hand partitions back to their preferred leaders now, where the imbalance is too great."""
-        await self._decide(reactions.rebalance)
+        """Elect preferred leaders now on brokers above leader.imbalance.per.broker.percentage."""
+        await self._handle(event_handlers.rebalance)
 
-    async def _rebalance_and_again(self) -> None:
+    async def _rebalance_periodically(self) -> None:
         try:
             await self.rebalance()
         finally:
-            if self._term is not None:
-                self._rebalance_in(self.config.get_int("leader.imbalance.check.interval.seconds"))
+            if self._active is not None:
+                self._schedule_rebalance(self.config.get_int("leader.imbalance.check.interval.seconds"))
 
     def _cancel_rebalance(self) -> None:
         if self._next_rebalance is not None:
             self._next_rebalance.cancel()
 
-    def _rebalance_in(self, delay_s: float) -> None:
+    def _schedule_rebalance(self, delay_s: float) -> None:
         self._cancel_rebalance()
         if self.config.get_bool("auto.leader.rebalance.enable"):
             loop = asyncio.get_running_loop()
-            self._next_rebalance = loop.call_later(delay_s, self._wake, "rebalance")
+            event = "AutoPreferredReplicaLeaderElection"
+            self._next_rebalance = loop.call_later(delay_s, self._enqueue, event)
 
     def unclean_default_changed(self) -> None:
-        """unclean.leader.election.enable has another value in this broker's settings."""
-        self._wake("configs")
+        """Call when unclean.leader.election.enable has changed in this broker's configuration."""
+        self._enqueue("ConfigChange")
 
-    # Being woken.
+    # Events.
 
-    def _wake(self, reason: str) -> None:
-        self._reasons[reason] = None
-        self._awake.set()
+    def _enqueue(self, event: str) -> None:
+        self._events[event] = None
+        self._has_events.set()
 
-    async def _work(self) -> None:
-        """React to watches and answers, one reason at a time; many wake-ups for one reason are one."""
+    async def _process_events(self) -> None:
+        """Handle the queued events one at a time. Repeated events of one kind are handled as one."""
         while True:
-            await self._awake.wait()
-            self._awake.clear()
-            while self._reasons:
-                reason = next(iter(self._reasons))
-                del self._reasons[reason]
+            await self._has_events.wait()
+            self._has_events.clear()
+            while self._events:
+                event = next(iter(self._events))
+                del self._events[event]
                 try:
-                    await self._handlers[reason]()
+                    await self._handlers[event]()
                 except NotController:
-                    log.debug("%s: not the controller any more", reason)
+                    log.debug("%s: this broker is not the controller any more", event)
                 except StoreUnavailable as error:
-                    log.warning("%s: the store does not answer, trying again: %s", reason, error)
-                    asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._wake, reason)
+                    log.warning("%s: the metadata store is unavailable, retrying: %s", event, error)
+                    asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._enqueue, event)
                 except Exception:
-                    log.exception("reacting to %s failed", reason)
+                    log.exception("Error processing event %s", event)
 
-    async def _every_so_often(self) -> None:
+    async def _enqueue_maintenance(self) -> None:
         while True:
-            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
-            if self._term is not None:
-                self._wake("housekeeping")
+            await asyncio.sleep(MAINTENANCE_INTERVAL_S)
+            if self._active is not None:
+                self._enqueue("Maintenance")
 
     # Entry points.
 
@@ -401,7 +418,7 @@ class Controller:
         self,
         request: m.CreateTopicsRequest,
         version: int | None = None,
-        charge: Charge = topic_requests.nobody_pays,
+        charge: Charge = topic_requests.no_quota,
     ) -> m.CreateTopicsResponse:
         return await topic_requests.create_topics(self, request, charge)
 
@@ -409,7 +426,7 @@ class Controller:
         self,
         request: m.DeleteTopicsRequest,
         version: int | None = None,
-        charge: Charge = topic_requests.nobody_pays,
+        charge: Charge = topic_requests.no_quota,
     ) -> m.DeleteTopicsResponse:
         return await topic_requests.delete_topics(self, request, _or_latest(request, version), charge)
 
@@ -417,7 +434,7 @@ class Controller:
         self,
         request: m.CreatePartitionsRequest,
         version: int | None = None,
-        charge: Charge = topic_requests.nobody_pays,
+        charge: Charge = topic_requests.no_quota,
     ) -> m.CreatePartitionsResponse:
         return await topic_requests.create_partitions(self, request, charge)
 
@@ -444,17 +461,17 @@ class Controller:
     async def controlled_shutdown(
         self, request: m.ControlledShutdownRequest, version: int | None = None
     ) -> m.ControlledShutdownResponse:
-        return await partition_requests.controlled_shutdown(self, request)
+        return await cluster_requests.controlled_shutdown(self, request)
 
     async def update_features(
         self, request: m.UpdateFeaturesRequest, version: int | None = None
     ) -> m.UpdateFeaturesResponse:
-        return await features.update_features(self, request, _or_latest(request, version))
+        return await cluster_requests.update_features(self, request, _or_latest(request, version))
 
     async def allocate_producer_ids(
         self, request: m.AllocateProducerIdsRequest
     ) -> m.AllocateProducerIdsResponse:
-        return await producer_ids.allocate_producer_ids(self, request)
+        return await cluster_requests.allocate_producer_ids(self, request)
 
 
 def _or_latest(request: Message, version: int | None) -> int:

@@ -1,8 +1,8 @@
-"""What a decision asks of the outside: nodes to write, requests to send, topics to wipe out.
+"""Effects of a decision: nodes to write, requests to send (ControllerBrokerRequestBatch), topics to remove.
 
-Filled by the decision modules, carried out by the shell: first all writes (each a multi with the controller
-epoch's check), and only then the requests. Requests name partitions, not values: they are built from the
-state as it is after the decision, one request of each kind per broker (`requests`).
+Filled by the decision modules, applied by `ActiveController.carry_out`: first all writes (each a multi that
+checks the controller epoch), then the requests. Effects name partitions, not values: `requests` builds the
+requests from the state after the decision, one request of each kind per broker.
 """
 
 from __future__ import annotations
@@ -20,32 +20,37 @@ BYTES_PER_MULTI_MAX = 256 * 1024
 _BYTES_PER_OPERATION = 64  # beside path and data
 
 EPOCH_DURING_DELETE = -2
-"""The leader epoch in a StopReplica that deletes a topic: it fences whatever epoch the replica has."""
+"""The leader epoch in a StopReplica that deletes a topic: it fences every epoch
+(LeaderAndIsr.EpochDuringDelete)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
+    """A partition's entry in a StopReplica request."""
+
     delete: bool
     leader_epoch: int
 
 
 class Effects:
+    """The writes and requests of one decision, collected while it is made."""
+
     def __init__(self) -> None:
         self.writes: list[tuple[Operation, ...]] = []
-        """What is in one tuple is in one multi, and they are written in this order (`multis`)."""
+        """Groups of operations in writing order; the operations of a group are in one multi (`multis`)."""
         self.leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}
-        """broker -> partition -> is it new there?"""
+        """broker -> partition -> whether the replica is new on the broker."""
         self.full_leader_and_isr: set[int] = set()
-        """Brokers whose LeaderAndIsr names every replica they have (their first of this controller)."""
+        """Brokers whose LeaderAndIsr lists all their replicas (the first one from this controller)."""
         self.stop_replicas: dict[int, dict[TopicPartition, StopReplica]] = {}
         self.metadata: dict[TopicPartition, None] = {}
-        """Partitions whose metadata goes to every live broker."""
+        """Partitions in the UpdateMetadata to every live broker."""
         self.brokers_changed = False
-        """The list of live brokers goes to every live broker, even with no partition."""
+        """Whether every live broker gets the list of live brokers, even without a partition."""
         self.full_metadata: set[int] = set()
-        """Brokers that are told everything."""
+        """Brokers whose UpdateMetadata has all partitions."""
         self.removed_topics: list[str] = []
-        """Topics whose replicas are all gone: their nodes are to be removed."""
+        """Topics without replicas left: their nodes are to be deleted."""
 
     @property
     def empty(self) -> bool:
@@ -63,7 +68,7 @@ class Effects:
         self.writes.append(operations)
 
     def multis(self) -> list[list[Operation]]:
-        """The writes, in as few multis as their sizes allow."""
+        """The writes in order, grouped into as few multis as the size limits allow."""
         multis: list[list[Operation]] = []
         size = 0
         for operations in self.writes:
@@ -79,17 +84,17 @@ class Effects:
             size += more
         return multis
 
-    def tell_replicas(self, tp: TopicPartition, brokers: Iterable[int], *, new: bool = False) -> None:
+    def add_leader_and_isr(self, tp: TopicPartition, brokers: Iterable[int], *, new: bool = False) -> None:
         for broker in brokers:
             states = self.leader_and_isr.setdefault(broker, {})
             states[tp] = states.get(tp, False) or new
 
-    def stop(self, broker: int, tp: TopicPartition, *, delete: bool, leader_epoch: int) -> None:
-        # Stopping wins over an instruction to follow that an earlier step of the same decision gave.
+    def add_stop_replica(self, broker: int, tp: TopicPartition, *, delete: bool, leader_epoch: int) -> None:
+        # StopReplica replaces a LeaderAndIsr of an earlier step of the same decision.
         self.leader_and_isr.get(broker, {}).pop(tp, None)
         self.stop_replicas.setdefault(broker, {})[tp] = StopReplica(delete, leader_epoch)
 
-    def tell_everyone(self, tp: TopicPartition) -> None:
+    def add_update_metadata(self, tp: TopicPartition) -> None:
         self.metadata[tp] = None
 
 

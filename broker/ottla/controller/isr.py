@@ -1,9 +1,10 @@
-"""AlterPartition: a leader asks for another ISR (KIP-497, KIP-704, KIP-841, KIP-903).
+"""AlterPartition: a leader requests a new ISR (KIP-497, KIP-704, KIP-841, KIP-903).
 
-Called by the shell. Pure: checks the request against the state, and either changes the ISR or says why not.
+Called by `partition_requests`. Pure: validates the request against the controller's state, and either changes
+the ISR or returns an error code.
 
-Invariant: an ISR changes only at the request of the current leader under its current epoch, from the
-partition epoch that the leader knew; so a leader that has been replaced, or has missed a change, cannot.
+Invariant: an ISR changes only at the request of the current leader with the current leader epoch and
+partition epoch. A former leader, or a leader that missed a change, cannot change it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ottla.controller import reassignment
+from ottla.controller.context import RECOVERED, RECOVERING, ControllerContext, LeaderAndIsr, Topic
 from ottla.controller.effects import Effects
-from ottla.controller.state import RECOVERED, RECOVERING, ClusterState, LeaderAndIsr, Topic
 from ottla.metadata import znodes
 from ottla.metadata.store import SetData
 from ottla.metadata.znodes import TopicPartition
@@ -25,59 +26,65 @@ _BROKER_EPOCHS_SINCE = 3
 
 
 def alter_partition(
-    state: ClusterState, effects: Effects, request: AlterPartitionRequest, version: int
+    context: ControllerContext, effects: Effects, request: AlterPartitionRequest, version: int
 ) -> AlterPartitionResponse:
-    """Answer the whole request; partitions are judged one by one."""
+    """The response to the request. Each partition succeeds or fails by itself."""
     response = AlterPartitionResponse()
-    broker = state.brokers.get(request.broker_id)
+    broker = context.brokers.get(request.broker_id)
     if broker is None or (request.broker_epoch >= 0 and request.broker_epoch != broker.epoch):
         response.error_code = ErrorCode.STALE_BROKER_EPOCH
         return response
-    for asked in request.topics:
-        topic = _find_topic(state, asked, version)
-        answer = AlterPartitionResponse.TopicData(topic_name=asked.topic_name, topic_id=asked.topic_id)
-        for partition in asked.partitions:
-            answer.partitions.append(_alter_one(state, effects, request.broker_id, topic, partition, version))
+    for requested in request.topics:
+        topic = _find_topic(context, requested, version)
+        answer = AlterPartitionResponse.TopicData(
+            topic_name=requested.topic_name, topic_id=requested.topic_id
+        )
+        for partition in requested.partitions:
+            answer.partitions.append(
+                _alter_partition(context, effects, request.broker_id, topic, partition, version)
+            )
         response.topics.append(answer)
     return response
 
 
-def _find_topic(state: ClusterState, asked: AlterPartitionRequest.TopicData, version: int) -> Topic | None:
-    if version >= _TOPIC_IDS_SINCE and asked.topic_id != ZERO_UUID:
-        return state.topic_by_id(asked.topic_id)
-    return state.topics.get(asked.topic_name)
+def _find_topic(
+    context: ControllerContext, requested: AlterPartitionRequest.TopicData, version: int
+) -> Topic | None:
+    if version >= _TOPIC_IDS_SINCE and requested.topic_id != ZERO_UUID:
+        return context.topic_by_id(requested.topic_id)
+    return context.topics.get(requested.topic_name)
 
 
-def _alter_one(
-    state: ClusterState,
+def _alter_partition(
+    context: ControllerContext,
     effects: Effects,
     broker_id: int,
     topic: Topic | None,
-    asked: AlterPartitionRequest.PartitionData,
+    requested: AlterPartitionRequest.PartitionData,
     version: int,
 ) -> AlterPartitionResponse.PartitionData:
-    answer = AlterPartitionResponse.PartitionData(partition_index=asked.partition_index)
+    answer = AlterPartitionResponse.PartitionData(partition_index=requested.partition_index)
     if topic is None and version >= _TOPIC_IDS_SINCE:
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
         return answer
-    if topic is None or asked.partition_index not in topic.assignments or state.is_deleting(topic.name):
+    if topic is None or requested.partition_index not in topic.assignments or context.is_deleting(topic.name):
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
-    tp = TopicPartition(topic.name, asked.partition_index)
-    current = state.leaders.get(tp)
+    tp = TopicPartition(topic.name, requested.partition_index)
+    current = context.leaders.get(tp)
     if current is None:
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
-    isr, epochs = _asked_isr(asked, version)
-    error = _judge(state, tp, current, broker_id, asked, isr, epochs, version)
+    isr, epochs = _asked_isr(requested, version)
+    error = _validate_change(context, tp, current, broker_id, requested, isr, epochs, version)
     if error is not None:
         answer.error_code = error
         return answer
-    if set(isr) != set(current.isr) or asked.leader_recovery_state != current.recovery:
-        current = _change_isr(state, effects, tp, current, isr, asked.leader_recovery_state)
-        # What the leader is told is the outcome of its request; a move that ends with it follows as a
-        # LeaderAndIsr of a later epoch.
-        reassignment.advance(state, effects, tp)
+    if set(isr) != set(current.isr) or requested.leader_recovery_state != current.recovery:
+        current = _set_isr(context, effects, tp, current, isr, requested.leader_recovery_state)
+        # The response has the outcome of the leader's request. If the change completes a reassignment, a
+        # LeaderAndIsr with a later epoch follows.
+        reassignment.advance(context, effects, tp)
     answer.leader_id = current.leader
     answer.leader_epoch = current.leader_epoch
     answer.isr = list(current.isr)
@@ -87,49 +94,49 @@ def _alter_one(
 
 
 def _asked_isr(
-    asked: AlterPartitionRequest.PartitionData, version: int
+    requested: AlterPartitionRequest.PartitionData, version: int
 ) -> tuple[tuple[int, ...], dict[int, int]]:
-    if version >= _BROKER_EPOCHS_SINCE and asked.new_isr_with_epochs:
-        epochs = {member.broker_id: member.broker_epoch for member in asked.new_isr_with_epochs}
+    if version >= _BROKER_EPOCHS_SINCE and requested.new_isr_with_epochs:
+        epochs = {member.broker_id: member.broker_epoch for member in requested.new_isr_with_epochs}
         return tuple(epochs), epochs
-    return tuple(dict.fromkeys(asked.new_isr)), {}
+    return tuple(dict.fromkeys(requested.new_isr)), {}
 
 
-def _judge(
-    state: ClusterState,
+def _validate_change(
+    context: ControllerContext,
     tp: TopicPartition,
     current: LeaderAndIsr,
     broker_id: int,
-    asked: AlterPartitionRequest.PartitionData,
+    requested: AlterPartitionRequest.PartitionData,
     isr: tuple[int, ...],
     epochs: dict[int, int],
     version: int,
 ) -> ErrorCode | None:
-    """Why the change is refused, or None. The order of the checks is Kafka's."""
-    if asked.leader_epoch > current.leader_epoch or asked.partition_epoch > current.partition_epoch:
-        # The broker has heard of a newer state than ours: a newer controller is at work.
+    """The error code of a rejected change, or None. The order of the checks is Kafka's."""
+    if requested.leader_epoch > current.leader_epoch or requested.partition_epoch > current.partition_epoch:
+        # The broker has a newer state than this controller: there is a newer controller.
         return ErrorCode.NOT_CONTROLLER
-    if asked.leader_epoch < current.leader_epoch:
+    if requested.leader_epoch < current.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if broker_id != current.leader:
         return ErrorCode.INVALID_REQUEST
-    if set(isr) == set(current.isr) and asked.leader_recovery_state == current.recovery:
-        return None  # a repeated request: already as asked, whatever partition epoch it came with
-    if asked.partition_epoch != current.partition_epoch:
+    if set(isr) == set(current.isr) and requested.leader_recovery_state == current.recovery:
+        return None  # a repeated request whose change is already made, with any partition epoch
+    if requested.partition_epoch != current.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
-    if asked.leader_recovery_state not in (RECOVERED, RECOVERING):
+    if requested.leader_recovery_state not in (RECOVERED, RECOVERING):
         return ErrorCode.INVALID_REQUEST
-    if asked.leader_recovery_state == RECOVERING and (len(isr) > 1 or current.recovery == RECOVERED):
+    if requested.leader_recovery_state == RECOVERING and (len(isr) > 1 or current.recovery == RECOVERED):
         return ErrorCode.INVALID_REQUEST
-    assignment = state.assignment(tp)
+    assignment = context.assignment(tp)
     assert assignment is not None
     if broker_id not in isr or not set(isr) <= set(assignment.replicas):
         return ErrorCode.INVALID_REQUEST
     joining = [replica for replica in isr if replica not in current.isr]
     for replica in joining:
-        known = state.brokers.get(replica)
+        known = context.brokers.get(replica)
         stale = known is not None and epochs.get(replica, -1) not in (-1, known.epoch)
-        if not state.is_online(replica, tp) or stale:
+        if not context.is_online(replica, tp) or stale:
             return (
                 ErrorCode.INELIGIBLE_REPLICA
                 if version >= _TOPIC_IDS_SINCE
@@ -138,25 +145,25 @@ def _judge(
     return None
 
 
-def _change_isr(
-    state: ClusterState,
+def _set_isr(
+    context: ControllerContext,
     effects: Effects,
     tp: TopicPartition,
     current: LeaderAndIsr,
     isr: tuple[int, ...],
     recovery: int,
 ) -> LeaderAndIsr:
-    """Unlike an election, a change of the ISR keeps the leader epoch, and replicas need not be told."""
+    """Write the ISR. Unlike an election this keeps the leader epoch and sends no LeaderAndIsr."""
     changed = replace(
         current,
         isr=isr,
         recovery=recovery,
         partition_epoch=current.partition_epoch + 1,
-        controller_epoch=state.controller_epoch,
+        controller_epoch=context.controller_epoch,
     )
     assert changed.leader in isr
     data = znodes.encode_partition_state(changed.node())
     effects.write(SetData(znodes.state_path(*tp), data, current.partition_epoch))
-    state.leaders[tp] = changed
-    effects.tell_everyone(tp)
+    context.leaders[tp] = changed
+    effects.add_update_metadata(tp)
     return changed

@@ -1,7 +1,7 @@
-"""Reading the cluster from the store, many nodes at a time.
+"""Loading of the controller's state from the metadata store, many nodes at a time.
 
-Called by the shell when this broker is elected, and (brokers, single topics) when a watch says so. What
-cannot be understood is logged and left out: one damaged node must not stop the cluster.
+Called when this broker is elected, and (brokers, single topics) for watch events. Nodes that cannot be
+decoded are logged and left out: one invalid node must not stop the cluster.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from ottla.controller.state import Assignment, ClusterState, Deletion, LeaderAndIsr, Topic
+from ottla.controller.context import ControllerContext, LeaderAndIsr, ReplicaAssignment, Topic, TopicDeletion
 from ottla.metadata import znodes
 from ottla.metadata.store import MetadataStore, children_of_many, get_many
 from ottla.metadata.znodes import BrokerInfo, InvalidNode, TopicAssignment
@@ -20,20 +20,22 @@ log = logging.getLogger(__name__)
 
 
 async def read_brokers(store: MetadataStore) -> dict[int, BrokerInfo]:
+    """The registered brokers by id."""
     ids = [int(name) for name in await store.children(znodes.BROKER_IDS) if name.isdecimal()]
     brokers: dict[int, BrokerInfo] = {}
     found = await get_many(store, [znodes.broker_path(broker) for broker in ids])
     for broker, entry in zip(ids, found, strict=True):
         if entry is None:
-            continue  # gone since it was listed
+            continue  # deleted since it was listed
         try:
             brokers[broker] = znodes.decode_broker(broker, entry[0], entry[1].czxid)
         except InvalidNode as error:
-            log.error("ignoring a broker: %s", error)
+            log.error("Ignoring a broker: %s", error)
     return brokers
 
 
 async def read_assignments(store: MetadataStore, topics: Iterable[str]) -> dict[str, TopicAssignment]:
+    """The decoded nodes of these topics, without missing and invalid ones."""
     names = list(topics)
     found = await get_many(store, [znodes.topic_path(name) for name in names])
     assignments: dict[str, TopicAssignment] = {}
@@ -41,44 +43,46 @@ async def read_assignments(store: MetadataStore, topics: Iterable[str]) -> dict[
         if entry is None:
             continue
         if not is_legal_topic_name(name):
-            log.error("ignoring a topic: none can be called %r", name)
+            log.error("Ignoring a topic: %r is not a legal topic name", name)
             continue
         try:
             assignments[name] = znodes.decode_topic(name, entry[0])
         except InvalidNode as error:
-            log.error("ignoring a topic: %s", error)
+            log.error("Ignoring a topic: %s", error)
     return assignments
 
 
-def topic_of(name: str, node: TopicAssignment) -> Topic:
+def topic_from_node(name: str, node: TopicAssignment) -> Topic:
+    """The topic as its node has it; the id is zero if the node has none."""
     return Topic(
         name,
         node.topic_id or ZERO_UUID,
         {
-            p: Assignment(replicas, node.adding.get(p, ()), node.removing.get(p, ()))
+            p: ReplicaAssignment(replicas, node.adding.get(p, ()), node.removing.get(p, ()))
             for p, replicas in sorted(node.partitions.items())
             if replicas
         },
     )
 
 
-async def read_leaders(store: MetadataStore, state: ClusterState, topics: Iterable[str]) -> None:
-    """Fill in the leadership of these topics' partitions, and which nodes exist of those without."""
-    partitions = [tp for name in topics for tp in state.topics[name].partitions()]
+async def read_leaders(store: MetadataStore, context: ControllerContext, topics: Iterable[str]) -> None:
+    """Load leader and ISR of these topics' partitions, and which nodes exist of partitions without a
+    state."""
+    partitions = [tp for name in topics for tp in context.topics[name].partitions()]
     found = await get_many(store, [znodes.state_path(*tp) for tp in partitions])
     incomplete: dict[str, None] = {}
     for tp, entry in zip(partitions, found, strict=True):
         if entry is None:
             incomplete[tp.topic] = None
             continue
-        state.existing_paths.add(znodes.partitions_path(tp.topic))
+        context.existing_paths.add(znodes.partitions_path(tp.topic))
         try:
             node = znodes.decode_partition_state(*tp, entry[0])
         except InvalidNode as error:
-            log.error("leaving a partition alone: %s", error)
-            state.damaged.add(tp)
+            log.error("Ignoring a partition: %s", error)
+            context.invalid_partitions.add(tp)
             continue
-        state.leaders[tp] = LeaderAndIsr(
+        context.leaders[tp] = LeaderAndIsr(
             node.leader,
             node.leader_epoch,
             node.isr,
@@ -90,25 +94,25 @@ async def read_leaders(store: MetadataStore, state: ClusterState, topics: Iterab
     parents = [znodes.partitions_path(name) for name in names]
     for name, parent, children in zip(names, parents, await children_of_many(store, parents), strict=True):
         if children or await store.exists(parent) is not None:
-            state.existing_paths.add(parent)
-        state.existing_paths.update(
+            context.existing_paths.add(parent)
+        context.existing_paths.update(
             znodes.partition_path(name, int(child)) for child in children if child.isdecimal()
         )
 
 
-async def load(store: MetadataStore, state: ClusterState) -> None:
-    """Read everything, into a fresh state."""
-    state.brokers = await read_brokers(store)
+async def load(store: MetadataStore, context: ControllerContext) -> None:
+    """Load brokers, topics, leaders and deletions into an empty state."""
+    context.brokers = await read_brokers(store)
     for name, node in (await read_assignments(store, await store.children(znodes.TOPICS))).items():
-        state.add_topic(topic_of(name, node))
-    await read_leaders(store, state, state.topics)
+        context.add_topic(topic_from_node(name, node))
+    await read_leaders(store, context, context.topics)
     for name in await store.children(znodes.DELETE_TOPICS):
-        if name in state.topics:
-            state.deletions[name] = Deletion()
+        if name in context.topics:
+            context.deletions[name] = TopicDeletion()
 
 
 async def read_topic_configs(store: MetadataStore, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The topics' overrides, as the store has them now."""
+    """The topics' configuration overrides as they are in the store; empty for an invalid node."""
     names = list(topics)
     paths = [znodes.topic_config_path(name) for name in names]
     configs: dict[str, dict[str, str]] = {}
@@ -116,6 +120,6 @@ async def read_topic_configs(store: MetadataStore, topics: Iterable[str]) -> dic
         try:
             configs[name] = znodes.decode_config(path, entry[0]) if entry else {}
         except InvalidNode as error:
-            log.error("ignoring topic settings: %s", error)
+            log.error("Ignoring a topic's configuration: %s", error)
             configs[name] = {}
     return configs

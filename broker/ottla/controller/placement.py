@@ -1,8 +1,8 @@
-"""Where a new partition's replicas go: Kafka's round robin, by rack where racks are known (KIP-36).
+"""Replica placement of new partitions (AdminUtils.assignReplicasToBrokers), rack-aware (KIP-36).
 
-Called by `topics`. Pure, with the two random starting points passed in: leaders go round the brokers from
-`start`; the followers of a partition are shifted against its leader by `shift`, and by one more each time the
-leaders have gone round, so that a broker's followers spread over all others.
+Called by `topics`. Pure, with both random start positions passed in. Leaders are assigned round robin,
+beginning at `start`. The followers of a partition are shifted against its leader by `shift`, and by one more
+after each round, so that the followers of a broker's leaders spread over all other brokers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ def place_replicas(
     shift: int,
     first_partition: int = 0,
 ) -> dict[int, tuple[int, ...]]:
-    """Assign replicas to partitions `first_partition`, … of a topic.
+    """Assign replicas to `partitions` partitions of a topic, numbered from `first_partition`.
 
-    `brokers` are the ids that may be used, with their racks; racks count only if every broker has one.
+    `broker_changes` maps the ids of the usable brokers to their racks; racks count only if every broker has
+    one. Returns the replicas by partition, the preferred leader first.
     """
     assert 0 < replication_factor <= len(brokers), "the caller checks the replication factor"
     racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
@@ -52,7 +53,7 @@ def _by_rack(
     shift: int,
     first_partition: int,
 ) -> dict[int, tuple[int, ...]]:
-    """Each replica in a rack of its own while there are racks left, then anywhere new."""
+    """Each replica in a different rack until all racks are used, then on any broker without a replica."""
     ids = alternate_racks(racks)
     count, rack_count = len(ids), len(set(racks.values()))
     placed: dict[int, tuple[int, ...]] = {}
@@ -74,7 +75,7 @@ def _by_rack(
 
 
 def alternate_racks(racks: Mapping[int, str]) -> Sequence[int]:
-    """The brokers so ordered that neighbours are in different racks as far as possible."""
+    """The brokers ordered so that neighbours are in different racks where possible."""
     by_rack = {
         rack: sorted(b for b, its_rack in racks.items() if its_rack == rack)
         for rack in sorted(set(racks.values()))

@@ -1,16 +1,17 @@
-"""From effects to messages: one LeaderAndIsr and one StopReplica per broker and decision, and UpdateMetadata.
+"""Requests to the brokers, built from effects: LeaderAndIsr, UpdateMetadata and StopReplica.
 
-Called by the shell after a decision's writes are done. Pure. The messages are those of the versions that
-inter.broker.protocol.version allows (LeaderAndIsr 4-7, UpdateMetadata 6-8, StopReplica 3-4); the connection
-picks the highest of them that the broker has.
+Called by `ActiveController.carry_out` after a decision's writes: at most one LeaderAndIsr and one StopReplica
+per broker and decision. Pure. The messages suit all versions that inter.broker.protocol.version allows
+(LeaderAndIsr 4-7, UpdateMetadata 6-8, StopReplica 3-4); the connection selects the highest of them that the
+broker supports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ottla.controller.context import ControllerContext
 from ottla.controller.effects import Effects
-from ottla.controller.state import ClusterState
 from ottla.metadata.cache import LEADER_DURING_DELETE
 from ottla.metadata.inter_broker import LATEST, InterBrokerVersion
 from ottla.metadata.znodes import TopicPartition
@@ -26,79 +27,85 @@ TYPE_FULL = 2
 _SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
-def build(
-    state: ClusterState, effects: Effects, listener: str, spoken: InterBrokerVersion = LATEST
+def build_requests(
+    context: ControllerContext,
+    effects: Effects,
+    listener: str,
+    inter_broker_protocol_version: InterBrokerVersion = LATEST,
 ) -> dict[int, list[Message]]:
-    """The requests for each broker, in the order in which it must get them.
+    """The requests for each broker, in the order in which they must be sent.
 
-    `listener` is the inter-broker listener, by which replicas reach their leaders; `spoken` is
-    inter.broker.protocol.version.
+    `listener` is the inter-broker listener, by which followers reach their leaders.
     """
-    says_type = spoken.is_at_least("2.8-IV1")
+    has_type = inter_broker_protocol_version.is_at_least("2.8-IV1")
     requests: dict[int, list[Message]] = {}
-    partitions = _metadata_states(state, effects.metadata)
-    everything = _metadata_states(state, state.partitions()) if effects.full_metadata else []
-    for broker in sorted(state.brokers):
+    partitions = _metadata_states(context, effects.metadata)
+    everything = _metadata_states(context, context.partitions()) if effects.full_metadata else []
+    for broker in sorted(context.brokers):
         messages: list[Message] = []
-        # Kafka's brokers refuse to follow a leader that their metadata does not list as alive, and do not try
-        # again: so whoever is new must be in it before the first LeaderAndIsr that names it.
+        # Kafka's brokers do not become followers of a leader that their metadata does not list as alive, and
+        # do not retry: the metadata with a new broker must precede the first LeaderAndIsr that names it.
         full = broker in effects.full_metadata
         if full or effects.brokers_changed:
-            messages.append(_update_metadata(state, broker, everything if full else []))
+            messages.append(_update_metadata(context, broker, everything if full else []))
         states = effects.leader_and_isr.get(broker)
         if states:
-            whole = says_type and broker in effects.full_leader_and_isr
-            request = _leader_and_isr(state, broker, states, listener, full=whole)
-            if not says_type:
+            is_full = has_type and broker in effects.full_leader_and_isr
+            request = _leader_and_isr(context, broker, states, listener, full=is_full)
+            if not has_type:
                 request.type = TYPE_UNKNOWN
             messages.append(request)
-        # Otherwise a leader knows that it leads before clients are sent to it.
+        # In all other cases LeaderAndIsr comes first: metadata must not send clients to a broker that has not
+        # become the leader yet.
         if partitions and not full:
-            messages.append(_update_metadata(state, broker, partitions))
+            messages.append(_update_metadata(context, broker, partitions))
         if broker in effects.stop_replicas:
-            messages.append(_stop_replica(state, effects, broker))
+            messages.append(_stop_replica(context, effects, broker))
         if messages:
             requests[broker] = messages
     return requests
 
 
-def whole_metadata(state: ClusterState) -> UpdateMetadataRequest:
-    """All that the state knows of the cluster, for no broker in particular."""
+def full_update_metadata(context: ControllerContext) -> UpdateMetadataRequest:
+    """UpdateMetadata with all partitions and brokers of the state, without a broker epoch."""
     return UpdateMetadataRequest(
-        controller_id=state.controller_id,
-        controller_epoch=state.controller_epoch,
-        topic_states=_metadata_states(state, state.partitions()),
-        live_brokers=_live_brokers(state),
+        controller_id=context.controller_id,
+        controller_epoch=context.controller_epoch,
+        topic_states=_metadata_states(context, context.partitions()),
+        live_brokers=_live_brokers(context),
     )
 
 
 def _update_metadata(
-    state: ClusterState, broker: int, topics: list[UpdateMetadataRequest.UpdateMetadataTopicState]
+    context: ControllerContext, broker: int, topics: list[UpdateMetadataRequest.UpdateMetadataTopicState]
 ) -> UpdateMetadataRequest:
     return UpdateMetadataRequest(
-        controller_id=state.controller_id,
-        controller_epoch=state.controller_epoch,
-        broker_epoch=state.brokers[broker].epoch,
+        controller_id=context.controller_id,
+        controller_epoch=context.controller_epoch,
+        broker_epoch=context.brokers[broker].epoch,
         topic_states=topics,
-        live_brokers=_live_brokers(state),
+        live_brokers=_live_brokers(context),
     )
 
 
 def _leader_and_isr(
-    state: ClusterState, broker: int, states: dict[TopicPartition, bool], listener: str, *, full: bool
+    context: ControllerContext, broker: int, states: dict[TopicPartition, bool], listener: str, *, full: bool
 ) -> LeaderAndIsrRequest:
     request = LeaderAndIsrRequest(
-        controller_id=state.controller_id,
-        controller_epoch=state.controller_epoch,
-        broker_epoch=state.brokers[broker].epoch,
+        controller_id=context.controller_id,
+        controller_epoch=context.controller_epoch,
+        broker_epoch=context.brokers[broker].epoch,
         type=TYPE_FULL if full else TYPE_INCREMENTAL,
     )
     leaders: set[int] = set()
     for name, partitions in by_topic(states.items()).items():
-        topic = state.topics[name]
+        topic = context.topics[name]
         topic_state = LeaderAndIsrRequest.LeaderAndIsrTopicState(topic_name=name, topic_id=topic.topic_id)
         for partition, is_new in partitions:
-            current, assignment = state.leaders[TopicPartition(name, partition)], topic.assignments[partition]
+            current, assignment = (
+                context.leaders[TopicPartition(name, partition)],
+                topic.assignments[partition],
+            )
             leaders.add(current.leader)
             topic_state.partition_states.append(
                 LeaderAndIsrRequest.LeaderAndIsrPartitionState(
@@ -117,7 +124,7 @@ def _leader_and_isr(
             )
         request.topic_states.append(topic_state)
     for leader in sorted(leaders):
-        endpoint = state.brokers[leader].endpoint(listener) if leader in state.brokers else None
+        endpoint = context.brokers[leader].endpoint(listener) if leader in context.brokers else None
         if endpoint is not None:
             request.live_leaders.append(
                 LeaderAndIsrRequest.LeaderAndIsrLiveLeader(
@@ -128,21 +135,23 @@ def _leader_and_isr(
 
 
 def _metadata_states(
-    state: ClusterState, partitions: Iterable[TopicPartition]
+    context: ControllerContext, partitions: Iterable[TopicPartition]
 ) -> list[UpdateMetadataRequest.UpdateMetadataTopicState]:
     topics: dict[str, UpdateMetadataRequest.UpdateMetadataTopicState] = {}
     for tp in partitions:
-        topic, current = state.topics.get(tp.topic), state.leaders.get(tp)
-        deleting = state.is_deleting(tp.topic)
+        topic, current = context.topics.get(tp.topic), context.leaders.get(tp)
+        deleting = context.is_deleting(tp.topic)
         if topic is None or (current is None and not deleting):
-            continue  # a partition that never had a leader is not yet part of the metadata
+            continue  # a partition that never had a leader is not part of the metadata
         replicas = topic.assignments[tp.partition].replicas
         partition = UpdateMetadataRequest.UpdateMetadataPartitionState(
             partition_index=tp.partition,
-            controller_epoch=state.controller_epoch,
+            controller_epoch=context.controller_epoch,
             leader=LEADER_DURING_DELETE,
             replicas=list(replicas),
-            offline_replicas=[r for r in replicas if not state.is_online(r, tp, also_leaving=True)],
+            offline_replicas=[
+                r for r in replicas if not context.is_online(r, tp, include_shutting_down=True)
+            ],
         )
         if current is not None:
             partition.isr = list(current.isr)
@@ -160,7 +169,7 @@ def _metadata_states(
     return list(topics.values())
 
 
-def _live_brokers(state: ClusterState) -> list[UpdateMetadataRequest.UpdateMetadataBroker]:
+def _live_brokers(context: ControllerContext) -> list[UpdateMetadataRequest.UpdateMetadataBroker]:
     return [
         UpdateMetadataRequest.UpdateMetadataBroker(
             id=broker.id,
@@ -175,15 +184,15 @@ def _live_brokers(state: ClusterState) -> list[UpdateMetadataRequest.UpdateMetad
                 for endpoint in broker.endpoints
             ],
         )
-        for broker in sorted(state.brokers.values(), key=lambda info: info.id)
+        for broker in sorted(context.brokers.values(), key=lambda info: info.id)
     ]
 
 
-def _stop_replica(state: ClusterState, effects: Effects, broker: int) -> StopReplicaRequest:
+def _stop_replica(context: ControllerContext, effects: Effects, broker: int) -> StopReplicaRequest:
     request = StopReplicaRequest(
-        controller_id=state.controller_id,
-        controller_epoch=state.controller_epoch,
-        broker_epoch=state.brokers[broker].epoch,
+        controller_id=context.controller_id,
+        controller_epoch=context.controller_epoch,
+        broker_epoch=context.brokers[broker].epoch,
     )
     for name, partitions in by_topic(effects.stop_replicas[broker].items()).items():
         topic_state = StopReplicaRequest.StopReplicaTopicState(topic_name=name)

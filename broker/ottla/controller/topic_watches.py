@@ -1,8 +1,8 @@
-"""Watches on the nodes of all topics, for partitions that older tools add by writing them there.
+"""Watches on the topics' nodes (PartitionModificationsHandler), where old tools add partitions.
 
-Kept by an active controller (Kafka's PartitionModificationsHandler). A watch costs a request to the store,
-half a millisecond of CPU time and 3 KiB: so they are set in the background, after the election, and each
-once. What happened before is found because every topic counts as changed when its watch is set.
+Used by `ActiveController`. A watch costs a request to the store, half a millisecond of CPU time and 3 KiB, so
+they are set in the background after the election, each once. Every topic counts as changed when its watch is
+set, so no earlier change is missed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RETRY_DELAY_S: Final = 1.0
 
 
 class TopicWatches:
-    """`changed` is called with a topic whose node may have changed."""
+    """One data watch per topic; `changed` is called with a topic whose node may have changed."""
 
     def __init__(self, store: MetadataStore, changed: Callable[[str], None]) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class TopicWatches:
             results = await asyncio.gather(*map(self._set_one, names), return_exceptions=True)
             for failure in results:
                 if isinstance(failure, StoreUnavailable):
-                    log.warning("Topics are not watched yet: %s", failure)
+                    log.warning("Setting watches on topics failed, retrying: %s", failure)
                     await asyncio.sleep(_RETRY_DELAY_S)
                     break
                 if failure is not None:
@@ -62,7 +62,7 @@ class TopicWatches:
     async def _set_one(self, name: str) -> None:
         cancel = await self._store.watch_data(znodes.topic_path(name), partial(self._changed, name))
         if name not in self._waiting:
-            cancel()  # gone meanwhile
+            cancel()  # removed meanwhile
             return
         del self._waiting[name]
         self._cancels[name] = cancel

@@ -1,10 +1,10 @@
-"""New topics and new partitions: what is asked for, judged; and the nodes that make it so.
+"""Creation of topics and partitions: validation, replica placement, and the nodes to write.
 
-Called by the shell's CreateTopics and CreatePartitions. `judge_*` only look; `create_topic` and
-`add_partitions` change the state.
+Called by `topic_requests` for CreateTopics and CreatePartitions. `validate_topic` and `validate_partitions`
+change nothing; `create_topic` and `add_partitions` change the state.
 
-Invariant: a topic is in the state only once its own node is written, which others may do first. Its first
-leaders follow, in as few multis as their sizes allow; `settle` completes what is missing.
+Invariant: a topic is in the state only after its own node is written. Its partitions' states follow, in as
+few multis as their sizes allow; `leadership.elect_if_needed` completes missing ones.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ottla.controller import leadership
+from ottla.controller.context import ControllerContext, ReplicaAssignment, Topic
 from ottla.controller.effects import Effects
 from ottla.controller.placement import place_replicas
-from ottla.controller.state import Assignment, ClusterState, Topic
 from ottla.metadata import znodes
 from ottla.metadata.config import validate_topic_config
 from ottla.metadata.store import Operation, SetData
@@ -28,7 +28,7 @@ from ottla.protocol.topic_names import topic_name_problem
 # About 600 bytes a partition: well under ZooKeeper's limit of 1 MiB a request (jute.maxbuffer).
 PARTITIONS_PER_MULTI_MAX = 500
 NODE_BYTES_MAX = (1 << 20) - 1
-"""The same limit, for the one node that has all of a topic's partitions."""
+"""The same limit for the topic's node, which has the replicas of all its partitions."""
 _DEFAULT = -1
 
 Random = Callable[[int], int]
@@ -37,6 +37,8 @@ Random = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
+    """A validated topic to create: replicas by partition, and configuration overrides."""
+
     name: str
     assignments: Mapping[int, tuple[int, ...]]
     configs: Mapping[str, str]
@@ -46,53 +48,56 @@ class NewTopic:
         return len(next(iter(self.assignments.values())))
 
     def topic(self, topic_id: UUID) -> Topic:
-        return Topic(self.name, topic_id, {p: Assignment(r) for p, r in self.assignments.items()})
+        return Topic(self.name, topic_id, {p: ReplicaAssignment(r) for p, r in self.assignments.items()})
 
 
 def check_name(name: str) -> None:
-    """Raise KafkaError if a topic cannot be called that."""
+    """Raise KafkaError if this is not a legal topic name."""
     reason = topic_name_problem(name)
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
 
 
-def judge_topic(
-    state: ClusterState,
-    asked: CreateTopicsRequest.CreatableTopic,
+def validate_topic(
+    context: ControllerContext,
+    requested: CreateTopicsRequest.CreatableTopic,
     *,
     default_partitions: int,
     default_replication_factor: int,
     random: Random,
 ) -> NewTopic:
-    """What creating the topic would make. Raises KafkaError with Kafka's code for each fault."""
-    name = asked.name
+    """The topic to create for a request, with its replicas placed. Raises KafkaError with Kafka's error
+    codes."""
+    name = requested.name
     check_name(name)
-    if state.is_deleting(name):
+    if context.is_deleting(name):
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is marked for deletion.")
-    if name in state.topics:
+    if name in context.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     twin = name.replace(".", "_")
-    colliding = [other for other in state.topics if other.replace(".", "_") == twin]
+    colliding = [other for other in context.topics if other.replace(".", "_") == twin]
     if colliding:
-        # Metrics know no difference between a dot and an underscore.
+        # Metric names have an underscore in place of a dot.
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topics: {colliding[0]}"
         )
-    configs = _judge_configs(asked)
-    if asked.assignments:
-        if asked.num_partitions != _DEFAULT or asked.replication_factor != _DEFAULT:
+    configs = _validate_configs(requested)
+    if requested.assignments:
+        if requested.num_partitions != _DEFAULT or requested.replication_factor != _DEFAULT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 "Either assignments, or numbers of partitions and replicas can be given, not both.",
             )
-        return NewTopic(name, _judge_manual(asked.assignments), configs)
-    partitions = default_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
+        return NewTopic(name, _validate_manual_assignment(requested.assignments), configs)
+    partitions = default_partitions if requested.num_partitions == _DEFAULT else requested.num_partitions
     replication_factor = (
-        default_replication_factor if asked.replication_factor == _DEFAULT else asked.replication_factor
+        default_replication_factor
+        if requested.replication_factor == _DEFAULT
+        else requested.replication_factor
     )
     if partitions <= 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
-    brokers = _usable(state)
+    brokers = _usable_brokers(context)
     if replication_factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
     if replication_factor > len(brokers):
@@ -108,9 +113,9 @@ def judge_topic(
 
 
 def _check_size(partitions: int, replication_factor: int) -> None:
-    """Whether the topic's node can hold so many partitions, before any of them is made.
+    """Raise KafkaError if the topic's node would exceed ZooKeeper's limit, before any replica is placed.
 
-    Kafka makes them all, and fails when ZooKeeper takes no such node, or for want of memory.
+    Kafka places all of them, and fails when ZooKeeper rejects the node or when it runs out of memory.
     """
     each = len(f'"{partitions}":[],') + 2 * replication_factor
     if partitions * each > NODE_BYTES_MAX:
@@ -120,17 +125,17 @@ def _check_size(partitions: int, replication_factor: int) -> None:
         )
 
 
-def _usable(state: ClusterState) -> dict[int, str | None]:
-    return {b: info.rack for b, info in state.brokers.items() if b not in state.shutting_down}
+def _usable_brokers(context: ControllerContext) -> dict[int, str | None]:
+    return {b: info.rack for b, info in context.brokers.items() if b not in context.shutting_down}
 
 
-def _judge_configs(asked: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:
-    missing = [config.name for config in asked.configs if config.value is None]
+def _validate_configs(requested: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:
+    missing = [config.name for config in requested.configs if config.value is None]
     if missing:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}"
         )
-    configs = {config.name: config.value or "" for config in asked.configs}
+    configs = {config.name: config.value or "" for config in requested.configs}
     for name, value in configs.items():
         problem = validate_topic_config(name, value)
         if problem is not None:
@@ -138,7 +143,7 @@ def _judge_configs(asked: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:
     return configs
 
 
-def _judge_manual(
+def _validate_manual_assignment(
     assignments: Sequence[CreateTopicsRequest.CreatableReplicaAssignment],
 ) -> dict[int, tuple[int, ...]]:
     placed: dict[int, tuple[int, ...]] = {}
@@ -153,11 +158,11 @@ def _judge_manual(
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions must be numbered from 0, without a gap."
         )
-    _judge_replica_lists(list(placed.values()))
+    _validate_replica_lists(list(placed.values()))
     return dict(sorted(placed.items()))
 
 
-def _judge_replica_lists(
+def _validate_replica_lists(
     replica_lists: Sequence[Sequence[int]], replication_factor: int | None = None
 ) -> None:
     for replicas in replica_lists:
@@ -174,66 +179,72 @@ def _judge_replica_lists(
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
 
-def create_topic(state: ClusterState, effects: Effects, topic: Topic) -> None:
-    """Write the nodes of the partitions of a topic that has its own, and tell the brokers.
+def create_topic(context: ControllerContext, effects: Effects, topic: Topic) -> None:
+    """Add a topic whose node is written: write its partitions' nodes, and send their states to the brokers.
 
-    Partitions with no live replica get no leader yet.
+    Partitions without an online replica get no leader yet.
     """
-    state.add_topic(topic)
-    _write_partitions(state, effects, list(topic.partitions()), [])
+    context.add_topic(topic)
+    _write_partitions(context, effects, list(topic.partitions()), [])
 
 
 def _write_partitions(
-    state: ClusterState, effects: Effects, partitions: Sequence[TopicPartition], operations: list[Operation]
+    context: ControllerContext,
+    effects: Effects,
+    partitions: Sequence[TopicPartition],
+    operations: list[Operation],
 ) -> None:
-    """Write `operations` and the partitions' nodes, in as many multis as their sizes demand."""
+    """Write `operations` and the partitions' nodes, in as few multis as their sizes allow."""
     for position, tp in enumerate(partitions):
         if position and position % PARTITIONS_PER_MULTI_MAX == 0:
             effects.write(*operations)
             operations = []
-        first = leadership.first_leadership(state, tp)
-        operations += leadership.create_operations(state, tp, first=first)
+        first = leadership.first_leadership(context, tp)
+        operations += leadership.create_operations(context, tp, first=first)
         if first is not None:
-            assignment = state.assignment(tp)
+            assignment = context.assignment(tp)
             assert assignment is not None
-            state.leaders[tp] = first
-            leadership.tell(state, effects, tp, new_on=assignment.replicas)
+            context.leaders[tp] = first
+            leadership.send_state(context, effects, tp, new_on=assignment.replicas)
     effects.write(*operations)
 
 
-def judge_partitions(
-    state: ClusterState, asked: CreatePartitionsRequest.CreatePartitionsTopic
+def validate_partitions(
+    context: ControllerContext, requested: CreatePartitionsRequest.CreatePartitionsTopic
 ) -> dict[int, tuple[int, ...]]:
-    """The new partitions' replicas. Raises KafkaError."""
-    topic = state.topics.get(asked.name)
-    if topic is None or state.is_deleting(asked.name):
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{asked.name}' does not exist.")
-    if any(assignment.moving for assignment in topic.assignments.values()):
+    """The replicas of the partitions to add, by partition. Raises KafkaError."""
+    topic = context.topics.get(requested.name)
+    if topic is None or context.is_deleting(requested.name):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{requested.name}' does not exist."
+        )
+    if any(assignment.is_being_reassigned for assignment in topic.assignments.values()):
         raise KafkaError(
             ErrorCode.REASSIGNMENT_IN_PROGRESS,
-            f"A partition reassignment is in progress for the topic '{asked.name}'.",
+            f"A partition reassignment is in progress for the topic '{requested.name}'.",
         )
     existing = len(topic.assignments)
-    if asked.count < existing:
+    if requested.count < existing:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic currently has {existing} partitions, which is higher than the requested {asked.count}.",
+            f"Topic currently has {existing} partitions, "
+            f"which is higher than the requested {requested.count}.",
         )
-    if asked.count == existing:
+    if requested.count == existing:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {existing} partitions.")
-    added = asked.count - existing
+    added = requested.count - existing
     pattern = topic.assignments[min(topic.assignments)].replicas
-    _check_size(asked.count, len(pattern))
-    brokers = _usable(state)
-    if asked.assignments is not None:
-        lists = [tuple(assignment.broker_ids) for assignment in asked.assignments]
+    _check_size(requested.count, len(pattern))
+    brokers = _usable_brokers(context)
+    if requested.assignments is not None:
+        lists = [tuple(assignment.broker_ids) for assignment in requested.assignments]
         if len(lists) != added:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Increasing the number of partitions by {added} but {len(lists)} assignments provided.",
             )
-        _judge_replica_lists(lists, len(pattern))
-        unknown = sorted({broker for replicas in lists for broker in replicas} - set(state.brokers))
+        _validate_replica_lists(lists, len(pattern))
+        unknown = sorted({broker for replicas in lists for broker in replicas} - set(context.brokers))
         if unknown:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Unknown broker(s) in replica assignment: {unknown}."
@@ -244,16 +255,17 @@ def judge_partitions(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Replication factor: {len(pattern)} larger than available brokers: {len(brokers)}.",
         )
-    # Go on where the first partition's leader says that the round began.
+    # Continue the round robin of the existing partitions: the first partition's leader is its start.
     ids = sorted(brokers)
     start = ids.index(pattern[0]) if pattern[0] in ids else 0
     return place_replicas(brokers, added, len(pattern), start=start, shift=start, first_partition=existing)
 
 
 def add_partitions(
-    state: ClusterState, effects: Effects, name: str, placed: Mapping[int, tuple[int, ...]]
+    context: ControllerContext, effects: Effects, name: str, placed: Mapping[int, tuple[int, ...]]
 ) -> None:
-    topic = state.topics[name]
-    topic.assignments.update({p: Assignment(replicas) for p, replicas in placed.items()})
+    """Write the topic's node and the new partitions' nodes, and send their states to the brokers."""
+    topic = context.topics[name]
+    topic.assignments.update({p: ReplicaAssignment(replicas) for p, replicas in placed.items()})
     operations: list[Operation] = [SetData(znodes.topic_path(name), znodes.encode_topic(topic.node()))]
-    _write_partitions(state, effects, [TopicPartition(name, p) for p in sorted(placed)], operations)
+    _write_partitions(context, effects, [TopicPartition(name, p) for p in sorted(placed)], operations)

@@ -1,5 +1,6 @@
-"""Groups (and later transactions): state machines whose memory is the log of an internal topic.
+"""The group coordinator, and in `transactions` the transaction coordinator.
 
-The pure core (`group`, `membership`, `offsets`, `inspection`, `records`, `replay`) takes the time as an
-argument and returns effects; `coordinator` is the thin shell that holds futures, the timers and the log.
+Both are state machines whose state is in the log of an internal topic. The pure modules (`group`,
+`membership`, `rebalance`, `offsets`, `records`, `replay`) take the time as an argument and return effects;
+`coordinator` applies them: it holds the futures of responses, the timers and the log.
 """

@@ -1,6 +1,6 @@
-"""Forgetting: offsets past their retention, deleted groups, deleted topics. Each leaves tombstones.
+"""Removal of expired offsets and of offsets of deleted groups and topics, with their tombstones.
 
-Called by `commits` and `inspection` for what clients delete, and by `coordinator` from time to time.
+Called by `offset_requests` and `group_requests` for what clients delete, and periodically by `coordinator`.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from collections.abc import Callable, Iterable
 from ottla.coordinators import records
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
-from ottla.coordinators.journal import Entry, Journal
+from ottla.coordinators.group_metadata_manager import GroupMetadataManager
+from ottla.coordinators.interfaces import NO_ACKS
+from ottla.coordinators.log_appender import Entry, LogAppender
 from ottla.coordinators.offsets import CommittedOffset, TopicPartition
-from ottla.coordinators.ports import NO_ACKS
-from ottla.coordinators.registry import Registry
 from ottla.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
 TOMBSTONES_PER_BATCH = 1_000
 GROUPS_PER_SLICE = 100
-"""Looked at for expiry before others have their turn: a millisecond or so, with ten offsets each."""
+"""Groups checked for expired offsets before the event loop runs other tasks: about 1 ms with 10 offsets
+each."""
 
 
 def expired_offsets(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """What of the group has outlived its retention (KIP-211).
+    """The group's offsets past their retention (KIP-211).
 
-    Offsets of a group with members count from when the group became Empty, and are kept as long as it is
-    not; except for topics its consumers no longer subscribe to, and for simple consumers, where the
-    retention counts from the commit.
+    The retention starts when the group becomes Empty. For topics that the group's consumers are no longer
+    subscribed to, and for groups without a protocol type (simple consumers), it starts with the commit.
     """
 
     def since_commit(offset: CommittedOffset) -> int:
@@ -54,25 +54,27 @@ def expired_offsets(group: Group, now_ms: int, retention_ms: int) -> list[TopicP
     return []
 
 
-class Cleanup:
-    def __init__(self, config: GroupConfig, registry: Registry, journal: Journal) -> None:
+class GroupCleanup:
+    """Removes offsets and groups from memory, and writes their tombstones."""
+
+    def __init__(self, config: GroupConfig, manager: GroupMetadataManager, appender: LogAppender) -> None:
         self._config = config
-        self._registry = registry
-        self._journal = journal
+        self._manager = manager
+        self._appender = appender
 
     async def expire(self, now_ms: int) -> int:
-        """One round over all groups, some at a time; returns how many offsets went."""
+        """Remove the expired offsets of all groups, a slice of groups at a time; returns their number."""
         retention_ms = self._config.offsets_retention_ms
-        # Those of a partition together: their tombstones go into one batch.
-        groups = self._registry.by_partition()
+        # Ordered by partition: the tombstones of a partition go into one batch.
+        groups = self._manager.by_partition()
         removed_count = 0
         for start in range(0, len(groups), GROUPS_PER_SLICE):
-            # Some may have moved to another broker since the last pause.
-            here = [
-                g for g in groups[start : start + GROUPS_PER_SLICE] if self._registry.find(g.group_id) is g
+            # The partition of a group may have been unloaded since the last slice.
+            loaded = [
+                g for g in groups[start : start + GROUPS_PER_SLICE] if self._manager.find(g.group_id) is g
             ]
             removed_count += await self.remove(
-                here, lambda group: expired_offsets(group, now_ms, retention_ms), now_ms
+                loaded, lambda group: expired_offsets(group, now_ms, retention_ms), now_ms
             )
             await asyncio.sleep(0)
         return removed_count
@@ -80,11 +82,11 @@ class Cleanup:
     async def remove(
         self, groups: Iterable[Group], select: Callable[[Group], list[TopicPartition]], now_ms: int
     ) -> int:
-        """Remove the selected offsets, and groups that have nothing left. The memory goes first: a broker
-        that fails before the tombstones are written reads the old records, and cleans up again.
+        """Remove the selected offsets, and Empty groups without offsets. Returns the number of offsets.
 
-        Tombstones wait for no replica, and are written also where those are too few: what was deleted must
-        not come back with the next start of this broker.
+        They are removed from memory first: after a failure before the tombstones are written, the next load
+        restores them, and they are removed again. Tombstones are appended with acks=0 and also below
+        min.insync.replicas, so that deleted offsets do not come back with the next start of this broker.
         """
         removed_count = 0
         tombstones: dict[int, list[Entry]] = defaultdict(list)
@@ -93,15 +95,15 @@ class Cleanup:
             removed_count += len(removed)
             if group.state is GroupState.EMPTY and not group.offsets.in_use and not group.pending_members:
                 group.transition_to(GroupState.DEAD, now_ms)
-            entries = tombstones[self._registry.partition_of(group.group_id)]
+            entries = tombstones[self._manager.partition_of(group.group_id)]
             entries += [(records.offset_key(group.group_id, partition), None) for partition in removed]
             if group.state is GroupState.DEAD:
-                self._registry.discard(group)
-                # Generation 0 has never been written.
+                self._manager.discard(group)
+                # A group of generation 0 was never written to the log.
                 if group.generation > 0:
                     entries.append((records.group_key(group.group_id), None))
         writes = [
-            self._journal.append(
+            self._appender.append(
                 partition, entries[start : start + TOMBSTONES_PER_BATCH], now_ms, acks=NO_ACKS
             )
             for partition, entries in tombstones.items()
@@ -109,5 +111,7 @@ class Cleanup:
         ]
         for error in await asyncio.shield(asyncio.gather(*writes)):
             if error is not ErrorCode.NONE:
-                logger.warning("tombstones were not written (%s); the next leader cleans up", error.name)
+                logger.warning(
+                    "Failed to write tombstones: %s; the next cleanup after a load removes them", error.name
+                )
         return removed_count

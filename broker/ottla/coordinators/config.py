@@ -1,6 +1,6 @@
-"""The coordinator's settings, under Kafka's names with `_` for `.` and `-`.
+"""The settings of both coordinators, under Kafka's names with `_` for `.`.
 
-Made once by the server from its broker configuration, read by every module of this room.
+Created by the server from its broker configuration, read by every module of this package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Defaults are Kafka 3.9's."""
+    """Settings of the group coordinator. The defaults are those of Kafka 3.9."""
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -32,5 +32,21 @@ class GroupConfig:
 
     @classmethod
     def read(cls, get_int: Callable[[str], int]) -> GroupConfig:
-        """Look every setting up: `GroupConfig.read(broker_config.get_int)`."""
+        """Read every setting: `GroupConfig.read(broker_config.get_int)`."""
+        return cls(**{item.name: get_int(item.name.replace("_", ".")) for item in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """Settings of the transaction coordinator; times are in ms. The defaults are those of Kafka 3.9."""
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    request_timeout_ms: int = 30_000
+
+    @classmethod
+    def read(cls, get_int: Callable[[str], int]) -> TransactionConfig:
+        """Read every setting: `TransactionConfig.read(broker_config.get_int)`."""
         return cls(**{item.name: get_int(item.name.replace("_", ".")) for item in fields(cls)})

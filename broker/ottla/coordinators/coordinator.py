@@ -1,8 +1,8 @@
-"""The group coordinator as the server sees it: one coroutine per API, and a partition's coming and going.
+"""The group coordinator (GroupCoordinator): one coroutine per API, and loading and unloading of partitions.
 
-A thin shell. The rules are in `membership` and its neighbours; here their effects are carried out: answers
-are futures, deadlines share one alarm, records go to the journal. Everything runs on the event loop; state
-changes only between awaits, so no locks.
+Called by the server's handlers. The rules are in `membership` and `rebalance`; this module applies their
+effects: it completes the futures of responses, sets timers, and appends records. Everything runs on the event
+loop, and state changes only between awaits, so there are no locks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 from uuid import uuid4
 
-from ottla.coordinators import inspection, records
-from ottla.coordinators.cleanup import Cleanup
-from ottla.coordinators.commits import Commits
+from ottla.coordinators import group_requests, records
+from ottla.coordinators.cleanup import GroupCleanup
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.effects import (
     CancelTimer,
@@ -29,11 +28,12 @@ from ottla.coordinators.effects import (
     Timer,
 )
 from ottla.coordinators.group import Group, GroupState, NewMemberId
-from ottla.coordinators.journal import GROUP_ERRORS, Journal
+from ottla.coordinators.group_metadata_manager import GroupMetadataManager
+from ottla.coordinators.interfaces import Cancellable, ClientContext, CoordinatorLog, LoopScheduler, Scheduler
+from ottla.coordinators.log_appender import GROUP_ERRORS, LogAppender
 from ottla.coordinators.membership import JoinCall, Membership, SyncCall
-from ottla.coordinators.ports import Cancellable, ClientContext, CoordinatorLog, LoopScheduler, Scheduler
-from ottla.coordinators.registry import Registry
-from ottla.coordinators.timers import Deadlines
+from ottla.coordinators.offset_requests import OffsetRequests
+from ottla.coordinators.timers import GroupTimers
 from ottla.coordinators.transactional_commits import TransactionalCommits, TransactionalWrite, Verify
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode
@@ -71,7 +71,7 @@ def new_member_id(name: str) -> str:
     return f"{name}-{uuid4()}"
 
 
-async def _trust(write: TransactionalWrite) -> tuple[ErrorCode, object | None]:
+async def _skip_verification(write: TransactionalWrite) -> tuple[ErrorCode, object | None]:
     return ErrorCode.NONE, None
 
 
@@ -87,66 +87,68 @@ class GroupCoordinator:
         scheduler: Scheduler | None = None,
         member_ids: NewMemberId = new_member_id,
         partition_exists: Callable[[str, int], bool] = lambda topic, partition: True,
-        verify: Verify = _trust,
+        verify: Verify = _skip_verification,
     ) -> None:
-        """`clock` gives wall time in ms, for records and retention; deadlines are the scheduler's."""
+        """`clock` returns wall time in ms, for records and retention; timers use the scheduler's clock."""
         self._config = config
         self._clock = clock
         self._scheduler = scheduler or LoopScheduler()
         self._membership = Membership(config, member_ids)
         codec = Codec(config.offsets_topic_compression_codec)
-        self._journal = Journal(log, codec, config.offsets_commit_required_acks)
-        self._deadlines = Deadlines(self._scheduler, self._timer_fired)
-        self._registry = Registry(config, log, self._scheduler, clock, self._loaded, self._unloaded)
-        self._cleanup = Cleanup(config, self._registry, self._journal)
-        self._commits = Commits(
+        self._appender = LogAppender(log, codec, config.offsets_commit_required_acks)
+        self._timers = GroupTimers(self._scheduler, self._timer_fired)
+        self._manager = GroupMetadataManager(
+            config, log, self._scheduler, clock, self._loaded, self._unloaded
+        )
+        self._cleanup = GroupCleanup(config, self._manager, self._appender)
+        self._offset_requests = OffsetRequests(
             config,
-            self._registry,
+            self._manager,
             self._membership,
-            self._journal,
+            self._appender,
             self._cleanup,
             clock,
             self._apply,
             partition_exists,
         )
         self._transactional = TransactionalCommits(
-            config, self._registry, self._membership, self._journal, clock, partition_exists, verify
+            config, self._manager, self._membership, self._appender, clock, partition_exists, verify
         )
         self._next_expiry: Cancellable | None = None
         self._background: set[asyncio.Task[int]] = set()
 
-    # -- life ----------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to serve, and to expire offsets. Until then everyone hears COORDINATOR_NOT_AVAILABLE."""
-        self._registry.active = True
+        """Start serving and expiring offsets. Before, every response has COORDINATOR_NOT_AVAILABLE."""
+        self._manager.active = True
         self._schedule_expiry()
 
     async def stop(self) -> None:
-        """Send waiting members to another broker, and wait for the records under way."""
-        self._registry.active = False
+        """Complete waiting requests with NOT_COORDINATOR, and wait for the appends under way."""
+        self._manager.active = False
         if self._next_expiry is not None:
             self._next_expiry.cancel()
             self._next_expiry = None
-        self._registry.unload_all()
-        self._deadlines.close()
-        await self._journal.drain()
+        self._manager.unload_all()
+        self._timers.close()
+        await self._appender.drain()
 
     def groups(self) -> list[Group]:
-        """All that this broker coordinates now, for metrics."""
-        return list(self._registry)
+        """The loaded groups, for metrics."""
+        return list(self._manager)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` whose leader coordinates the group."""
-        return self._registry.partition_of(group_id)
+        return self._manager.partition_of(group_id)
 
     def load(self, partition: int) -> asyncio.Task[None] | None:
-        """Call when this broker becomes the partition's leader. The task ends when its groups are served."""
-        return self._registry.load(partition)
+        """Call when this broker becomes the partition's leader. The task ends when its groups are loaded."""
+        return self._manager.load(partition)
 
     def unload(self, partition: int) -> None:
         """Call when this broker stops being the partition's leader."""
-        self._registry.unload(partition)
+        self._manager.unload(partition)
 
     def _loaded(self, group: Group) -> None:
         self._transactional.loaded(group)
@@ -161,9 +163,9 @@ class GroupCoordinator:
         for effect in effects:
             match effect:
                 case SetTimer(timer, delay_ms):
-                    self._deadlines.set(timer, delay_ms)
+                    self._timers.set(timer, delay_ms)
                 case CancelTimer(timer):
-                    self._deadlines.cancel(timer)
+                    self._timers.cancel(timer)
                 case CompleteJoin(waiter, joined):
                     _complete(cast("asyncio.Future[JoinResult]", waiter), joined)
                 case CompleteSync(waiter, synced):
@@ -174,7 +176,7 @@ class GroupCoordinator:
     def _store(self, effect: StoreGroup) -> None:
         group_id = effect.group.group_id
         entry = (records.group_key(group_id), records.group_value_bytes(effect.value))
-        write = self._journal.append(self._registry.partition_of(group_id), [entry], self._clock())
+        write = self._appender.append(self._manager.partition_of(group_id), [entry], self._clock())
 
         def stored(done: asyncio.Task[ErrorCode]) -> None:
             error = ErrorCode.UNKNOWN_SERVER_ERROR if done.cancelled() else done.result()
@@ -184,7 +186,7 @@ class GroupCoordinator:
         write.add_done_callback(stored)
 
     def _timer_fired(self, timer: Timer) -> None:
-        group = self._registry.find(timer.group_id)
+        group = self._manager.find(timer.group_id)
         if group is not None:
             self._apply(self._membership.timer_fired(group, timer, self._clock()))
 
@@ -198,16 +200,16 @@ class GroupCoordinator:
         self._schedule_expiry()
 
     async def expire_offsets(self) -> int:
-        """One round of retention; runs by itself every offsets.retention.check.interval.ms."""
+        """Remove expired offsets; also runs every offsets.retention.check.interval.ms."""
         return await self._cleanup.expire(self._clock())
 
     def topics_deleted(self, topics: set[str]) -> None:
-        """Forget what groups committed for topics that are gone."""
+        """Remove the offsets that groups committed for deleted topics."""
 
         def of_topics(group: Group) -> list[tuple[str, int]]:
             return [key for key in group.offsets.partitions() if key[0] in topics]
 
-        self._run(self._cleanup.remove(self._registry, of_topics, self._clock()))
+        self._run(self._cleanup.remove(self._manager, of_topics, self._clock()))
 
     def _run(self, work: Coroutine[Any, Any, int]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -217,7 +219,7 @@ class GroupCoordinator:
     def _background_done(self, task: asyncio.Task[int]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            logger.error("cleaning up groups failed", exc_info=problem)
+            logger.error("Removing offsets failed", exc_info=problem)
 
     # -- membership ----------------------------------------------------------------------------------
 
@@ -244,25 +246,25 @@ class GroupCoordinator:
         )
 
     async def _join(self, request: JoinGroupRequest, version: int, ctx: ClientContext) -> JoinResult:
-        await self._commits.rewind_stored(request.group_id)
-        error = self._registry.check(request.group_id)
+        await self._offset_requests.rewind_stored(request.group_id)
+        error = self._manager.check(request.group_id)
         if error is not ErrorCode.NONE:
             return JoinResult(error, request.member_id)
         config = self._config
         session_ms = request.session_timeout_ms
         if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
             return JoinResult(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
-        group = self._registry.find(request.group_id)
+        group = self._manager.find(request.group_id)
         if group is None:
             if request.member_id:
                 return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            group = self._registry.find_or_create(request.group_id)
+            group = self._manager.find_or_create(request.group_id)
         call = JoinCall(
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             client_id=ctx.client_id,
             client_host=ctx.client_host,
-            # Version 0 knew one timeout for both.
+            # Version 0 has one timeout for both.
             rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else session_ms,
             session_timeout_ms=session_ms,
             protocol_type=request.protocol_type,
@@ -288,13 +290,13 @@ class GroupCoordinator:
     async def _sync(self, request: SyncGroupRequest, version: int) -> SyncResult:
         if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
             return SyncResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        error = self._registry.check(request.group_id)
+        error = self._manager.check(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # The rebalance under way was lost with the old coordinator: have the members join again.
+            # The rebalance was lost with the previous coordinator: the members must join again.
             return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS)
         if error is not ErrorCode.NONE:
             return SyncResult(error)
-        group = self._registry.find(request.group_id)
+        group = self._manager.find(request.group_id)
         if group is None:
             return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
         call = SyncCall(
@@ -315,12 +317,12 @@ class GroupCoordinator:
         return HeartbeatResponse(error_code=self._heartbeat(request))
 
     def _heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
-        error = self._registry.check(request.group_id)
+        error = self._manager.check(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            return ErrorCode.NONE  # Who is a member is not known yet; nobody is expelled meanwhile.
+            return ErrorCode.NONE  # The members are not loaded yet, and their sessions have not started.
         if error is not ErrorCode.NONE:
             return error
-        group = self._registry.find(request.group_id)
+        group = self._manager.find(request.group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error, effects = self._membership.heartbeat(
@@ -332,16 +334,16 @@ class GroupCoordinator:
     async def leave_group(
         self, request: LeaveGroupRequest, version: int, ctx: ClientContext
     ) -> LeaveGroupResponse:
-        """One member up to version 2, from 3 several, with an error code each."""
+        """One member up to version 2; several with an error code each since version 3."""
         leaving = (
             request.members
             if version >= 3
             else [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
         )
-        error = self._registry.check(request.group_id)
+        error = self._manager.check(request.group_id)
         if error is not ErrorCode.NONE:
             return LeaveGroupResponse(error_code=error)
-        group = self._registry.find(request.group_id)
+        group = self._manager.find(request.group_id)
         if group is not None and group.state is GroupState.DEAD:
             return LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         errors = [self._leave(group, member) for member in leaving]
@@ -370,7 +372,7 @@ class GroupCoordinator:
     async def offset_commit(
         self, request: OffsetCommitRequest, version: int, ctx: ClientContext
     ) -> OffsetCommitResponse:
-        return await self._commits.commit(request)
+        return await self._offset_requests.commit(request)
 
     async def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, version: int
@@ -384,30 +386,30 @@ class GroupCoordinator:
     async def offset_fetch(
         self, request: OffsetFetchRequest, version: int, ctx: ClientContext
     ) -> OffsetFetchResponse:
-        return self._commits.fetch(request, version)
+        return self._offset_requests.fetch(request, version)
 
     async def offset_delete(
         self, request: OffsetDeleteRequest, version: int, ctx: ClientContext
     ) -> OffsetDeleteResponse:
-        return await self._commits.delete(request)
+        return await self._offset_requests.delete(request)
 
     async def list_groups(
         self, request: ListGroupsRequest, version: int, ctx: ClientContext
     ) -> ListGroupsResponse:
-        return inspection.list_groups(self._registry, request)
+        return group_requests.list_groups(self._manager, request)
 
     async def describe_groups(
         self, request: DescribeGroupsRequest, version: int, ctx: ClientContext
     ) -> DescribeGroupsResponse:
-        return inspection.describe_groups(self._registry, request)
+        return group_requests.describe_groups(self._manager, request)
 
     async def delete_groups(
         self, request: DeleteGroupsRequest, version: int, ctx: ClientContext
     ) -> DeleteGroupsResponse:
-        return await inspection.delete_groups(self._registry, self._cleanup, self._clock, request)
+        return await group_requests.delete_groups(self._manager, self._cleanup, self._clock, request)
 
 
 def _complete(waiter: asyncio.Future[Any], result: object) -> None:
-    """The one who waited may have gone: a connection closed, its request cancelled."""
+    """Complete a response, unless its request was cancelled because the connection closed."""
     if not waiter.done():
         waiter.set_result(result)

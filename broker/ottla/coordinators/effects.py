@@ -1,7 +1,7 @@
-"""What the pure core asks of its shell: answers to complete, timers to set, records to append.
+"""Effects of the pure group protocol: responses to complete, timers to set, records to append.
 
-`membership` returns lists of these; `coordinator` (or a test) carries them out, in order. A waiter is the
-handle of an answer that is still due; the core never looks into it.
+`membership` returns lists of these; `coordinator` (or a test) applies them in order. A waiter is the handle
+of a deferred response, opaque to the pure modules.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from ottla.protocol.errors import ErrorCode
 
 class TimerKind(Enum):
     SESSION = "session"
-    """A member must be heard from before this."""
+    """The session of a member: it must send a request before this (session.timeout.ms)."""
     PENDING_MEMBER = "pending member"
-    """Who was given a member id must come back with it before this (KIP-394)."""
+    """A client that got a member id must join with it before this (KIP-394)."""
     JOIN = "join"
-    """The rebalance ends at this time, whoever is missing."""
+    """The join phase of the rebalance ends at this time, also without the missing members."""
     SYNC = "sync"
-    """Every member of the new generation must have asked for its assignment before this."""
+    """Every member of the new generation must send SyncGroup before this."""
 
 
 class Timer(NamedTuple):
-    """At most one deadline is set for each; setting it again moves it. Delays, so that wall time may jump."""
+    """The key of a timer: it has at most one deadline, and setting it again moves the deadline. Effects have
+    delays instead of times, because wall time may jump."""
 
     kind: TimerKind
     group_id: str
@@ -35,6 +36,8 @@ class Timer(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
+    """A member in the leader's JoinGroup response."""
+
     member_id: str
     instance_id: str | None
     metadata: bytes
@@ -42,6 +45,8 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
+    """The content of a JoinGroup response."""
+
     error: ErrorCode
     member_id: str
     generation: int = -1
@@ -54,6 +59,8 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
+    """The content of a SyncGroup response."""
+
     error: ErrorCode
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -85,20 +92,20 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStored:
-    """The leader's assignment of this generation; once replicated, the members may have it."""
+    """The leader's assignment of this generation; the members get it once it is replicated."""
 
     generation: int
     assignment: dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class EmptinessStored:
-    """The group lost its last member; nobody waits for this record."""
+class EmptyGroupStored:
+    """The group lost its last member; no response depends on this record."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticMemberStored:
-    """A static member came back under a new member id; the old values serve to undo that on failure."""
+    """A static member joined with a new member id; a failed write restores the old values."""
 
     instance_id: str
     old_member_id: str
@@ -110,7 +117,7 @@ class StaticMemberStored:
     supports_skipping_assignment: bool
 
 
-AfterStore: TypeAlias = AssignmentStored | EmptinessStored | StaticMemberStored
+AfterStore: TypeAlias = AssignmentStored | EmptyGroupStored | StaticMemberStored
 
 
 @dataclass(frozen=True, slots=True)

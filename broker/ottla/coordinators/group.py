@@ -1,9 +1,10 @@
-"""One consumer group: its state machine as a table, its members, and how a protocol is chosen.
+"""One consumer group (GroupMetadata): its state machine as a table, its members, and protocol selection.
 
-`membership` drives it, `records` and `replay` write it down and read it back, `inspection` shows it.
+Changed by `membership` and `rebalance`, written by `records`, restored by `replay`, described by
+`group_requests`.
 
-Invariants: only `TRANSITIONS` says which state follows which; whoever waits for a JoinGroup or SyncGroup
-answer is a member; every member speaks the group's protocol type; generations only grow.
+Invariants: state transitions are those of `TRANSITIONS`; every waiter of a JoinGroup or SyncGroup response
+belongs to a member; every member has the group's protocol type; generations only grow.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """(name, metadata), in the member's order of preference."""
 
 Waiter: TypeAlias = object
-"""The handle of an answer that is still due. Opaque to the core."""
+"""The handle of a deferred response. Opaque to the pure modules."""
 
 
 class GroupState(Enum):
-    """The values are what ListGroups and DescribeGroups show."""
+    """The values are the names in ListGroups and DescribeGroups."""
 
     EMPTY = "Empty"
     """No members; possibly offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Waiting for the members to join again."""
+    """Waiting for the members to join."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """A new generation has begun; waiting for its leader's assignment."""
+    """A new generation has started; waiting for its leader's assignment."""
     STABLE = "Stable"
-    """Every member can have its assignment."""
+    """Every member can get its assignment."""
     DEAD = "Dead"
     """Removed from this broker: deleted, expired, or moved with its partition."""
 
@@ -57,6 +58,8 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 
 @dataclass(slots=True)
 class Member:
+    """A member of a group (MemberMetadata)."""
+
     member_id: str
     instance_id: str | None
     client_id: str
@@ -66,19 +69,19 @@ class Member:
     protocols: Protocols
     assignment: bytes = b""
     is_new: bool = False
-    """Has never been told its member id, so it cannot send heartbeats yet."""
+    """Whether the member has not got its member id yet, so that it cannot send heartbeats."""
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """The candidate that this member likes best."""
+        """The candidate that comes first in this member's order of preference."""
         allowed = set(candidates)
         return next(name for name, _ in self.protocols if name in allowed)
 
 
 class Group:
-    """The group as its coordinator holds it. Methods keep the bookkeeping; the rules are `membership`'s."""
+    """The state of a group in its coordinator. Methods keep it consistent; the rules are in `membership`."""
 
     def __init__(
         self, group_id: str, state: GroupState = GroupState.EMPTY, now_ms: int | None = None
@@ -97,10 +100,10 @@ class Group:
         self.awaiting_join: dict[str, Waiter] = {}
         self.awaiting_sync: dict[str, Waiter] = {}
         self.initial_delay_remaining_ms: int | None = None
-        """Set while the first rebalance of an empty group is held back for more members to arrive."""
+        """Set while the first rebalance of an empty group is delayed (group.initial.rebalance.delay.ms)."""
         self.new_member_added = False
         self.subscribed_topics: frozenset[str] | None = None
-        """What the members consume, when that can be read from their metadata."""
+        """The topics that the members are subscribed to; None if their metadata cannot be parsed."""
         self.offsets = GroupOffsets()
         self._supporters: Counter[str] = Counter()
 
@@ -114,7 +117,9 @@ class Group:
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
         if state not in TRANSITIONS[self.state]:
-            raise AssertionError(f"group {self.group_id}: no way from {self.state.value} to {state.value}")
+            raise AssertionError(
+                f"group {self.group_id}: illegal transition from {self.state.value} to {state.value}"
+            )
         self.state = state
         self.state_since_ms = now_ms
 
@@ -133,7 +138,7 @@ class Group:
     # -- members -------------------------------------------------------------------------------------
 
     def add(self, member: Member, protocol_type: str, waiter: Waiter | None = None) -> None:
-        """Let a member in; the first one sets the protocol type and leads."""
+        """Add a member; the first one sets the protocol type and becomes the leader."""
         assert member.member_id not in self.members
         if not self.members:
             self.protocol_type = protocol_type
@@ -150,7 +155,7 @@ class Group:
         self.pending_members.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member, pending or full. Its waiters must have been answered before."""
+        """Remove a member or a pending member. Its waiters must have been completed before."""
         assert member_id not in self.awaiting_join
         assert member_id not in self.awaiting_sync
         member = self.members.pop(member_id, None)
@@ -173,7 +178,7 @@ class Group:
         member.session_timeout_ms = session_timeout_ms
 
     def rename_static_member(self, instance_id: str, old_member_id: str, new_member_id: str) -> Member:
-        """Hand a static member's place to its new member id (KIP-345). Its waiters were fenced before."""
+        """Give a static member its new member id (KIP-345). Its waiters must have been completed before."""
         assert old_member_id not in self.awaiting_join
         assert old_member_id not in self.awaiting_sync
         member = self.members.pop(old_member_id)
@@ -185,7 +190,7 @@ class Group:
         return member
 
     def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """FENCED_INSTANCE_ID when another process took the instance id over; UNKNOWN_MEMBER_ID."""
+        """NONE, UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another process has the instance id now."""
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is None:
@@ -196,23 +201,23 @@ class Group:
     # -- protocol and generation ---------------------------------------------------------------------
 
     def supports_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these could speak with everyone who is here."""
+        """Whether every member supports one of these protocols."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
-        everyone = len(self.members)
+        member_count = len(self.members)
         return self.protocol_type == protocol_type and any(
-            self._supporters[name] == everyone for name, _ in protocols
+            self._supporters[name] == member_count for name, _ in protocols
         )
 
     def select_protocol(self) -> str:
-        """The protocol that all support and most prefer. A tie goes to the one voted for first."""
-        everyone = len(self.members)
-        candidates = {name for name, count in self._supporters.items() if count == everyone}
+        """The protocol with the most votes of those that all members support; the first vote wins a tie."""
+        member_count = len(self.members)
+        candidates = {name for name, count in self._supporters.items() if count == member_count}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is among those who joined; False when none did."""
+        """Make a member that joined the leader, unless the leader has; False if no member joined."""
         if self.leader_id is None:
             return False
         if self.leader_id not in self.awaiting_join:
@@ -223,7 +228,7 @@ class Group:
         return True
 
     def begin_generation(self, now_ms: int) -> None:
-        """Close the door of a rebalance: choose the protocol, or find the group empty."""
+        """Start the next generation: select the protocol, or become Empty without members."""
         self.generation += 1
         self.pending_sync.clear()
         if self.members:
@@ -251,7 +256,7 @@ class Group:
                 self.subscribed_topics = None
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Unknown subscriptions count as subscribed: then nothing of the group may be taken away."""
+        """Whether a member is subscribed to the topic; True if the subscriptions are unknown."""
         return self.subscribed_topics is None or topic in self.subscribed_topics
 
 
@@ -259,18 +264,18 @@ def parse_subscription(metadata: bytes) -> list[str]:
     """The topics in a consumer's protocol metadata (ConsumerProtocolSubscription, any version)."""
     _version, count = struct.unpack_from(">hi", metadata)
     if count < 0:
-        raise ValueError("a negative number of topics")
+        raise ValueError("the number of topics is negative")
     topics: list[str] = []
     position = 6
     for _ in range(count):
         (length,) = struct.unpack_from(">h", metadata, position)
         position += 2
         if length < 0 or position + length > len(metadata):
-            raise ValueError("a topic name reaches beyond the metadata")
+            raise ValueError("a topic name exceeds the metadata")
         topics.append(metadata[position : position + length].decode())
         position += length
     return topics
 
 
 NewMemberId: TypeAlias = Callable[[str], str]
-"""Makes a unique member id out of the client id (or the instance id, for static members)."""
+"""Creates a unique member id from the client id (or the instance id, for static members)."""

@@ -1,9 +1,8 @@
-"""The rules of the classic group protocol: joining, syncing, heartbeats, leaving, and their timeouts.
+"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and their timeouts.
 
-Pure: every entry point takes the group and the time, changes the group, and returns the effects for the
-shell to carry out in order. Called by `coordinator`. Static members (KIP-345) and what happens when a
-rebalance runs out are in `rebalance`, which this builds on. The behaviour is that of Kafka 3.9's
-GroupCoordinator.
+Pure: every entry point takes the group and the time, changes the group, and returns the effects for
+`coordinator`, its caller, to apply in order. The phases of a rebalance are in `rebalance`. The behaviour is
+that of GroupCoordinator in Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ottla.coordinators.effects import (
     CompleteJoin,
     CompleteSync,
     Effect,
-    EmptinessStored,
+    EmptyGroupStored,
     JoinResult,
     StaticMemberStored,
     StoreGroup,
@@ -31,12 +30,12 @@ from ottla.coordinators.records import group_value
 from ottla.protocol.errors import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
-"""A member that has not learnt its id cannot send heartbeats, so its JoinGroup may wait only this long."""
+"""The session timeout of a member that has not got its id yet, and so cannot send heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinCall:
-    """A JoinGroup request, with what its version implies."""
+    """A JoinGroup request and the behaviour that its version requires."""
 
     member_id: str
     instance_id: str | None
@@ -47,13 +46,15 @@ class JoinCall:
     protocol_type: str
     protocols: Protocols
     requires_known_member_id: bool = False
-    """KIP-394: a new member is first told its id, and joins with it (version 4+, dynamic members)."""
+    """KIP-394: a new member gets its id first, and joins with it (version 4+, dynamic members)."""
     supports_skipping_assignment: bool = False
-    """Version 9+."""
+    """KIP-814: the leader of a stable group skips the assignment (version 9+)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncCall:
+    """A SyncGroup request."""
+
     member_id: str
     instance_id: str | None
     generation: int
@@ -63,7 +64,7 @@ class SyncCall:
 
 
 class Membership:
-    """The rules, with the limits of the configuration. Holds no state of any group."""
+    """The group protocol with the configured limits. It has no state of any group."""
 
     def __init__(self, config: GroupConfig, new_member_id: NewMemberId) -> None:
         self._config = config
@@ -73,17 +74,17 @@ class Membership:
     # -- JoinGroup -----------------------------------------------------------------------------------
 
     def join(self, group: Group, call: JoinCall, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Let a member in, or back in; it is answered when the rebalance ends, or at once.
+        """Add a member, or let it rejoin; the response is completed at once or when the join phase ends.
 
         GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
         MEMBER_ID_REQUIRED, COORDINATOR_NOT_AVAILABLE (the group was just deleted).
         """
         step = Step(now_ms)
-        error = self._reason_to_refuse(group, call)
+        error = self._validate_join(group, call)
         if error is not ErrorCode.NONE:
             answer_id = call.member_id
             if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
-                self._forget_refused(step, group, call.member_id)
+                self._remove_rejected(step, group, call.member_id)
                 answer_id = ""
             step.answer_join(waiter, JoinResult(error, answer_id))
         elif not call.member_id:
@@ -93,8 +94,8 @@ class Membership:
         self._rebalance.try_complete_join(step, group)
         return step.effects
 
-    def _reason_to_refuse(self, group: Group, call: JoinCall) -> ErrorCode:
-        if not self._has_room(group, call.member_id):
+    def _validate_join(self, group: Group, call: JoinCall) -> ErrorCode:
+        if not self._accepts_member(group, call.member_id):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if group.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -102,9 +103,9 @@ class Membership:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE
 
-    def _has_room(self, group: Group, member_id: str) -> bool:
-        """Whether one more may enter. During a rebalance those count who have come back, so that a group
-        which is too large (the limit was lowered) sheds the members that come last."""
+    def _accepts_member(self, group: Group, member_id: str) -> bool:
+        """Whether the group size allows this member. During a rebalance only joined members count, so that a
+        group above group.max.size (it was lowered) loses the members that join last."""
         match group.state:
             case GroupState.EMPTY | GroupState.DEAD:
                 return True
@@ -115,9 +116,9 @@ class Membership:
             case _:
                 return member_id in group.members or len(group.members) < self._config.group_max_size
 
-    def _forget_refused(self, step: Step, group: Group, member_id: str) -> None:
+    def _remove_rejected(self, step: Step, group: Group, member_id: str) -> None:
         if member_id in group.members or member_id in group.pending_members:
-            self._rebalance.drop(step, group, member_id)
+            self._rebalance.remove_member(step, group, member_id)
 
     def _join_new(self, step: Step, group: Group, call: JoinCall, waiter: Waiter) -> None:
         member_id = self._new_member_id(call.instance_id or call.client_id)
@@ -139,7 +140,7 @@ class Membership:
     def _join_known(self, step: Step, group: Group, call: JoinCall, waiter: Waiter) -> None:
         if call.member_id in group.pending_members:
             if call.instance_id is not None:
-                # An id is given out first to members without an instance only.
+                # Only members without an instance id get their member id first.
                 step.answer_join(waiter, JoinResult(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
                 return
             step.effects.append(CancelTimer(Timer(TimerKind.PENDING_MEMBER, group.group_id, call.member_id)))
@@ -156,17 +157,17 @@ class Membership:
             case GroupState.PREPARING_REBALANCE:
                 rejoins = True
             case GroupState.COMPLETING_REBALANCE:
-                # The answer to the first JoinGroup may have been lost: give the same one again.
+                # The response to the first JoinGroup may have been lost: return the same one again.
                 rejoins = not unchanged
             case GroupState.STABLE:
-                # A leader comes back when what it watches has changed (topics, partitions).
+                # A leader rejoins when the metadata of its topics has changed.
                 rejoins = is_leader or not unchanged
             case _:
                 step.answer_join(waiter, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, call.member_id))
                 return
         if rejoins:
             self._update(step, group, member, call, waiter)
-            self._rebalance.maybe_prepare(step, group)
+            self._rebalance.maybe_prepare_rebalance(step, group)
         else:
             with_members = is_leader and group.state is GroupState.COMPLETING_REBALANCE
             step.answer_join(waiter, group_information(group, member.member_id, with_members=with_members))
@@ -184,31 +185,32 @@ class Membership:
             protocols=call.protocols,
             is_new=True,
         )
-        # The very first rebalance is held back further while members keep arriving.
+        # A new member extends the initial rebalance delay.
         if group.state is GroupState.PREPARING_REBALANCE and group.generation == 0:
             group.new_member_added = True
         group.add(member, call.protocol_type, waiter)
         step.set_timer(Timer(TimerKind.SESSION, group.group_id, member_id), NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalance.maybe_prepare(step, group)
+        self._rebalance.maybe_prepare_rebalance(step, group)
 
     def _update(self, step: Step, group: Group, member: Member, call: JoinCall, waiter: Waiter) -> None:
         group.update(member, call.protocols, call.rebalance_timeout_ms, call.session_timeout_ms)
         superseded = group.awaiting_join.pop(member.member_id, None)
         if superseded is not None:
-            # The member asks again, so nobody reads this answer; but nothing may wait for ever.
+            # The member repeats its request, so the previous response is not read; it must still be
+            # completed.
             step.answer_join(superseded, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         group.awaiting_join[member.member_id] = waiter
 
     def _replace_static(
         self, step: Step, group: Group, call: JoinCall, old_id: str, new_id: str, waiter: Waiter
     ) -> None:
-        """A static member came back without its member id: it restarted. It keeps its place (KIP-345)."""
+        """A static member joins without its member id after a restart: it gets a new id (KIP-345)."""
         assert call.instance_id is not None
         old_leader = group.leader_id or ""
         self._rebalance.fence(step, group, old_id)
         step.effects.append(CancelTimer(Timer(TimerKind.SESSION, group.group_id, old_id)))
         member = group.rename_static_member(call.instance_id, old_id, new_id)
-        step.heard_from(group, member)
+        step.restart_session(group, member)
         undo = StaticMemberStored(
             instance_id=call.instance_id,
             old_member_id=old_id,
@@ -225,15 +227,15 @@ class Membership:
                 assignment = {item.member_id: item.assignment for item in group.members.values()}
                 step.effects.append(StoreGroup(group, group_value(group, assignment), undo))
             case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
-                # In CompletingRebalance the leader may be assigning to the old member id right now.
-                self._rebalance.prepare(step, group)
+                # In CompletingRebalance the leader may be computing an assignment with the old member id.
+                self._rebalance.prepare_rebalance(step, group)
             case _:
                 assert group.state is GroupState.PREPARING_REBALANCE
 
     # -- SyncGroup -----------------------------------------------------------------------------------
 
     def sync(self, group: Group, call: SyncCall, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Answer with the member's assignment, once the leader has brought it and it is replicated.
+        """Complete the response with the member's assignment once the leader's assignment is replicated.
 
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
         REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -262,7 +264,7 @@ class Membership:
                     waiter,
                     SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment),
                 )
-                step.heard_from(group, member)
+                step.restart_session(group, member)
             case GroupState.PREPARING_REBALANCE:
                 step.answer_sync(waiter, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
             case _:
@@ -298,20 +300,20 @@ class Membership:
         if error is not ErrorCode.NONE:
             return error, []
         step = Step(now_ms)
-        step.heard_from(group, group.members[member_id])
+        step.restart_session(group, group.members[member_id])
         rebalancing = group.state is GroupState.PREPARING_REBALANCE
         return (ErrorCode.REBALANCE_IN_PROGRESS if rebalancing else ErrorCode.NONE), step.effects
 
-    def heard_from(self, group: Group, member_id: str, now_ms: int) -> list[Effect]:
-        """An offset commit is a sign of life too."""
+    def restart_session(self, group: Group, member_id: str, now_ms: int) -> list[Effect]:
+        """Restart the member's session, for an offset commit."""
         step = Step(now_ms)
-        step.heard_from(group, group.members[member_id])
+        step.restart_session(group, group.members[member_id])
         return step.effects
 
     def leave(
         self, group: Group, member_id: str, instance_id: str | None, now_ms: int
     ) -> tuple[ErrorCode, list[Effect]]:
-        """Remove one member. An administrator may name just the instance id. Not for dead groups."""
+        """Remove one member. An administrator can send the instance id only. Not for Dead groups."""
         step = Step(now_ms)
         if not member_id:
             found = None if instance_id is None else group.static_members.get(instance_id)
@@ -322,20 +324,20 @@ class Membership:
             error = group.validate_member(member_id, instance_id)
             if error is not ErrorCode.NONE:
                 return error, []
-        self._rebalance.remove(step, group, member_id)
+        self._rebalance.remove_and_rebalance(step, group, member_id)
         return ErrorCode.NONE, step.effects
 
     def remove_all(self, group: Group, now_ms: int) -> list[Effect]:
-        """Remove all members and begin a generation without any, because their positions are void.
+        """Remove all members and start an empty generation, because a rewind makes their positions invalid.
 
-        A member learns UNKNOWN_MEMBER_ID from its next request, gives up its partitions and joins anew. So
-        does a static one: its instance id is forgotten too, because FENCED_INSTANCE_ID is fatal to clients.
-        Ids that were handed out for a first JoinGroup stay: those members have no positions yet.
+        A member gets UNKNOWN_MEMBER_ID for its next request, gives up its partitions and joins again. So does
+        a static member: its instance id is removed too, because FENCED_INSTANCE_ID is fatal to clients.
+        Pending members stay: they have no positions yet.
         """
         assert group.state is not GroupState.EMPTY
         step = Step(now_ms)
         for member_id in list(group.members):
-            self._rebalance.drop(step, group, member_id)
+            self._rebalance.remove_member(step, group, member_id)
         step.effects += [
             CancelTimer(Timer(kind, group.group_id)) for kind in (TimerKind.JOIN, TimerKind.SYNC)
         ]
@@ -344,7 +346,7 @@ class Membership:
         group.begin_generation(now_ms)
         return step.effects
 
-    # -- what comes back from the shell --------------------------------------------------------------
+    # -- timers, completed writes, loading -----------------------------------------------------------
 
     def timer_fired(self, group: Group, timer: Timer, now_ms: int) -> list[Effect]:
         step = Step(now_ms)
@@ -357,25 +359,25 @@ class Membership:
                 self._rebalance.session_timed_out(step, group, timer.member_id)
             case TimerKind.PENDING_MEMBER:
                 if timer.member_id in group.pending_members:
-                    self._rebalance.remove(step, group, timer.member_id)
+                    self._rebalance.remove_and_rebalance(step, group, timer.member_id)
         return step.effects
 
     def group_stored(self, effect: StoreGroup, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """The record of a StoreGroup was replicated, or was not. `error` is one for clients."""
+        """The record of a StoreGroup was replicated or failed. `error` is a code of `GROUP_ERRORS`."""
         step = Step(now_ms)
         group = effect.group
         match effect.then:
             case AssignmentStored(generation, assignment):
-                # Others may have joined or left while the record was under way; then it counts for nothing.
+                # If the group rebalanced during the write, the assignment is void.
                 if group.state is GroupState.COMPLETING_REBALANCE and generation == group.generation:
                     if error is ErrorCode.NONE:
                         self._rebalance.assign(step, group, assignment)
                     else:
                         self._rebalance.revoke_assignments(step, group, error)
-                        self._rebalance.maybe_prepare(step, group)
+                        self._rebalance.maybe_prepare_rebalance(step, group)
             case StaticMemberStored() as stored:
                 self._static_member_stored(step, group, stored, error)
-            case EmptinessStored():
+            case EmptyGroupStored():
                 pass
         return step.effects
 
@@ -384,7 +386,7 @@ class Membership:
     ) -> None:
         member = group.members.get(stored.new_member_id)
         if member is None:
-            return  # Gone or replaced meanwhile; whoever did that answered its JoinGroup.
+            return  # Removed or replaced meanwhile, which completed its JoinGroup.
         waiter = group.awaiting_join.pop(stored.new_member_id, None)
         if error is not ErrorCode.NONE:
             group.update(
@@ -393,7 +395,7 @@ class Membership:
             self._rebalance.fence(step, group, stored.new_member_id)
             step.effects.append(CancelTimer(Timer(TimerKind.SESSION, group.group_id, stored.new_member_id)))
             group.rename_static_member(stored.instance_id, stored.new_member_id, stored.old_member_id)
-            step.heard_from(group, member)
+            step.restart_session(group, member)
             result = JoinResult(
                 error, "", group.generation, group.protocol_type, group.protocol_name, stored.old_leader
             )
@@ -401,8 +403,8 @@ class Membership:
             is_leader = group.leader_id == stored.new_member_id
             result = group_information(group, stored.new_member_id, with_members=is_leader, skip=is_leader)
         else:
-            # Told the old leader's id, a leader that restarted does not take itself for the leader, and so
-            # does not compute an assignment that a stable group would not hand out.
+            # With the old leader's id in the response, a restarted leader does not compute an assignment,
+            # which a stable group would ignore.
             result = group_information(
                 group, stored.new_member_id, with_members=False, leader=stored.old_leader
             )
@@ -410,7 +412,7 @@ class Membership:
             step.answer_join(waiter, result)
 
     def unload(self, group: Group, now_ms: int) -> list[Effect]:
-        """The group's partition has moved to another broker: send the waiting members there."""
+        """Complete all responses with NOT_COORDINATOR: the group's partition is unloaded."""
         step = Step(now_ms)
         group.transition_to(GroupState.DEAD, now_ms)
         for member_id, waiter in group.awaiting_join.items():
@@ -426,10 +428,10 @@ class Membership:
         return step.effects
 
     def loaded(self, group: Group, now_ms: int) -> list[Effect]:
-        """The group was read from the log: its members have a session's time to show up."""
+        """Start the sessions of a group's members after it was loaded from the log."""
         step = Step(now_ms)
         for member in group.members.values():
-            step.heard_from(group, member)
+            step.restart_session(group, member)
         if len(group.members) > self._config.group_max_size:
-            self._rebalance.prepare(step, group)
+            self._rebalance.prepare_rebalance(step, group)
         return step.effects

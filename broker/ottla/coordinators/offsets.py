@@ -1,10 +1,11 @@
-"""What a group has committed: pending, committed, expired.
+"""The offsets of a group: committed, pending, and pending in transactions.
 
-Owned by `group`; `coordinator` asks for changes and appends the records, `replay` restores.
+Part of `group`; `offset_requests` and `transactional_commits` change them and append the records, `replay`
+restores them.
 
-Invariants: a commit is visible only once its record is replicated; of two commits for a partition the
-one that was appended later wins, in whatever order their acknowledgements come in; a partition with a
-commit under way never expires; a commit in a transaction is pending until its marker is in the log.
+Invariants: a commit is visible only once its record is replicated; of two commits for a partition the one
+appended later wins, whatever the order of their acknowledgements; an offset with a pending commit never
+expires; a commit in a transaction is pending until its marker is in the log.
 """
 
 from __future__ import annotations
@@ -24,26 +25,28 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
     commit_timestamp_ms: int = -1
     expire_timestamp_ms: int | None = None
-    """Set only by clients that ask for a retention time of their own (OffsetCommit v2-4)."""
+    """Set only by clients that request a retention time (OffsetCommit v2-4)."""
 
 
 def java_length(text: str) -> int:
-    """Kafka measures offset.metadata.max.bytes in Java's chars."""
+    """The length of a string in UTF-16 code units, in which Kafka measures offset.metadata.max.bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 class PendingOffset(NamedTuple):
-    """A commit inside a transaction, with its place among all commits."""
+    """A commit in a transaction, with its position in the order of all commits."""
 
     offset: CommittedOffset
-    ticket: int
+    sequence: int
 
 
 @dataclass(slots=True)
 class GroupOffsets:
+    """The offsets of one group."""
+
     committed: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     pending_transactional: dict[int, dict[TopicPartition, PendingOffset]] = field(default_factory=dict)
-    """By producer id: commits inside transactions that have not ended."""
+    """By producer id: commits in transactions without a marker."""
     _pending: dict[TopicPartition, int] = field(default_factory=dict)
     _applied: dict[TopicPartition, int] = field(default_factory=dict)
     _sequence: int = 0
@@ -53,75 +56,77 @@ class GroupOffsets:
         return bool(self.committed or self._pending or self.pending_transactional)
 
     def partitions(self) -> list[TopicPartition]:
-        """All that have a commit, or one under way."""
+        """The partitions with a committed or a pending offset."""
         return list(self.committed.keys() | self._pending.keys())
 
     def begin_commit(self, partitions: Iterable[TopicPartition]) -> int:
-        """Mark commits as under way; the ticket goes back to `end_commit`."""
+        """Mark commits as pending; returns their sequence number, for `end_commit`."""
         self._sequence += 1
         for partition in partitions:
             self._pending[partition] = self._sequence
         return self._sequence
 
     def end_commit(
-        self, ticket: int, offsets: Mapping[TopicPartition, CommittedOffset], succeeded: bool
+        self, sequence: int, offsets: Mapping[TopicPartition, CommittedOffset], succeeded: bool
     ) -> None:
         for partition, offset in offsets.items():
-            if self._pending.get(partition) == ticket:
+            if self._pending.get(partition) == sequence:
                 del self._pending[partition]
-            if succeeded and self._applied.get(partition, 0) < ticket:
-                self._applied[partition] = ticket
+            if succeeded and self._applied.get(partition, 0) < sequence:
+                self._applied[partition] = sequence
                 self.committed[partition] = offset
 
-    def void_transactional(self, ticket: int, partitions: Iterable[TopicPartition]) -> None:
-        """Drop what open transactions committed before the commit with this ticket, however they end."""
+    def discard_transactional(self, sequence: int, partitions: Iterable[TopicPartition]) -> None:
+        """Remove commits of open transactions that precede the commit with this sequence number."""
         for producer_id, pending in list(self.pending_transactional.items()):
             for partition in partitions:
-                if partition in pending and pending[partition].ticket < ticket:
+                if partition in pending and pending[partition].sequence < sequence:
                     del pending[partition]
             if not pending:
                 del self.pending_transactional[producer_id]
 
     def is_unstable(self, partition: TopicPartition) -> bool:
-        """Whether a commit is under way, so that a reader who needs certainty must come again (KIP-447)."""
+        """Whether a commit is pending: OffsetFetch with require_stable must be retried (KIP-447)."""
         return partition in self._pending or any(
             partition in offsets for offsets in self.pending_transactional.values()
         )
 
     def begin_transactional(self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> int:
-        """Commits in a producer's transaction are about to be appended; the ticket goes back to
-        `fail_transactional` if they cannot be."""
+        """Add pending commits of a producer's transaction; returns their sequence number, for
+        `fail_transactional`."""
         self._sequence += 1
         pending = self.pending_transactional.setdefault(producer_id, {})
         pending.update((key, PendingOffset(offset, self._sequence)) for key, offset in offsets.items())
         return self._sequence
 
-    def fail_transactional(self, producer_id: int, ticket: int, partitions: Iterable[TopicPartition]) -> None:
+    def fail_transactional(
+        self, producer_id: int, sequence: int, partitions: Iterable[TopicPartition]
+    ) -> None:
         pending = self.pending_transactional.get(producer_id, {})
         for partition in partitions:
-            if partition in pending and pending[partition].ticket == ticket:
+            if partition in pending and pending[partition].sequence == sequence:
                 del pending[partition]
         if not pending:
             self.pending_transactional.pop(producer_id, None)
 
     def restore_transactional(
-        self, producer_id: int, partition: TopicPartition, offset: CommittedOffset, *, overtaken: bool
+        self, producer_id: int, partition: TopicPartition, offset: CommittedOffset, *, superseded: bool
     ) -> None:
-        """As read from the log; `overtaken` if what is committed was committed later."""
-        if overtaken:
+        """Restore a pending commit from the log; `superseded` if the committed offset is a later one."""
+        if superseded:
             self._sequence = self._applied[partition] = 1
         self.pending_transactional.setdefault(producer_id, {})[partition] = PendingOffset(offset, 0)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """The producer's marker is in the log. What was committed outside of it since then stays."""
+        """Complete a transaction after its marker. Offsets committed after its own outside of it stay."""
         pending = self.pending_transactional.pop(producer_id, {})
-        for partition, (offset, ticket) in pending.items() if committed else ():
-            if self._applied.get(partition, 0) <= ticket:
-                self._applied[partition] = ticket
+        for partition, (offset, sequence) in pending.items() if committed else ():
+            if self._applied.get(partition, 0) <= sequence:
+                self._applied[partition] = sequence
                 self.committed[partition] = offset
 
     def remove(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Forget offsets, and commits under way with them; returns those that need a tombstone."""
+        """Remove committed and pending offsets; returns the partitions that need a tombstone."""
         removed = []
         for partition in partitions:
             known = self._pending.pop(partition, None) is not None
@@ -140,7 +145,8 @@ class GroupOffsets:
         base_timestamp_ms: Callable[[CommittedOffset], int],
         subscribed_topics: frozenset[str] = frozenset(),
     ) -> list[TopicPartition]:
-        """What no longer has to be kept (KIP-211). `base_timestamp_ms` says since when time counts."""
+        """The partitions whose offset expired (KIP-211). `base_timestamp_ms` returns an offset's start of
+        retention; offsets of `subscribed_topics` do not expire."""
 
         def is_expired(partition: TopicPartition, offset: CommittedOffset) -> bool:
             if partition[0] in subscribed_topics or partition in self._pending:

@@ -1,8 +1,8 @@
-"""Which partitions of its internal topic a coordinator owns, and how far each is loaded.
+"""The partitions of an internal topic that a coordinator owns, and their loading.
 
-Used by the groups' `registry` and the transactions' coordinator, which keep what was loaded. Invariant: a
-partition counts as loaded from the moment in which `admit` got what was read of it, until it is unloaded;
-what was read for a leadership that is over meanwhile is dropped.
+Used by `group_metadata_manager` and by the transaction coordinator, which keep the loaded state. Invariant: a
+partition is loaded from the call of `admit` with its content until it is unloaded; content that was read
+before a change of leadership is dropped.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from ottla.coordinators.ports import CoordinatorLog, Scheduler
+from ottla.coordinators.interfaces import CoordinatorLog, Scheduler
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import BatchHeader, iter_batches
 
 logger = logging.getLogger(__name__)
 
 RECORDS_PER_SLICE = 200
-"""Loading lets others run after about this many records (some two milliseconds)."""
+"""Loading yields to other tasks after about this many records (about 2 ms)."""
 LOAD_RETRY_MS = 1_000
 
 L = TypeVar("L")
 
 
 class BatchReader(Protocol):
+    """Gets the batches of a partition in the order of their offsets."""
+
     record_count: int
 
     def apply_batch(self, buffer: bytes | memoryview, position: int, header: BatchHeader) -> None: ...
 
 
 async def read_partition(log: CoordinatorLog, partition: int, reader: BatchReader) -> None:
-    """Show the reader every batch of the partition, and let others run now and then."""
+    """Apply every batch of the partition to the reader, and yield to other tasks regularly."""
     yielded_at = 0
     async for buffer in log.read_all(partition):
         for position, header in iter_batches(buffer):
@@ -51,6 +53,8 @@ class _Ownership:
 
 
 class OwnedPartitions(Generic[L]):
+    """The owned partitions with their loading state; `L` is the loaded content of a partition."""
+
     def __init__(
         self,
         log: CoordinatorLog,
@@ -58,14 +62,14 @@ class OwnedPartitions(Generic[L]):
         read: Callable[[int], Awaitable[L]],
         admit: Callable[[int, L], None],
     ) -> None:
-        """`read` brings what a partition holds; `admit` takes it, once this broker is to answer for it."""
+        """`read` loads a partition's content; `admit` gets it when the partition starts to be served."""
         self._log = log
         self._scheduler = scheduler
         self._read = read
         self._admit = admit
         self._partitions: dict[int, _Ownership] = {}
         self._reading = asyncio.Lock()
-        """One at a time, so that however many partitions come at once, others have their turns in between."""
+        """Partitions are loaded one at a time, so that other tasks can run in between."""
         self.active = False
 
     def check(self, partition: int) -> ErrorCode:
@@ -85,14 +89,14 @@ class OwnedPartitions(Generic[L]):
         return any(not ownership.loaded for ownership in self._partitions.values())
 
     def loading(self, partition: int) -> asyncio.Task[None] | None:
-        """What is reading the partition now, if anything is."""
+        """The task that is loading the partition, if any."""
         ownership = self._partitions.get(partition)
         if ownership is None or ownership.loaded or ownership.task is None or ownership.task.done():
             return None
         return ownership.task
 
     def load(self, partition: int) -> asyncio.Task[None] | None:
-        """This broker now leads the partition: read what is in it. None if that was done already."""
+        """Load the partition, because this broker has become its leader. None if it is already loaded."""
         ownership = self._partitions.get(partition)
         if ownership is not None and ownership.loaded:
             return None
@@ -103,7 +107,7 @@ class OwnedPartitions(Generic[L]):
         return ownership.task
 
     def unload(self, partition: int) -> None:
-        """This broker no longer leads the partition."""
+        """Drop the partition, because this broker is no longer its leader."""
         ownership = self._partitions.pop(partition, None)
         if ownership is not None and ownership.task is not None:
             ownership.task.cancel()
@@ -113,8 +117,8 @@ class OwnedPartitions(Generic[L]):
             async with self._reading:
                 loaded = await self._read(partition)
         except Exception:
-            # Serving a part of it would have clients start over; so go on saying "loading".
-            logger.exception("loading %s-%d failed; trying again", self._log.topic, partition)
+            # A partially loaded partition would reset clients' positions, so it stays in the loading state.
+            logger.exception("Loading %s-%d failed, retrying", self._log.topic, partition)
             self._scheduler.call_later(LOAD_RETRY_MS, lambda: self._retry(partition, ownership))
             return
         if self._partitions.get(partition) is not ownership:

@@ -1,6 +1,6 @@
-"""How a rebalance begins, ends, and is cut short; and how members drop out of it.
+"""The phases of a rebalance: preparing, joining, syncing, their timeouts, and removal of members.
 
-The lower half of `membership`, which is the only caller. Functions append their effects to a `Step`.
+Called by `membership` only. Functions append their effects to a `Step`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ottla.coordinators.effects import (
     CompleteJoin,
     CompleteSync,
     Effect,
-    EmptinessStored,
+    EmptyGroupStored,
     JoinedMember,
     JoinResult,
     SetTimer,
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Step:
-    """One step of the core: its time, and the effects so far."""
+    """One call of the group protocol: its time, and its effects so far."""
 
     __slots__ = ("effects", "now_ms")
 
@@ -47,14 +47,14 @@ class Step:
     def set_timer(self, timer: Timer, delay_ms: int) -> None:
         self.effects.append(SetTimer(timer, delay_ms))
 
-    def heard_from(self, group: Group, member: Member) -> None:
+    def restart_session(self, group: Group, member: Member) -> None:
         self.set_timer(Timer(TimerKind.SESSION, group.group_id, member.member_id), member.session_timeout_ms)
 
 
 def group_information(
     group: Group, member_id: str, *, with_members: bool, skip: bool = False, leader: str | None = None
 ) -> JoinResult:
-    """The current generation, as a JoinGroup answer tells it; only leaders get everyone's metadata."""
+    """The JoinGroup response for the current generation; only the leader gets the members' metadata."""
     members = (
         tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata_for(group.protocol_name))
@@ -76,22 +76,24 @@ def group_information(
 
 
 class Rebalance:
+    """The rebalance rules with the configured delays."""
+
     def __init__(self, config: GroupConfig) -> None:
         self._config = config
 
-    # -- beginning -----------------------------------------------------------------------------------
+    # -- preparing -----------------------------------------------------------------------------------
 
-    def maybe_prepare(self, step: Step, group: Group) -> None:
+    def maybe_prepare_rebalance(self, step: Step, group: Group) -> None:
         if group.can_rebalance:
-            self.prepare(step, group)
+            self.prepare_rebalance(step, group)
 
-    def prepare(self, step: Step, group: Group) -> None:
-        """Call the members back: they learn of it from their heartbeats, and join again."""
+    def prepare_rebalance(self, step: Step, group: Group) -> None:
+        """Start a rebalance: heartbeats return REBALANCE_IN_PROGRESS, so that the members join again."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.revoke_assignments(step, group, ErrorCode.REBALANCE_IN_PROGRESS)
         step.effects.append(CancelTimer(Timer(TimerKind.SYNC, group.group_id)))
         if group.state is GroupState.EMPTY:
-            # Starting consumers come one after the other; waiting a little saves them many rebalances.
+            # Consumers of a new group start one after the other: the delay avoids repeated rebalances.
             delay_ms = self._config.group_initial_rebalance_delay_ms
             group.initial_delay_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         else:
@@ -101,10 +103,10 @@ class Rebalance:
         step.set_timer(Timer(TimerKind.JOIN, group.group_id), delay_ms)
         self.try_complete_join(step, group)
 
-    # -- ending --------------------------------------------------------------------------------------
+    # -- completing the join phase -------------------------------------------------------------------
 
     def try_complete_join(self, step: Step, group: Group) -> None:
-        """End the rebalance if nobody is missing. Not during the initial delay: that runs its time."""
+        """Complete the join phase if all members have joined, but not during the initial rebalance delay."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.initial_delay_remaining_ms is None
@@ -126,33 +128,38 @@ class Rebalance:
         self._complete_join(step, group)
 
     def _complete_join(self, step: Step, group: Group) -> None:
-        """Begin the next generation with those who joined; dynamic members who did not are out."""
+        """Start the next generation with the joined members, and remove dynamic members that did not join."""
         late = [
             member.member_id
             for member in group.members.values()
             if member.member_id not in group.awaiting_join and member.instance_id is None
         ]
         for member_id in late:
-            logger.info("group %s: member %s did not rejoin in time", group.group_id, member_id)
-            self.drop(step, group, member_id)
+            logger.info(
+                "Group %s: removed member %s, which did not rejoin in time", group.group_id, member_id
+            )
+            self.remove_member(step, group, member_id)
         if not group.elect_joined_leader() and group.members:
-            # Only silent static members are left. Wait for them until their sessions run out.
+            # Only static members are left, and none has joined. Wait until their sessions expire.
             step.set_timer(Timer(TimerKind.JOIN, group.group_id), group.rebalance_timeout_ms)
             return
         step.effects.append(CancelTimer(Timer(TimerKind.JOIN, group.group_id)))
         group.begin_generation(step.now_ms)
         logger.info(
-            "group %s: generation %d with %d members", group.group_id, group.generation, len(group.members)
+            "Stabilized group %s generation %d with %d members",
+            group.group_id,
+            group.generation,
+            len(group.members),
         )
         if group.state is GroupState.EMPTY:
-            step.effects.append(StoreGroup(group, group_value(group, {}), EmptinessStored()))
+            step.effects.append(StoreGroup(group, group_value(group, {}), EmptyGroupStored()))
             return
         for member in group.members.values():
             waiter = group.awaiting_join.pop(member.member_id, None)
             if waiter is not None:
                 is_leader = member.member_id == group.leader_id
                 step.answer_join(waiter, group_information(group, member.member_id, with_members=is_leader))
-            step.heard_from(group, member)
+            step.restart_session(group, member)
             member.is_new = False
             group.pending_sync.add(member.member_id)
         step.set_timer(Timer(TimerKind.SYNC, group.group_id), group.rebalance_timeout_ms)
@@ -178,7 +185,7 @@ class Rebalance:
             else:
                 result = SyncResult(error)
             step.answer_sync(waiter, result)
-            step.heard_from(group, member)
+            step.restart_session(group, member)
         group.awaiting_sync.clear()
 
     def synced(self, step: Step, group: Group, member_id: str) -> None:
@@ -187,15 +194,15 @@ class Rebalance:
             step.effects.append(CancelTimer(Timer(TimerKind.SYNC, group.group_id)))
 
     def sync_timed_out(self, step: Step, group: Group) -> None:
-        """Members that joined but never asked for their assignment must not keep partitions."""
+        """Remove members that joined and did not send SyncGroup, and rebalance."""
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
             return
         for member_id in list(group.pending_sync):
-            logger.info("group %s: member %s did not sync in time", group.group_id, member_id)
-            self.drop(step, group, member_id)
-        self.prepare(step, group)
+            logger.info("Group %s: removed member %s, which did not sync in time", group.group_id, member_id)
+            self.remove_member(step, group, member_id)
+        self.prepare_rebalance(step, group)
 
-    # -- members that drop out -----------------------------------------------------------------------
+    # -- removing members ----------------------------------------------------------------------------
 
     def session_timed_out(self, step: Step, group: Group, member_id: str) -> None:
         member = group.members.get(member_id)
@@ -203,32 +210,33 @@ class Rebalance:
             return
         waits = member_id in group.awaiting_join or member_id in group.awaiting_sync
         if waits and not member.is_new:
-            return  # It waits for us, so we cannot ask for heartbeats; answering starts a new session.
-        logger.info("group %s: member %s has not been heard from", group.group_id, member_id)
-        self.remove(step, group, member_id)
+            return  # A member sends no heartbeats while it waits for a response, which restarts its session.
+        logger.info("Group %s: member %s has failed, its session expired", group.group_id, member_id)
+        self.remove_and_rebalance(step, group, member_id)
 
-    def remove(self, step: Step, group: Group, member_id: str) -> None:
-        """Take a member out (pending ones too) and rebalance among the others."""
+    def remove_and_rebalance(self, step: Step, group: Group, member_id: str) -> None:
+        """Remove a member or a pending member, and rebalance the others."""
         was_pending = member_id in group.pending_members
-        self.drop(step, group, member_id)
+        self.remove_member(step, group, member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
             self.try_complete_join(step, group)
         elif not was_pending and group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self.maybe_prepare(step, group)
+            self.maybe_prepare_rebalance(step, group)
 
-    def drop(self, step: Step, group: Group, member_id: str) -> None:
-        """Take a member out, and nothing else. If it waits for an answer it is told to start afresh."""
-        self._refuse(step, group, member_id, "", ErrorCode.UNKNOWN_MEMBER_ID)
+    def remove_member(self, step: Step, group: Group, member_id: str) -> None:
+        """Remove a member without a rebalance. Its waiting request completes with UNKNOWN_MEMBER_ID."""
+        self._reject(step, group, member_id, "", ErrorCode.UNKNOWN_MEMBER_ID)
         if member_id in group.pending_members:
             step.effects.append(CancelTimer(Timer(TimerKind.PENDING_MEMBER, group.group_id, member_id)))
         group.remove(member_id)
         step.effects.append(CancelTimer(Timer(TimerKind.SESSION, group.group_id, member_id)))
 
     def fence(self, step: Step, group: Group, member_id: str) -> None:
-        """Another process has taken this member's instance id: whoever waits as it must stop (KIP-345)."""
-        self._refuse(step, group, member_id, member_id, ErrorCode.FENCED_INSTANCE_ID)
+        """Complete the member's waiting requests with FENCED_INSTANCE_ID: its instance id is used by another
+        process now (KIP-345)."""
+        self._reject(step, group, member_id, member_id, ErrorCode.FENCED_INSTANCE_ID)
 
-    def _refuse(self, step: Step, group: Group, member_id: str, answer_id: str, error: ErrorCode) -> None:
+    def _reject(self, step: Step, group: Group, member_id: str, answer_id: str, error: ErrorCode) -> None:
         waiter = group.awaiting_join.pop(member_id, None)
         if waiter is not None:
             step.answer_join(waiter, JoinResult(error, answer_id))

@@ -1,9 +1,9 @@
-"""The records of `__consumer_offsets`, exactly as Kafka writes them.
+"""The records of `__consumer_offsets` in Kafka's format.
 
-A key is an int16 version and a struct; the version also tells what the record is about: 0 and 1 are
-offsets, 2 a group. A value is an int16 version and a struct; no value is a tombstone. Versions written
-are those of Kafka 3.9 in ZooKeeper mode, older and newer ones are read. Called by `membership` and
-`coordinator` to write, by `replay` to read.
+A key is an int16 version and a struct; the version is also the type of the record: 0 and 1 are offsets, 2 is
+a group. A value is an int16 version and a struct; a record without a value is a tombstone. Records are
+written in the versions of Kafka 3.9 in ZooKeeper mode, older and newer versions are read. Called by
+`membership` and `coordinator` to write, by `replay` to read.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
-"""The only version that can carry an expiry time of the record's own."""
+"""The only version with an expiry time."""
 GROUP_VALUE_VERSION = 3
 
 _VERSION = struct.Struct(">h")
 _VERSION_AND_LENGTH = struct.Struct(">hh")
 _BARE_OFFSET = struct.Struct(">hqihq")
-"""An OffsetCommitValue of version 3 without metadata, as consumers write them: its length is 0."""
+"""An OffsetCommitValue of version 3 with empty metadata, the common case."""
 
 
 class OffsetCommitKey(Message, versions="0-1"):
@@ -81,7 +81,7 @@ RecordKey: TypeAlias = OffsetRecordKey | GroupRecordKey
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` that holds a group: Java's String.hashCode, made positive."""
+    """The partition of `__consumer_offsets` of a group: Utils.abs of Java's String.hashCode."""
     units = group_id.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for (unit,) in struct.iter_unpack(">H", units):
@@ -117,7 +117,7 @@ def offset_value(offset: CommittedOffset) -> bytes:
 def offset_entries(
     group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> list[tuple[bytes, bytes]]:
-    """A key and a value for each."""
+    """Key and value of the record of each offset."""
     return [(offset_key(group_id, key), offset_value(offset)) for key, offset in offsets.items()]
 
 
@@ -130,7 +130,7 @@ def group_value_bytes(value: GroupMetadataValue) -> bytes:
 
 
 def group_value(group: Group, assignment: dict[str, bytes]) -> GroupMetadataValue:
-    """The group as it is now, with the assignment its members are about to get."""
+    """The record of the group's current state, with the members' new assignment."""
     return GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
@@ -157,7 +157,7 @@ def group_value(group: Group, assignment: dict[str, bytes]) -> GroupMetadataValu
 
 
 def parse_key(key: bytes) -> RecordKey | None:
-    """What a record is about; None for kinds this coordinator does not keep. Raises MalformedMessage."""
+    """The parsed key; None for unknown record types. Raises MalformedMessage."""
     if len(key) < _VERSION.size:
         raise MalformedMessage("record key in __consumer_offsets", "it is shorter than its version")
     (version,) = _VERSION.unpack_from(key)
@@ -170,21 +170,21 @@ def parse_key(key: bytes) -> RecordKey | None:
 
 
 def key_schema(version: int) -> type[Message] | None:
-    """What a key of this version is; None for kinds this coordinator does not keep."""
+    """The schema of keys with this version; None for unknown record types."""
     if OffsetCommitKey.min_version <= version <= OffsetCommitKey.max_version:
         return OffsetCommitKey
     return GroupMetadataKey if version == GROUP_KEY_VERSION else None
 
 
 def value_schema(key: Message) -> type[Message]:
-    """What belongs to a key."""
+    """The schema of the value that belongs to a key."""
     return OffsetCommitValue if isinstance(key, OffsetCommitKey) else GroupMetadataValue
 
 
 def split_offset_key(key: bytes) -> tuple[bytes, bytes] | None:
-    """The group, and what follows it in the key of an offset; None for other keys and malformed ones.
+    """The bytes of an offset's key up to the group id, and the rest; None for other keys and malformed ones.
 
-    For who reads many: the parts repeat, so each need be parsed once.
+    Both parts repeat in a log, so that `replay` parses each of them once.
     """
     if len(key) < _VERSION_AND_LENGTH.size:
         return None

@@ -1,11 +1,11 @@
-"""From a partition of `__consumer_offsets` back to the groups it holds.
+"""Restores groups and offsets from a partition of `__consumer_offsets`.
 
-Called by `registry` when this broker becomes the partition's leader. Later records win; a tombstone
-removes; offsets committed in a transaction count once its commit marker is read.
+Called by `group_metadata_manager` when this broker becomes the partition's leader. Later records win; a
+tombstone removes; offsets of a transaction count once its commit marker is read.
 
-In two passes, because most of a log that is still to be compacted has been overtaken: while the log is
-read, only the bytes of each key's last value are kept; what is left then is parsed (`parse`). Both go in
-slices, so that the broker goes on serving.
+There are two passes, because most records of a log that is not compacted yet are superseded: reading keeps
+only the bytes of each key's last value, then `parse` parses these. Both run in slices, so that the broker
+continues to serve requests.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from ottla.protocol.records import (
 logger = logging.getLogger(__name__)
 
 PARSED_PER_SLICE = 200
-"""Values; some millisecond."""
+"""Values parsed before other tasks run, about 1 ms."""
 _OLDEST_KEY = b"\x00\x00"
 _SAME_KEY_TODAY = b"\x00\x01"
 
 
 _Stored: TypeAlias = tuple[int, bytes]
-"""Where a value lies in the log, and the value: of two for one key, the one written later wins. A plain
-tuple, which the garbage collector need not look into."""
+"""The offset of a record and its value; of two for one key, the higher offset wins. A plain tuple of atomic
+values, which the garbage collector does not track."""
 
 
-class Replay:
-    """`apply_batch` with every batch in turn, then `parse` to its end, then `groups`."""
+class GroupReplay:
+    """Call `apply_batch` with every batch in order, exhaust `parse`, then read `groups`."""
 
     def __init__(self) -> None:
         self.record_count = 0
@@ -61,7 +61,7 @@ class Replay:
             return
         found = decode_keys_and_values(buffer, position)
         self.record_count += len(found)
-        # Of what a transaction writes only offsets wait for its end; but nothing else is written in one.
+        # Transactions write offsets only, so all their records wait for the marker.
         stored = self._pending.setdefault(header.producer_id, {}) if header.is_transactional else self._latest
         for offset, key, value in found:
             if key is None:
@@ -85,7 +85,7 @@ class Replay:
     # -- parsing -------------------------------------------------------------------------------------
 
     def parse(self) -> Iterator[None]:
-        """Make the groups as of the last record; pauses after every slice of the work."""
+        """Create the groups as of the last record; yields after every slice of the work."""
         committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         for count, (key, stored) in enumerate(self._latest.items(), 1):
             self._parse(key, stored, committed)
@@ -104,20 +104,20 @@ class Replay:
     ) -> None:
         position, value = stored
         try:
-            about = self._about(key)
-            match about:
+            parsed_key = self._parse_key(key)
+            match parsed_key:
                 case records.OffsetRecordKey(group_id, partition):
                     offset = records.parse_offset_value(value)
                     committed.setdefault(group_id, {})[partition] = offset
                 case records.GroupRecordKey(group_id):
                     self.groups[group_id] = records.parse_group_value(group_id, value)
                 case None:
-                    logger.warning("offset %d of __consumer_offsets: an unknown kind of record", position)
+                    logger.warning("Unknown record type at offset %d of __consumer_offsets", position)
         except (ProtocolError, AssertionError) as problem:
-            logger.error("offset %d of __consumer_offsets is skipped: %s", position, problem)
+            logger.error("Skipping offset %d of __consumer_offsets: %s", position, problem)
 
-    def _about(self, key: bytes) -> records.RecordKey | None:
-        """`records.parse_key`; groups and partitions repeat, and are parsed (and kept in memory) once."""
+    def _parse_key(self, key: bytes) -> records.RecordKey | None:
+        """`records.parse_key`, with each group id and partition parsed and kept in memory once."""
         parts = records.split_offset_key(key)
         if parts is None:
             return records.parse_key(key)
@@ -130,20 +130,20 @@ class Replay:
         return records.OffsetRecordKey(group_id, partition)
 
     def _restore(self, producer_id: int, key: bytes, stored: _Stored) -> None:
-        """A commit in a transaction that has not ended."""
+        """Restore an offset of a transaction without a marker."""
         position, value = stored
         try:
-            about = self._about(key)
-            if isinstance(about, records.OffsetRecordKey):
+            parsed_key = self._parse_key(key)
+            if isinstance(parsed_key, records.OffsetRecordKey):
                 known = self._latest.get(key)
-                self._group(about.group_id).offsets.restore_transactional(
+                self._group(parsed_key.group_id).offsets.restore_transactional(
                     producer_id,
-                    about.partition,
+                    parsed_key.partition,
                     records.parse_offset_value(value),
-                    overtaken=known is not None and known[0] > position,
+                    superseded=known is not None and known[0] > position,
                 )
         except (ProtocolError, AssertionError) as problem:
-            logger.error("offset %d of __consumer_offsets is skipped: %s", position, problem)
+            logger.error("Skipping offset %d of __consumer_offsets: %s", position, problem)
 
     def _group(self, group_id: str) -> Group:
         group = self.groups.get(group_id)

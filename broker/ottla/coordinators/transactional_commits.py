@@ -1,9 +1,9 @@
-"""TxnOffsetCommit (0-4): offsets that a transaction commits, pending until its marker is in the log (KIP-98).
+"""TxnOffsetCommit (0-4): offsets committed in a transaction, pending until its marker is in the log (KIP-98).
 
-Called by `coordinator`. Before the first record of a transaction goes into a partition of
-`__consumer_offsets`, the transaction's coordinator is asked whether it is in it (KIP-890). From version 3 on
-consumers say which member of the group they are, and are fenced as in a plain commit (KIP-447); before that,
-any producer may commit.
+Called by `coordinator`. Before the first record of a transaction is appended to a partition of
+`__consumer_offsets`, the transaction coordinator verifies that the partition is part of it (KIP-890).
+Requests from version 3 have the group's member and generation, which are checked as in OffsetCommit
+(KIP-447); before that, any producer can commit.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple, TypeAlias
 from ottla.coordinators import records
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.group import Group, GroupState
-from ottla.coordinators.journal import COMMIT_ERRORS, Journal, Producer
+from ottla.coordinators.group_metadata_manager import GroupMetadataManager
+from ottla.coordinators.log_appender import COMMIT_ERRORS, LogAppender, Producer
 from ottla.coordinators.membership import Membership
 from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
-from ottla.coordinators.registry import Registry
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -27,43 +27,46 @@ FIRST_VERSION_WITH_LOADING = 2
 
 
 class TransactionalWrite(NamedTuple):
-    """A producer is about to write to a partition of `__consumer_offsets`, in its transaction."""
+    """A producer's write to a partition of `__consumer_offsets` in its transaction, to be verified."""
 
     partition: int
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    knows_abortable: bool
-    """Whether it understands TRANSACTION_ABORTABLE."""
+    supports_abortable: bool
+    """Whether the client supports the error TRANSACTION_ABORTABLE (KIP-890)."""
 
 
 Verify: TypeAlias = Callable[[TransactionalWrite], Awaitable[tuple[ErrorCode, object | None]]]
-"""Whether it may, and what to append the batch with."""
+"""Verifies a write; returns an error code, and the verification guard for the append."""
 
 
 class TransactionalCommits:
+    """Serves TxnOffsetCommit, and completes the offsets of ended transactions."""
+
     def __init__(
         self,
         config: GroupConfig,
-        registry: Registry,
+        manager: GroupMetadataManager,
         membership: Membership,
-        journal: Journal,
+        appender: LogAppender,
         clock: Callable[[], int],
         partition_exists: Callable[[str, int], bool],
         verify: Verify,
     ) -> None:
         self._config = config
-        self._registry = registry
+        self._manager = manager
         self._membership = membership
-        self._journal = journal
+        self._appender = appender
         self._clock = clock
         self._partition_exists = partition_exists
         self._verify = verify
         self._open: dict[int, set[str]] = {}
-        """By producer id: the groups that it may have committed offsets of."""
+        """By producer id: groups for which its open transaction may have committed offsets."""
 
     async def commit(self, request: TxnOffsetCommitRequest, version: int) -> TxnOffsetCommitResponse:
-        """UNKNOWN_TOPIC_OR_PARTITION and OFFSET_METADATA_TOO_LARGE per partition; all others for all."""
+        """Errors per partition are UNKNOWN_TOPIC_OR_PARTITION and OFFSET_METADATA_TOO_LARGE; all other errors
+        apply to all partitions."""
         now_ms = self._clock()
         errors: dict[TopicPartition, ErrorCode] = {}
         offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -90,13 +93,13 @@ class TransactionalCommits:
         offsets: dict[TopicPartition, CommittedOffset],
         now_ms: int,
     ) -> dict[TopicPartition, ErrorCode]:
-        error = self._registry.check(request.group_id)
+        error = self._manager.check(request.group_id)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
-        self._registry.find_or_create(request.group_id)
+        self._manager.find_or_create(request.group_id)
         error, guard = await self._verify(
             TransactionalWrite(
-                self._registry.partition_of(request.group_id),
+                self._manager.partition_of(request.group_id),
                 request.transactional_id,
                 request.producer_id,
                 request.producer_epoch,
@@ -104,15 +107,15 @@ class TransactionalCommits:
             )
         )
         if error is ErrorCode.NETWORK_EXCEPTION:
-            # Old clients do not know it here; this one has them ask again, of the same coordinator.
+            # Old clients do not expect it here; with this code they retry with the same coordinator.
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         error = COMMIT_ERRORS.get(error, error)
         group = None
         if error is ErrorCode.NONE:
-            # The group may have gone while the other coordinator was asked.
-            error = self._registry.check(request.group_id)
+            # The group may have been unloaded during the verification.
+            error = self._manager.check(request.group_id)
         if error is ErrorCode.NONE:
-            group = self._registry.find_or_create(request.group_id)
+            group = self._manager.find_or_create(request.group_id)
             error = self._validate(group, request)
         if group is None or error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
@@ -136,9 +139,9 @@ class TransactionalCommits:
         errors = dict.fromkeys(offsets.keys() - accepted.keys(), ErrorCode.OFFSET_METADATA_TOO_LARGE)
         if accepted:
             self._open.setdefault(producer.id, set()).add(group.group_id)
-            ticket = group.offsets.begin_transactional(producer.id, accepted)
-            write = self._journal.append(
-                self._registry.partition_of(group.group_id),
+            sequence = group.offsets.begin_transactional(producer.id, accepted)
+            write = self._appender.append(
+                self._manager.partition_of(group.group_id),
                 records.offset_entries(group.group_id, accepted),
                 now_ms,
                 producer=producer,
@@ -146,33 +149,34 @@ class TransactionalCommits:
 
             def written(done: asyncio.Task[ErrorCode]) -> None:
                 if done.cancelled() or done.result() is not ErrorCode.NONE:
-                    group.offsets.fail_transactional(producer.id, ticket, accepted)
+                    group.offsets.fail_transactional(producer.id, sequence, accepted)
 
             write.add_done_callback(written)
             error = await asyncio.shield(write)
             errors.update(dict.fromkeys(accepted, COMMIT_ERRORS.get(error, error)))
         return errors
 
-    # -- the end of transactions ---------------------------------------------------------------------
+    # -- completing transactions ---------------------------------------------------------------------
 
     def loaded(self, group: Group) -> None:
-        """Offsets of transactions that go on are pending again."""
+        """Track the open transactions of a group that was loaded from the log."""
         for producer_id in group.offsets.pending_transactional:
             self._open.setdefault(producer_id, set()).add(group.group_id)
 
     def completed(self, partition: int, producer_id: int, *, committed: bool) -> None:
-        """The producer's marker is replicated in a partition of `__consumer_offsets`."""
-        loading = self._registry.loading(partition)
+        """Complete the producer's pending offsets: its marker is replicated in
+        `__consumer_offsets-partition`."""
+        loading = self._manager.loading(partition)
         if loading is not None:
-            # It may have been appended behind what is being read.
+            # The marker may have been appended after the end of the log that is being loaded.
             loading.add_done_callback(
                 lambda done: self.completed(partition, producer_id, committed=committed)
             )
             return
         groups = self._open.get(producer_id, set())
-        for group_id in [each for each in groups if self._registry.partition_of(each) == partition]:
+        for group_id in [each for each in groups if self._manager.partition_of(each) == partition]:
             groups.discard(group_id)
-            group = self._registry.find(group_id)
+            group = self._manager.find(group_id)
             if group is not None:
                 group.offsets.end_transaction(producer_id, committed)
         if not groups:
@@ -182,9 +186,9 @@ class TransactionalCommits:
 def _response(
     request: TxnOffsetCommitRequest, version: int, errors: dict[TopicPartition, ErrorCode]
 ) -> TxnOffsetCommitResponse:
-    def told(error: ErrorCode) -> ErrorCode:
+    def to_error(error: ErrorCode) -> ErrorCode:
         if version < FIRST_VERSION_WITH_LOADING and error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Producers of before 2.0 could crash on the other.
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # The other code is fatal to producers before 2.0.
         return error
 
     return TxnOffsetCommitResponse(
@@ -194,7 +198,7 @@ def _response(
                 partitions=[
                     TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
                         partition_index=item.partition_index,
-                        error_code=told(errors[topic.name, item.partition_index]),
+                        error_code=to_error(errors[topic.name, item.partition_index]),
                     )
                     for item in topic.partitions
                 ],

@@ -23,7 +23,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.types import Message, Struct
 from ottla.server.dispatch.dispatcher import AsyncHandler, Request, Route, SyncHandler
-from ottla.server.network.connection import Connection, Part, Slot
+from ottla.server.network.connection import Connection, Part, PendingResponse
 
 CONTROL_CLIENT_ID: Final = "ottla.testing"
 Effect = Literal["error", "delay", "drop", "drop_answer"]
@@ -156,7 +156,7 @@ class _Deaf:
     def respond(self, parts: Sequence[Part]) -> None:
         self._connection.close("its answer was dropped on purpose")
 
-    def respond_parked(self, slot: Slot, parts: Sequence[Part]) -> None:
+    def complete(self, response: PendingResponse, parts: Sequence[Part]) -> None:
         self._connection.close("its answer was dropped on purpose")
 
 

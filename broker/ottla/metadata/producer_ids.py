@@ -38,11 +38,11 @@ class NoBlock(Exception):
 
 
 async def allocate_block(
-    store: MetadataStore, broker_id: int, *, guard: Sequence[Operation] = ()
+    store: MetadataStore, broker_id: int, *, checks: Sequence[Operation] = ()
 ) -> ProducerIdBlock:
-    """Take the next block of ids, in one multi with `guard`.
+    """Take the next block of ids, in one multi with `checks`.
 
-    Raises ProducerIdsExhausted, StoreConflict when the guard fails, StoreUnavailable (ids may be lost then).
+    Raises ProducerIdsExhausted, StoreConflict when a check fails, StoreUnavailable (ids may be lost then).
     """
     while True:
         found = await store.get(znodes.PRODUCER_ID_BLOCK)
@@ -58,7 +58,7 @@ async def allocate_block(
         block = znodes.encode_producer_id_block(broker_id, first, last)
         taken = SetData(znodes.PRODUCER_ID_BLOCK, block, stat.version)
         try:
-            await store.multi([*guard, taken])
+            await store.multi([*checks, taken])
         except StoreConflict as conflict:
             if conflict.failed is taken and isinstance(conflict.cause, BadVersion):
                 continue  # another broker was faster

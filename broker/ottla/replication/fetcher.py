@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -34,11 +34,9 @@ from ottla.replication.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from ottla.replication.partition import Partition
 from ottla.replication.requests import PartitionKey
 from ottla.wire.connection import Answered, BrokerConnection, UnsupportedApi
+from ottla.wire.inter_broker import InterBrokerConnection
 
 _logger = logging.getLogger(__name__)
-
-Connect = Callable[[str, int], Awaitable[BrokerConnection]]
-Endpoint = tuple[str, int]
 
 _TRUNCATION_FROM: Final = 12
 _TOPIC_IDS_FROM: Final = 13
@@ -80,23 +78,20 @@ class LeaderFetcher:
         *,
         broker_id: int,
         broker_epoch: Callable[[], int],
-        endpoint: Callable[[int], Endpoint | None],
-        connect: Connect,
+        connection: InterBrokerConnection,
         clock: Callable[[], int],
-        steady_clock: Callable[[], int],
+        monotonic_clock: Callable[[], int],
         settings: FetchSettings,
         quota: Callable[[], ReplicationQuota],
     ) -> None:
-        """`endpoint` is asked again before each connection: brokers move. `clock` gives
-        wall time, for the logs; pauses are counted by the other. `quota` throttles what lags behind
-        (KIP-73)."""
+        """`clock` gives wall time in ms, for the logs; `monotonic_clock` measures delays. `quota` throttles
+        the partitions that lag behind (KIP-73)."""
         self.leader_id = leader_id
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
-        self._endpoint = endpoint
-        self._connect = connect
+        self._connection = connection
         self._clock = clock
-        self._steady_clock = steady_clock
+        self._monotonic_clock = monotonic_clock
         self._settings = settings
         self._quota = quota
         self._followers: dict[PartitionKey, FollowerFetch] = {}
@@ -108,7 +103,6 @@ class LeaderFetcher:
         """The leader is too old to answer a fetch with where we diverge: what is `_unplaced` asks for that
         before it fetches."""
         self._session = FetchSession(leader_id)
-        self._connection: BrokerConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._stopping = False
@@ -152,11 +146,11 @@ class LeaderFetcher:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        self._disconnect()
+        self._connection.close()
 
     async def _run(self) -> None:
         while not self._stopping:
-            now_ms = self._steady_clock()
+            now_ms = self._monotonic_clock()
             for key in [key for key, follower in self._later.items() if follower.due_ms <= now_ms]:
                 del self._later[key]
                 self._changed[key] = None
@@ -178,8 +172,8 @@ class LeaderFetcher:
             await self._close_session()
 
     async def _close_session(self) -> None:
-        connection = self._connection
-        if self._session.id and connection is not None and not connection.closed:
+        connection = self._connection.current
+        if self._session.id and connection is not None:
             version = connection.version_of(FetchRequest.api_key)
             answered = asyncio.Event()
             self._send(connection, self._session.final_request(), version, lambda _: answered.set())
@@ -194,7 +188,7 @@ class LeaderFetcher:
                     await self._woken.wait()
 
     def _give_up(self) -> None:
-        self._disconnect()
+        self._connection.close()
         self._session.restart()
         # The leader may be back as another program.
         self._unplaced.update(self._followers)
@@ -202,35 +196,21 @@ class LeaderFetcher:
             self._postpone(key, self._followers[key])
 
     def _postpone(self, key: PartitionKey, follower: FollowerFetch) -> None:
-        follower.postpone(self._steady_clock(), self._settings.backoff_ms)
+        follower.postpone(self._monotonic_clock(), self._settings.backoff_ms)
         self._looked_at(key, follower)
 
     def _looked_at(self, key: PartitionKey, follower: FollowerFetch) -> None:
         """Something was decided about a partition: it is to be asked for anew, now or later."""
         self._changed[key] = None
-        if follower.due_ms > self._steady_clock():
+        if follower.due_ms > self._monotonic_clock():
             self._later[key] = follower
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    async def _connected(self) -> BrokerConnection:
-        connection = self._connection
-        if connection is None or connection.closed:
-            endpoint = self._endpoint(self.leader_id)
-            if endpoint is None:
-                raise ConnectionError("its address is not known")
-            connection = self._connection = await self._connect(*endpoint)
-        return connection
 
     async def _fetch_once(self) -> None:
         """Fetch, and go on fetching for as long as nothing but that is to be done.
 
         Each answer's callback sends the next request; the task wakes only when it is needed.
         """
-        connection = await self._connected()
+        connection = self._connection.current or await self._connection.open()
         self._asks_epochs = connection.version_of(FetchRequest.api_key) < _TRUNCATION_FROM
         if self._asks_epochs:
             await self._find_divergence(connection)
@@ -305,7 +285,7 @@ class LeaderFetcher:
 
     def _next_request(self, full: bool) -> FetchRequest | None:
         """What to ask the leader for now, with all partitions or those that changed; None if for nothing."""
-        session, now_ms = self._session, self._steady_clock()
+        session, now_ms = self._session, self._monotonic_clock()
         quota = self._quota()
         throttled = quota.active and quota.is_exceeded(now_ms)
         if not self._asks_epochs:
@@ -345,7 +325,7 @@ class LeaderFetcher:
     def _count(self, key: PartitionKey, size: int) -> None:
         quota = self._quota()
         if quota.active and quota.is_throttled(*key):
-            quota.record(size, self._steady_clock())
+            quota.record(size, self._monotonic_clock())
 
     def _apply(self, key: PartitionKey, follower: FollowerFetch, step: Step) -> None:
         """One partition's trouble (a corrupt batch, a full disk) must not hold up the others."""
@@ -355,7 +335,7 @@ class LeaderFetcher:
             follower.apply(
                 step,
                 now_ms=self._clock(),
-                steady_ms=self._steady_clock(),
+                monotonic_ms=self._monotonic_clock(),
                 backoff_ms=self._settings.backoff_ms,
             )
         except (OSError, KafkaError) as error:

@@ -163,7 +163,7 @@ class FollowerFetch:
             return min(own_end, log.log_end_offset)
         return min(own_end, leader_end, log.log_end_offset)
 
-    def apply(self, step: Step, *, now_ms: int, steady_ms: int, backoff_ms: int) -> None:
+    def apply(self, step: Step, *, now_ms: int, monotonic_ms: int, backoff_ms: int) -> None:
         """Carry out a step on the replica. `now_ms` is wall time, for the log. Raises what the log raises."""
         partition = self.partition
         match step:
@@ -183,12 +183,12 @@ class FollowerFetch:
                 partition.start_over_at(offset)
                 self.refusals = 0
             case Retry():
-                self.postpone(steady_ms, backoff_ms)
+                self.postpone(monotonic_ms, backoff_ms)
             case AskOffsets() | Ignore():
                 pass
 
-    def postpone(self, steady_ms: int, backoff_ms: int) -> None:
+    def postpone(self, monotonic_ms: int, backoff_ms: int) -> None:
         """Fetch again after a pause that doubles with each refusal, at most `backoff_ms`
         (replica.fetch.backoff.ms)."""
-        self.due_ms = steady_ms + min(backoff_ms, FIRST_RETRY_MS << min(self.refusals, 16))
+        self.due_ms = monotonic_ms + min(backoff_ms, FIRST_RETRY_MS << min(self.refusals, 16))
         self.refusals += 1

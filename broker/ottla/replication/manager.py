@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 from uuid import UUID
 
-from ottla.metadata.cache import MetadataCache
+from ottla.metadata.cache import BrokerEndpoint, MetadataCache
 from ottla.metadata.config import BrokerConfig
 from ottla.metadata.stored_topics import StoredTopics
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -32,7 +33,7 @@ from ottla.protocol.topic_names import is_legal_topic_name
 from ottla.quotas.rates import Windows
 from ottla.quotas.replication import ReplicationQuota
 from ottla.replication.alter_partition import AlterPartitionPort, AlterPartitionSender, IsrChanges
-from ottla.replication.fetcher import Connect, Endpoint, FetchSettings, LeaderFetcher
+from ottla.replication.fetcher import FetchSettings, LeaderFetcher
 from ottla.replication.isr import IsrChange
 from ottla.replication.listener import ReplicationListener
 from ottla.replication.log_dir_moves import LogDirMoves
@@ -51,6 +52,7 @@ from ottla.replication.requests import (
 from ottla.replication.upkeep import Upkeep
 from ottla.storage.log_config import LogConfig
 from ottla.storage.manager import LogManager
+from ottla.wire.inter_broker import InterBrokerClient, Node
 
 _logger = logging.getLogger(__name__)
 
@@ -68,14 +70,14 @@ class ReplicaManager:
         logs: LogManager,
         cache: MetadataCache,
         clock: Callable[[], int],
-        steady_clock: Callable[[], int],
-        connect: Connect,
+        monotonic_clock: Callable[[], int],
+        inter_broker: InterBrokerClient,
         alter_partition: AlterPartitionPort,
         listener: ReplicationListener,
     ) -> None:
-        """`clock` gives wall time, which may step, for logs; `steady_clock` counts how long things take. Both
-        in ms. `alter_partition` carries a request to the present controller; `listener` is who waits for
-        records and high watermarks."""
+        """`clock` gives wall time in ms, for logs; `monotonic_clock` measures durations in ms.
+        `alter_partition` sends a request to the active controller; `listener` is notified of appends and high
+        watermarks."""
         self.broker_id = broker_id
         self.broker_epoch = -1
         """Set by the server once the broker is registered, and again after each new session."""
@@ -84,8 +86,8 @@ class ReplicaManager:
         self._logs = logs
         self._cache = cache
         self._clock = clock
-        self._steady_clock = steady_clock
-        self._connect = connect
+        self._monotonic_clock = monotonic_clock
+        self._inter_broker = inter_broker
         self._listener = listener
         self._partitions: dict[PartitionKey, Partition] = {}
         self._of_topic: dict[str, list[Partition]] = {}
@@ -94,7 +96,8 @@ class ReplicaManager:
         """Whether logs begin transactions only with what coordinators agreed to: set by
         `verify_transactions`."""
         self._fetchers: dict[int, LeaderFetcher] = {}
-        self._endpoints: dict[int, Endpoint] = {}
+        self._leaders: dict[int, BrokerEndpoint] = {}
+        """The leaders in LeaderAndIsr requests, for those that are not in the metadata cache yet."""
         self._closing: set[asyncio.Task[None]] = set()
         self.leader_quota = ReplicationQuota(Windows())
         self.follower_quota = ReplicationQuota(Windows())
@@ -103,7 +106,7 @@ class ReplicaManager:
         self._fetch_settings = FetchSettings.of(config)
         self._lag_ms_max = config.get_int("replica.lag.time.max.ms")
         self._sender = AlterPartitionSender(
-            broker_id, lambda: self.broker_epoch, alter_partition, steady_clock
+            broker_id, lambda: self.broker_epoch, alter_partition, monotonic_clock
         )
         # Made once, for a bound method costs 64 bytes, and each partition has these.
         self._propose = self._propose_isr
@@ -147,11 +150,11 @@ class ReplicaManager:
     def start(self) -> None:
         """To be called once the logs are loaded, before the controller's first order."""
         self.drop_failed_directories()
-        self._upkeep.start(self._steady_clock())
+        self._upkeep.start(self._monotonic_clock())
 
-    def tick(self, steady_ms: int) -> None:
+    def tick(self, monotonic_ms: int) -> None:
         """Do what is due: shrink ISRs, write checkpoints, delete old segments."""
-        self._upkeep.tick(steady_ms, self._clock())
+        self._upkeep.tick(monotonic_ms, self._clock())
 
     async def stop(self) -> None:
         """Stop fetching and asking, and write the high watermarks. The logs stay open."""
@@ -228,7 +231,7 @@ class ReplicaManager:
             )  # fmt: skip
             return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         for leader in request.live_leaders:
-            self._endpoints[leader.broker_id] = (leader.host_name, leader.port)
+            self._leaders[leader.broker_id] = BrokerEndpoint(leader.broker_id, leader.host_name, leader.port)
         errors: dict[PartitionKey, ErrorCode] = {}
         accepted: list[tuple[Partition, PartitionState]] = []
         for state in partition_states(request, version):
@@ -370,7 +373,7 @@ class ReplicaManager:
     def _carry_out(
         self, accepted: list[tuple[Partition, PartitionState]], errors: dict[PartitionKey, ErrorCode]
     ) -> None:
-        now_ms = self._steady_clock()
+        now_ms = self._monotonic_clock()
         for partition, state in accepted:
             self._stop_fetching(partition)
             try:
@@ -482,7 +485,7 @@ class ReplicaManager:
         """The topic's overrides are now `props` (validated)."""
         self._topic_configs[topic] = dict(props)
         log_config = self.log_config(topic)
-        now_ms = self._steady_clock()
+        now_ms = self._monotonic_clock()
         for partition in self._of_topic.get(topic, ()):
             partition.config_changed(log_config, now_ms)
 
@@ -495,10 +498,9 @@ class ReplicaManager:
                 partition.leader_id,
                 broker_id=self.broker_id,
                 broker_epoch=lambda: self.broker_epoch,
-                endpoint=self._endpoint,
-                connect=self._connect,
+                connection=self._inter_broker.connection(partial(self._find_leader, partition.leader_id)),
                 clock=self._clock,
-                steady_clock=self._steady_clock,
+                monotonic_clock=self._monotonic_clock,
                 settings=self._fetch_settings,
                 quota=lambda: self.follower_quota,
             )
@@ -523,11 +525,11 @@ class ReplicaManager:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def _endpoint(self, broker_id: int) -> Endpoint | None:
-        broker = self._cache.broker(broker_id)
-        if broker is not None:
-            return broker.host, broker.port
-        return self._endpoints.get(broker_id)
+    def _find_leader(self, broker_id: int) -> Node:
+        node = self._cache.broker(broker_id) or self._leaders.get(broker_id)
+        if node is None:
+            raise ConnectionError(f"the address of broker {broker_id} is not known")
+        return node
 
     def _look_who_left(self) -> None:
         """A follower whose broker shuts down is out of the ISR first, fetches a little longer, and is waited
@@ -536,7 +538,7 @@ class ReplicaManager:
         left, self._alive = self._alive - alive, alive
         for partition in self._partitions.values() if left else ():
             if any(partition.follower(broker_id) for broker_id in left):
-                partition.follower_left(self._steady_clock())
+                partition.follower_left(self._monotonic_clock())
 
     def _is_eligible(self, broker_id: int) -> bool:
         return self._cache.is_alive(broker_id)

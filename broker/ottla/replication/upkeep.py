@@ -79,7 +79,7 @@ class Upkeep:
         self._checkpointed.pop(key, None)
         self._written = None
 
-    def start(self, steady_ms: int) -> None:
+    def start(self, monotonic_ms: int) -> None:
         self._checkpointed = dict(self._logs.read_high_watermarks())
         for every in (
             self._shrink,
@@ -89,30 +89,30 @@ class Upkeep:
             self._start_offsets,
             self._retention,
         ):
-            every.start(steady_ms)
+            every.start(monotonic_ms)
 
-    def tick(self, steady_ms: int, now_ms: int) -> None:
+    def tick(self, monotonic_ms: int, now_ms: int) -> None:
         """`now_ms` is wall time."""
-        if self._shrink.is_due(steady_ms):
+        if self._shrink.is_due(monotonic_ms):
             for partition in self._partitions():
-                partition.maybe_shrink_isr(steady_ms)
+                partition.maybe_shrink_isr(monotonic_ms)
         if self._working is not None:
             return
         jobs: list[Callable[[], object]] = []
         if self._logs.has_chores(now_ms):
             jobs.append(partial(self._logs.tend, now_ms))
-        if self._high_watermarks.is_due(steady_ms):
+        if self._high_watermarks.is_due(monotonic_ms):
             everything = list(self._partitions())
             current = [each.log for each in everything], [each.high_watermark for each in everything]
             if current != self._written:
                 jobs.append(partial(self._write_high_watermarks, self._snapshot(), current))
-        if self._flushes.is_due(steady_ms):
+        if self._flushes.is_due(monotonic_ms):
             jobs.append(partial(self._logs.flush_due, now_ms))
-        if self._checkpoints.is_due(steady_ms):
+        if self._checkpoints.is_due(monotonic_ms):
             jobs.append(self._logs.write_checkpoints)
-        if self._start_offsets.is_due(steady_ms):
+        if self._start_offsets.is_due(monotonic_ms):
             jobs.append(self._logs.write_start_offsets)
-        if self._retention.is_due(steady_ms):
+        if self._retention.is_due(monotonic_ms):
             jobs.append(partial(self._logs.cleanup, now_ms, self._snapshot()))
             self._retained = True
         if jobs:

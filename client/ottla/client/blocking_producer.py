@@ -345,6 +345,14 @@ class Producer:
         count: int = self._run(self._producer.partitions_for, topic)
         return count
 
+    def leave_partition(self, topic: str) -> None:
+        """Choose a partition anew for the topic's next records without a key, before batch.size is reached:
+        any partition with a leader. Raises IllegalStateError."""
+        self._run(self._leave_partition, topic)
+
+    async def _leave_partition(self, topic: str) -> None:
+        self._producer.leave_partition(topic)
+
     def metrics(self) -> dict[str, float]:
         """Read from another thread: each figure is right, their sum may not be."""
         return self._producer.metrics()

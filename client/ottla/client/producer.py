@@ -250,6 +250,11 @@ class Producer(ProducerSending):
             ) from None
         return count
 
+    def leave_partition(self, topic: str) -> None:
+        """Choose a partition anew for the topic's next records without a key, before batch.size is reached:
+        any partition with a leader. Raises IllegalStateError."""
+        self._running().accumulator.leave_partition(topic)
+
     def metrics(self) -> dict[str, float]:
         """Figures of the whole producer by Kafka's names: totals since `start`; rates, averages and maxima
         over metrics.num.samples × metrics.sample.window.ms."""

@@ -44,15 +44,15 @@ def overview(clusters: Sequence[Object]) -> str:
 def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[str]:
     metadata, status = cluster["metadata"], _status(cluster)
     ready = _condition(cluster, "Ready")
-    yield f"{metadata['namespace']}/{metadata['name']}: {_in_words(ready)}"
-    yield _GAP + ", ".join(_figures(cluster, status))
+    yield f"{metadata['namespace']}/{metadata['name']}: {_describe(ready)}"
+    yield _GAP + ", ".join(_counts(cluster, status))
     if status.get("bootstrapServers"):
         yield f"{_GAP}clients begin at {status['bootstrapServers']}"
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
         yield f"{_GAP}the operator has not looked at the newest spec yet"
-    yield from (_GAP + line for line in _doing(status, now_ms))
+    yield from (_GAP + line for line in _progress(status, now_ms))
     unusual = [condition for condition in _conditions(cluster) if _shown(condition)]
-    yield from (f"{_GAP}{condition['type']}: {_in_words(condition)}" for condition in unusual)
+    yield from (f"{_GAP}{condition['type']}: {_describe(condition)}" for condition in unusual)
     yield ""
     yield from _brokers(status)
     pipelines = [item for item in others if item["kind"] == "Pipeline"]
@@ -64,7 +64,7 @@ def _lines(cluster: Object, others: Sequence[Object], now_ms: int) -> Iterator[s
         yield from _resources(others)
 
 
-def _figures(cluster: Object, status: Object) -> Iterator[str]:
+def _counts(cluster: Object, status: Object) -> Iterator[str]:
     yield f"{status.get('readyReplicas', 0)} of {cluster['spec'].get('replicas', 0)} brokers are ready"
     controller = status.get("controllerId", -1)
     yield f"broker {controller} is the controller" if controller >= 0 else "there is no controller"
@@ -77,7 +77,7 @@ def _figures(cluster: Object, status: Object) -> Iterator[str]:
     yield f"partitions: {', '.join(troubles)}" if troubles else "every partition is in sync"
 
 
-def _doing(status: Object, now_ms: int) -> Iterator[str]:
+def _progress(status: Object, now_ms: int) -> Iterator[str]:
     roll, move = status.get("rollout"), status.get("reassignment")
     if roll:
         since = _ago(roll["startedAt"], now_ms)
@@ -165,7 +165,7 @@ def _shown(condition: Object) -> bool:
     return condition["type"] != "Ready" and is_unusual(Condition.model_validate(condition))
 
 
-def _in_words(condition: Object) -> str:
+def _describe(condition: Object) -> str:
     if not condition:
         return "nothing is known of it yet; does the operator run?"
     word = {"True": "", "False": "not ", "Unknown": "perhaps "}[condition["status"]]

@@ -23,7 +23,7 @@ from ottla_operator.kubernetes.manifests_common import Manifest, build, digest
 from ottla_operator.kubernetes.observing import Listed, annotations_of
 from ottla_operator.planning import cluster_secrets
 from ottla_operator.planning.certificates import Pair, end_ms
-from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, Data, of_certificate
+from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, Data, certificate_secret
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION
 
@@ -40,7 +40,7 @@ def volume(cluster: str) -> Manifest:
         CLIENTS_CA: cluster_secrets.clients_ca(cluster),
     }
     certificates = [
-        {"secret": {"name": of_certificate(name), "items": [{"key": CA_CERTIFICATE, "path": path}]}}
+        {"secret": {"name": certificate_secret(name), "items": [{"key": CA_CERTIFICATE, "path": path}]}}
         for path, name in authorities.items()
     ]
     brokers = {"secret": {"name": cluster_secrets.brokers_secret(cluster)}}
@@ -49,7 +49,7 @@ def volume(cluster: str) -> Manifest:
 
 def zookeeper_volume(cluster: str) -> Manifest:
     """Of a ZooKeeper server: its key and certificate, and the authority of brokers and operator alone."""
-    authority = of_certificate(cluster_secrets.cluster_ca(cluster))
+    authority = certificate_secret(cluster_secrets.cluster_ca(cluster))
     sources = [
         {"secret": {"name": cluster_secrets.zookeeper_secret(cluster)}},
         {"secret": {"name": authority, "items": [{"key": CA_CERTIFICATE, "path": CLUSTER_CA}]}},
@@ -60,7 +60,10 @@ def zookeeper_volume(cluster: str) -> Manifest:
 def zookeeper_digest(listed: Listed, cluster: str) -> str:
     """Another one when servers have to be restarted: ZooKeeper reads the files when it starts."""
     there = data_of(listed)
-    names = (cluster_secrets.zookeeper_secret(cluster), of_certificate(cluster_secrets.cluster_ca(cluster)))
+    names = (
+        cluster_secrets.zookeeper_secret(cluster),
+        certificate_secret(cluster_secrets.cluster_ca(cluster)),
+    )
     files = [
         there.get(name, {}).get(entry, b"").decode(errors="replace")
         for name, entry in zip(names, (ZOOKEEPER_FILE, CA_CERTIFICATE), strict=True)
@@ -109,7 +112,7 @@ def build_secret(cluster: BrokerCluster, name: str, data: Data) -> Manifest:
 
 def trusted(listed: Listed, cluster: str) -> str:
     """By which the brokers are known, in PEM; "" while there is none."""
-    authority = of_certificate(cluster_secrets.cluster_ca(cluster))
+    authority = certificate_secret(cluster_secrets.cluster_ca(cluster))
     return data_of(listed).get(authority, {}).get(CA_CERTIFICATE, b"").decode()
 
 
@@ -137,7 +140,7 @@ def authority_ends(listed: Listed, cluster: str) -> dict[str, int]:
     }
     there = data_of(listed)
     ends = {
-        kind: end_ms(there.get(of_certificate(authority), {}).get(CA_CERTIFICATE, b""))
+        kind: end_ms(there.get(certificate_secret(authority), {}).get(CA_CERTIFICATE, b""))
         for kind, authority in kinds.items()
     }
     return {kind: end for kind, end in ends.items() if end is not None}

@@ -20,7 +20,7 @@ from aiohttp import web
 from prometheus_client import disable_created_metrics
 
 from ottla import logs
-from ottla_operator import handlers
+from ottla_operator.kubernetes import handlers
 from ottla_operator.kubernetes.api import Api, load_config
 from ottla_operator.kubernetes.controller import Controller
 from ottla_operator.kubernetes.manifests_common import Images
@@ -117,7 +117,7 @@ async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_
         namespaces,
     )
     server = await _serve(http_port, controller, metrics) if http_port else None
-    watching = loop.create_task(handlers.watch(controller.poke, namespaces, stopping))
+    watching = loop.create_task(handlers.watch(controller.enqueue, namespaces, stopping))
     watching.add_done_callback(lambda _: stopping.set())
     try:
         await controller.run(stopping)
@@ -130,7 +130,7 @@ async def _run(images: Images, namespaces: Sequence[str], resync_s: float, http_
 
 async def _serve(port: int, controller: Controller, metrics: Metrics) -> web.AppRunner:
     async def healthz(_: web.Request) -> web.Response:
-        stuck = controller.stuck()
+        stuck = controller.unhealthy()
         return web.Response(
             text=f"stuck: {', '.join(stuck)}\n" if stuck else "ok\n", status=503 if stuck else 200
         )

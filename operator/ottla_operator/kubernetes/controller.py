@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ottla_operator.acting import Pass
-from ottla_operator.handlers import cluster_of
 from ottla_operator.kubernetes.api import Api, ApiError, Forbidden
 from ottla_operator.kubernetes.drivers import KubernetesDrivers
 from ottla_operator.kubernetes.events import EventRecorder
+from ottla_operator.kubernetes.handlers import cluster_of
 from ottla_operator.kubernetes.manifests_common import Images
 from ottla_operator.kubernetes.metrics import Metrics
 from ottla_operator.kubernetes.platform import KubernetesPlatform
@@ -28,6 +27,7 @@ from ottla_operator.kubernetes.store import KubernetesStore
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.reconcile import Reconciler
 from ottla_operator.resources import KINDS
+from ottla_operator.step_executor import ReconcileResult
 
 log = logging.getLogger(__name__)
 
@@ -35,22 +35,22 @@ Key = tuple[str, str]
 """Namespace and name of a BrokerCluster, whether or not there is one."""
 
 # Events come in bursts: a pod that starts is five of them.
-_SETTLE_S: Final = 0.2
+_EVENT_BATCH_S: Final = 0.2
 _BUSY_S: Final = 1.0
-_UNSETTLED_S: Final = 3.0
+_UNCONVERGED_S: Final = 3.0
 _BACK_OFF_S_MAX: Final = 60.0
-_PASS_TIMEOUT_S: Final = 300.0
-_PASSES_MAX: Final = 16
+_RECONCILE_TIMEOUT_S: Final = 300.0
+_RECONCILES_MAX: Final = 16
 
 # An API server may be away for a while, and nothing is gained by a new start then.
-_BLIND_S_MAX: Final = 600.0
+_RESYNC_OVERDUE_S: Final = 600.0
 
 
 @dataclass(slots=True)
 class _Worker:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
-    passing_since: float | None = None
+    reconcile_started_at: float | None = None
 
 
 class Controller:
@@ -68,7 +68,7 @@ class Controller:
     ) -> None:
         """`namespaces`: to look for clusters in; none: all."""
         self._monotonic = monotonic
-        self._looked_around_at: float | None = None
+        self._last_resync: float | None = None
         self._api = api
         self._images = images
         self._metrics = metrics
@@ -77,9 +77,9 @@ class Controller:
         self._namespaces: Sequence[str | None] = namespaces or (None,)
         self._recorder = EventRecorder(api, clock_ms)
         self._workers: dict[Key, _Worker] = {}
-        self._passes = asyncio.Semaphore(_PASSES_MAX)
+        self._reconciles = asyncio.Semaphore(_RECONCILES_MAX)
 
-    def poke(self, namespace: str, cluster: str) -> None:
+    def enqueue(self, namespace: str, cluster: str) -> None:
         """Something happened that may concern this cluster."""
         worker = self._workers.get((namespace, cluster))
         if worker is None:
@@ -95,22 +95,22 @@ class Controller:
     async def run(self, stopping: asyncio.Event) -> None:
         """Until told to stop; a pass that is under way is given up: the next operator goes on from there."""
         loop = asyncio.get_running_loop()
-        own = [loop.create_task(self._recorder.run()), loop.create_task(self._look_around())]
+        own = [loop.create_task(self._recorder.run()), loop.create_task(self._resync())]
         await stopping.wait()
         tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
         for task in (*tasks, *own):
             task.cancel()
         await asyncio.gather(*tasks, *own, return_exceptions=True)
 
-    async def _look_around(self) -> None:
+    async def _resync(self) -> None:
         """Find what no event told of. Workers look after what they know by themselves."""
-        self._looked_around_at = self._monotonic()
+        self._last_resync = self._monotonic()
         while True:
             await asyncio.sleep(self._resync_s)
-            if await self._look_once():
-                self._looked_around_at = self._monotonic()
+            if await self._resync_once():
+                self._last_resync = self._monotonic()
 
-    async def _look_once(self) -> bool:
+    async def _resync_once(self) -> bool:
         """Whether the API server answered; what we may not see is an answer, too."""
         complete = True
         for namespace in self._namespaces:
@@ -125,25 +125,26 @@ class Controller:
                     key = (str(item["metadata"].get("namespace")), cluster_of(item))
                     if key[1] and key not in self._workers:
                         log.info("%s/%s is looked after, although no event told of it", *key)
-                        self._metrics.count_unheard()
-                        self.poke(*key)
+                        self._metrics.count_missed_cluster()
+                        self.enqueue(*key)
         return complete
 
-    def stuck(self) -> list[str]:
+    def unhealthy(self) -> list[str]:
         """What does not go on although it should: nothing but a new start may mend it."""
-        found = self._stuck_passes()
-        since = self._looked_around_at
-        if since is not None and self._monotonic() - since > max(_BLIND_S_MAX, 5 * self._resync_s):
+        found = self._overdue_reconciles()
+        since = self._last_resync
+        if since is not None and self._monotonic() - since > max(_RESYNC_OVERDUE_S, 5 * self._resync_s):
             found.append("looking for clusters, which watches may have missed")
         return found
 
-    def _stuck_passes(self) -> list[str]:
+    def _overdue_reconciles(self) -> list[str]:
         """Clusters whose pass does not come to an end, although it should have been given up."""
         now = self._monotonic()
         return [
             f"{namespace}/{cluster}"
             for (namespace, cluster), worker in self._workers.items()
-            if worker.passing_since is not None and now - worker.passing_since > 2 * _PASS_TIMEOUT_S
+            if worker.reconcile_started_at is not None
+            and now - worker.reconcile_started_at > 2 * _RECONCILE_TIMEOUT_S
         ]
 
     # ---- one worker
@@ -163,27 +164,27 @@ class Controller:
         try:
             while True:
                 worker.wake.clear()
-                result = await self._pass(key, worker, reconciler, store)
-                self._metrics.tell_certificates(namespace, cluster, platform.authority_ends())
+                result = await self._reconcile(key, worker, reconciler, store)
+                self._metrics.export_certificate_expiry(namespace, cluster, platform.authority_ends())
                 failures = 0 if result is not None else failures + 1
-                if result is not None and not store.found and not worker.wake.is_set():
+                if result is not None and not store.resource_count and not worker.wake.is_set():
                     return
                 await _wait(worker.wake, self._pause_s(result, steps, failures))
                 steps = result.steps if result is not None else []
-                await asyncio.sleep(_SETTLE_S)
+                await asyncio.sleep(_EVENT_BATCH_S)
         finally:
             del self._workers[key]
-            self._metrics.forget(namespace, cluster)
+            self._metrics.remove_cluster(namespace, cluster)
             await kafka.close()
 
-    async def _pass(
+    async def _reconcile(
         self, key: Key, worker: _Worker, reconciler: Reconciler, store: KubernetesStore
-    ) -> Pass | None:
+    ) -> ReconcileResult | None:
         """None when it failed."""
-        async with self._passes:
-            worker.passing_since = began = self._monotonic()
+        async with self._reconciles:
+            worker.reconcile_started_at = began = self._monotonic()
             try:
-                async with asyncio.timeout(_PASS_TIMEOUT_S):
+                async with asyncio.timeout(_RECONCILE_TIMEOUT_S):
                     result = await reconcile(reconciler, store)
             except (ApiError, TimeoutError) as error:
                 log.warning("%s/%s: a pass failed: %s", *key, error or "it took too long")
@@ -195,28 +196,28 @@ class Controller:
                 self._metrics.count_failure(*key)
                 return None
             finally:
-                worker.passing_since = None
+                worker.reconcile_started_at = None
         seconds = self._monotonic() - began
         log.debug("%s/%s: a pass of %.1f s: %s", *key, seconds, "; ".join(result.steps) or "nothing to do")
-        self._metrics.count_pass(*key, seconds, self._clock_ms() / 1000, result)
+        self._metrics.count_reconcile(*key, seconds, self._clock_ms() / 1000, result)
         return result
 
-    def _pause_s(self, result: Pass | None, before: list[str], failures: int) -> float:
+    def _pause_s(self, result: ReconcileResult | None, before: list[str], failures: int) -> float:
         """How long to wait for an event before looking anyway. `before`: the steps of the last pass."""
         if result is None:
             return min(_BUSY_S * 2.0 ** min(failures, 10), _BACK_OFF_S_MAX)
         if not result.idle and result.steps != before:
             return _BUSY_S
-        settled = result.idle and result.settled
-        return self._resync_s if settled else min(_UNSETTLED_S, self._resync_s)
+        settled = result.idle and result.converged
+        return self._resync_s if settled else min(_UNCONVERGED_S, self._resync_s)
 
 
-async def reconcile(reconciler: Reconciler, store: KubernetesStore) -> Pass:
+async def reconcile(reconciler: Reconciler, store: KubernetesStore) -> ReconcileResult:
     """One pass; where we may see nothing of a cluster, at least its deletion does not wait for us."""
     try:
         return await reconciler.reconcile()
     except Forbidden:
-        await store.abandon()
+        await store.release_deleting()
         raise
 
 

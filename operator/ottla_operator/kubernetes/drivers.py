@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from ottla_operator.kubernetes import manifests_pipelines, naming
 from ottla_operator.kubernetes.api import Api
+from ottla_operator.kubernetes.child_objects import ChildObjects
 from ottla_operator.kubernetes.manifests_common import Images
-from ottla_operator.kubernetes.objects import Objects
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, container_of, pod_state
 from ottla_operator.planning.observed import DriverInstance, JobProgress
 from ottla_operator.planning.pipeline_config import DriverLaunch
-from ottla_operator.planning.pipelines import UNUSABLE
-from ottla_operator.platform import driver_status
-from ottla_operator.platform.last_words import last_words
-from ottla_operator.platform.port import StepFailed
+from ottla_operator.planning.pipelines import EXIT_CANNOT_START
+from ottla_operator.platform import process_status
+from ottla_operator.platform.interfaces import StepFailed
+from ottla_operator.platform.process_status import exit_message
 from ottla_operator.resources import Pipeline
 from ottla_operator.resources.pods import sidecar_problem
 
@@ -31,7 +31,7 @@ class KubernetesDrivers:
 
     def __init__(self, api: Api, images: Images, namespace: str, cluster: str) -> None:
         self._images = images
-        self._objects = Objects(api, namespace, cluster, naming.PIPELINE)
+        self._objects = ChildObjects(api, namespace, cluster, naming.PIPELINE)
 
     def traits(self, pipeline: Pipeline) -> Mapping[str, str]:
         return {"image": manifests_pipelines.image_of(pipeline, self._images)}
@@ -41,7 +41,7 @@ class KubernetesDrivers:
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         await self._objects.list(kinds=_KINDS)
         listed, pipelines = self._objects.listed, list(pipelines)
-        told = await driver_status.ask(
+        told = await process_status.fetch_progress(
             {
                 pipeline.key: f"{address}:{manifests_pipelines.STATUS_PORT}"
                 for pipeline in pipelines
@@ -52,7 +52,7 @@ class KubernetesDrivers:
 
     # ---- steps
 
-    async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
         templates = {
             "spec.driver.template.pod": pipeline.spec.driver.template.pod,
             "spec.executor.template.pod": pipeline.spec.executor.template.pod,
@@ -65,7 +65,7 @@ class KubernetesDrivers:
         return [what for what in done if what]
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
-        await self.keep(pipeline, launch)
+        await self.ensure_children(pipeline, launch)
 
     async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
         name = pipeline.metadata.name
@@ -101,7 +101,7 @@ def driver_instance(listed: Listed, name: str, progress: JobProgress | None) -> 
     if pod is None:
         wanted = stateful_set is not None and stateful_set["spec"].get("replicas") != 0
         revision = _revision((stateful_set or {}).get("spec", {}).get("template", {})) if wanted else ""
-        return DriverInstance("Starting" if wanted else "Stopped", pod_name, revision, resting=True)
+        return DriverInstance("Starting" if wanted else "Stopped", pod_name, revision, backing_off=True)
     seen = container_of(pod, "driver")
     state, message = pod_state(pod, seen)
     ended = _ended(seen)
@@ -111,7 +111,7 @@ def driver_instance(listed: Listed, name: str, progress: JobProgress | None) -> 
         name=pod_name,
         revision=_revision(pod),
         crashes=int(seen.get("restartCount", 0)),
-        resting=True,
+        backing_off=True,
         exit_code=int(code) if code is not None else None,
         message=_last_message(ended) if code is not None else message,
         progress=progress if state == "Running" else None,
@@ -137,7 +137,7 @@ def _last_message(ended: Mapping[str, Any]) -> str:
     if ended.get("reason") == "OOMKilled":
         return "was killed for lack of memory: spec.driver.resources"
     words = str(ended.get("message") or "").strip()
-    if ended.get("exitCode") != UNUSABLE:
+    if ended.get("exitCode") != EXIT_CANNOT_START:
         # Only of what could not begin is each line one to read.
-        words = last_words(words)
+        words = exit_message(words)
     return f"ended with code {ended.get('exitCode')}" + (f": {words}" if words else "")

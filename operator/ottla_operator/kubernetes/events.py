@@ -15,14 +15,14 @@ from typing import Final
 from ottla_operator.conditions import iso_time
 from ottla_operator.kubernetes.api import Api, ApiError
 from ottla_operator.kubernetes.naming import MANAGER
-from ottla_operator.platform.port import Subject
+from ottla_operator.platform.interfaces import InvolvedObject
 
 log = logging.getLogger(__name__)
 
-_SILENCE_MS: Final = 600_000
-_REMEMBERED_MAX: Final = 2_000
+_DEDUPLICATION_MS: Final = 600_000
+_RECENT_MAX: Final = 2_000
 _MESSAGE_MAX: Final = 1_000
-_WAITING_MAX: Final = 500
+_QUEUE_MAX: Final = 500
 
 
 class EventRecorder:
@@ -31,29 +31,29 @@ class EventRecorder:
     def __init__(self, api: Api, clock_ms: Callable[[], int]) -> None:
         self._api = api
         self._clock_ms = clock_ms
-        self._said: OrderedDict[tuple[str, str, str], int] = OrderedDict()
-        self._waiting: asyncio.Queue[dict[str, object]] = asyncio.Queue(_WAITING_MAX)
+        self._recorded_at: OrderedDict[tuple[str, str, str], int] = OrderedDict()
+        self._queue: asyncio.Queue[dict[str, object]] = asyncio.Queue(_QUEUE_MAX)
 
-    def record(self, resource: Subject, reason: str, message: str, *, warning: bool = False) -> None:
+    def record(self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False) -> None:
         now_ms = self._clock_ms()
         key = (resource.metadata.uid, reason, message)
-        said_ms = self._said.get(key)
-        if said_ms is not None and now_ms - said_ms < _SILENCE_MS:
+        said_ms = self._recorded_at.get(key)
+        if said_ms is not None and now_ms - said_ms < _DEDUPLICATION_MS:
             return
         log.log(logging.WARNING if warning else logging.INFO, "%s: %s: %s", _name(resource), reason, message)
-        self._said[key] = now_ms
-        self._said.move_to_end(key)
-        while len(self._said) > _REMEMBERED_MAX:
-            self._said.popitem(last=False)
+        self._recorded_at[key] = now_ms
+        self._recorded_at.move_to_end(key)
+        while len(self._recorded_at) > _RECENT_MAX:
+            self._recorded_at.popitem(last=False)
         try:
-            self._waiting.put_nowait(_event(resource, reason, message, warning, now_ms))
+            self._queue.put_nowait(_event(resource, reason, message, warning, now_ms))
         except asyncio.QueueFull:
             log.debug("too many Events are waiting: one is dropped")
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            event = await self._waiting.get()
+            event = await self._queue.get()
             try:
                 await self._api.create(event)
             except ApiError as error:
@@ -61,11 +61,13 @@ class EventRecorder:
                 log.debug("an Event was refused: %s", error)
 
 
-def _name(resource: Subject) -> str:
+def _name(resource: InvolvedObject) -> str:
     return f"{resource.metadata.namespace}/{resource.key}"
 
 
-def _event(resource: Subject, reason: str, message: str, warning: bool, now_ms: int) -> dict[str, object]:
+def _event(
+    resource: InvolvedObject, reason: str, message: str, warning: bool, now_ms: int
+) -> dict[str, object]:
     metadata, now = resource.metadata, iso_time(now_ms)
     if len(message) > _MESSAGE_MAX:
         message = message[:_MESSAGE_MAX] + "…"

@@ -29,12 +29,12 @@ from ottla_operator.kubernetes.manifests_common import (
     container_security,
     digest,
     exec_probe,
-    laid_over,
+    merge_template,
     pod_security,
 )
 from ottla_operator.kubernetes.manifests_zookeeper import connect_string, operator_peers
 from ottla_operator.kubernetes.zookeeper_security import SET_ACL, BrokerStage, ZooKeeperSecurity
-from ottla_operator.platform.port import Launch
+from ottla_operator.platform.interfaces import BrokerLaunch
 from ottla_operator.resources import BrokerCluster
 
 DEFAULT_SIZE: Final = "10Gi"
@@ -84,7 +84,7 @@ def broker_image(cluster: BrokerCluster, images: Images) -> str:
 def broker_properties(
     cluster: BrokerCluster,
     broker: int,
-    launch: Launch,
+    launch: BrokerLaunch,
     advertised: Advertised,
     zookeeper: ZooKeeperSecurity,
 ) -> dict[str, str]:
@@ -124,7 +124,7 @@ def _serves_metrics(cluster: BrokerCluster) -> bool:
 def build_broker_config(
     cluster: BrokerCluster,
     broker: int,
-    launch: Launch,
+    launch: BrokerLaunch,
     zookeeper: ZooKeeperSecurity,
     *,
     advertised: Advertised | None = None,
@@ -177,7 +177,7 @@ def broker_template(cluster: BrokerCluster, images: Images, replicas: int) -> Ma
             ],
         },
     }
-    return laid_over(template, cluster.spec.template.pod, allow_sidecars=images.allow_sidecars)
+    return merge_template(template, cluster.spec.template.pod, allow_sidecars=images.allow_sidecars)
 
 
 def _scrape_annotations(cluster: BrokerCluster) -> Manifest:
@@ -367,7 +367,7 @@ def build_network_policy(cluster: BrokerCluster, images: Images) -> Manifest:
     )
 
 
-def build_surroundings(cluster: BrokerCluster, images: Images, *, under_replicated: bool) -> list[Manifest]:
+def build_children(cluster: BrokerCluster, images: Images, *, under_replicated: bool) -> list[Manifest]:
     """All but the brokers themselves, in the order in which they are needed."""
     return [
         build_service_account(cluster),

@@ -77,7 +77,7 @@ def build(
     return manifest
 
 
-def laid_over(base: Manifest, template: PodTemplate, *, allow_sidecars: bool) -> Manifest:
+def merge_template(base: Manifest, template: PodTemplate, *, allow_sidecars: bool) -> Manifest:
     """The pod template `base` with what a resource's template adds to it; other containers than our own only
     where the operator allows them, and with the security context of ours."""
     given = template.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)

@@ -18,7 +18,7 @@ from ottla_operator.kubernetes.manifests_common import (
     Manifest,
     container_security,
     digest,
-    laid_over,
+    merge_template,
     owner,
     pod_security,
 )
@@ -26,8 +26,8 @@ from ottla_operator.planning.pipeline_config import (
     DRIVER_MEMORY,
     EXECUTOR_MEMORY,
     DriverLaunch,
+    complete_config,
     driver_heap_mib,
-    filled_in,
     heap_mib,
 )
 from ottla_operator.planning.pipelines import CONFIG_FILE
@@ -59,7 +59,7 @@ def _has_executors(pipeline: Pipeline) -> bool:
 
 def build_config(pipeline: Pipeline, images: Images, launch: DriverLaunch) -> Manifest:
     """The job's configuration, and what an executor's pod is made from. JSON is YAML."""
-    content = filled_in(
+    content = complete_config(
         pipeline,
         launch,
         checkpoint=f"{_DATA_DIR}/checkpoint" if pipeline.spec.storage is not None else None,
@@ -146,7 +146,7 @@ def executor_template(pipeline: Pipeline, images: Images) -> Manifest:
             "volumes": volumes,
         },
     }
-    return laid_over(template, pipeline.spec.executor.template.pod, allow_sidecars=images.allow_sidecars)
+    return merge_template(template, pipeline.spec.executor.template.pod, allow_sidecars=images.allow_sidecars)
 
 
 # ---- the driver
@@ -212,7 +212,7 @@ def driver_template(pipeline: Pipeline, images: Images, launch: DriverLaunch) ->
             ],
         },
     }
-    return laid_over(template, pipeline.spec.driver.template.pod, allow_sidecars=images.allow_sidecars)
+    return merge_template(template, pipeline.spec.driver.template.pod, allow_sidecars=images.allow_sidecars)
 
 
 def _secrets(launch: DriverLaunch) -> list[str]:

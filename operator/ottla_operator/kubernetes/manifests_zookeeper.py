@@ -194,9 +194,9 @@ def _template(
         "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "readinessProbe": exec_probe(asking("srvr", "Mode:", has_tls), period_s=3, failures=3),
+        "readinessProbe": exec_probe(four_letter_probe("srvr", "Mode:", has_tls), period_s=3, failures=3),
         "livenessProbe": {
-            **exec_probe(asking("ruok", "imok", has_tls), period_s=20, failures=3, timeout_s=10),
+            **exec_probe(four_letter_probe("ruok", "imok", has_tls), period_s=20, failures=3, timeout_s=10),
             "initialDelaySeconds": 30,
         },
         "volumeMounts": [
@@ -234,7 +234,7 @@ def _template(
     }
 
 
-def asking(word: str, answer: str, has_tls: bool) -> list[str]:
+def four_letter_probe(word: str, answer: str, has_tls: bool) -> list[str]:
     connect = (
         _CONNECT.format(port=SECURE_PORT) + _CONNECT_TLS if has_tls else _CONNECT.format(port=CLIENT_PORT)
     )

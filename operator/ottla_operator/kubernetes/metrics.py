@@ -7,10 +7,10 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from ottla_operator.acting import Pass
 from ottla_operator.conditions import is_true
 from ottla_operator.kubernetes.api import Call
 from ottla_operator.resources import KINDS, BrokerCluster
+from ottla_operator.step_executor import ReconcileResult
 
 _CLUSTER: Final = ("namespace", "cluster")
 
@@ -26,8 +26,11 @@ class Metrics:
             ("verb", "kind", "status"),
             registry=self.registry,
         )
-        self._passes = Counter(
-            "ottla_operator_passes", "Passes over a cluster.", (*_CLUSTER, "outcome"), registry=self.registry
+        self._reconciles = Counter(
+            "ottla_operator_passes",
+            "Passes over a cluster.",
+            (*_CLUSTER, "outcome"),
+            registry=self.registry,
         )
         self._seconds = Histogram(
             "ottla_operator_pass_seconds", "How long passes take.", _CLUSTER, registry=self.registry
@@ -39,7 +42,7 @@ class Metrics:
             (*_CLUSTER, "reason"),
             registry=self.registry,
         )
-        self._unheard = Counter(
+        self._missed_clusters = Counter(
             "ottla_operator_unheard_clusters",
             "Clusters found by looking, of which no watch had told.",
             registry=self.registry,
@@ -99,8 +102,10 @@ class Metrics:
     def count_request(self, call: Call) -> None:
         self._requests.labels(call.verb, call.kind, str(call.status)).inc()
 
-    def count_pass(self, namespace: str, cluster: str, seconds: float, now_s: float, done: Pass) -> None:
-        self._passes.labels(namespace, cluster, "done").inc()
+    def count_reconcile(
+        self, namespace: str, cluster: str, seconds: float, now_s: float, done: ReconcileResult
+    ) -> None:
+        self._reconciles.labels(namespace, cluster, "done").inc()
         self._seconds.labels(namespace, cluster).observe(seconds)
         self._steps.labels(namespace, cluster).inc(len(done.steps))
         self._last.labels(namespace, cluster).set(now_s)
@@ -113,7 +118,7 @@ class Metrics:
         states = [instance.state for instance in observed.brokers.values()]
         for state in ("Stopped", "Starting", "Running", "Stopping", "Crashed"):
             self._brokers.labels(namespace, cluster, state).set(states.count(state))
-        if observed.kafka.settled:
+        if observed.kafka.has_controller:
             partitions = list(observed.kafka.partitions())
             self._under_replicated.labels(namespace, cluster).set(
                 sum(partition.under_replicated for partition in partitions)
@@ -122,7 +127,7 @@ class Metrics:
                 sum(partition.leader < 0 for partition in partitions)
             )
 
-    def _count_resources(self, namespace: str, cluster: str, done: Pass) -> None:
+    def _count_resources(self, namespace: str, cluster: str, done: ReconcileResult) -> None:
         status = done.cluster
         if status is not None:
             roll, moving = status.rollout, status.reassignment
@@ -133,21 +138,21 @@ class Metrics:
             if kind != BrokerCluster.definition.kind:
                 self._unready.labels(namespace, cluster, kind).set(done.unready.count(kind))
 
-    def tell_certificates(self, namespace: str, cluster: str, ends_ms: Mapping[str, int]) -> None:
+    def export_certificate_expiry(self, namespace: str, cluster: str, ends_ms: Mapping[str, int]) -> None:
         for kind, end_ms in ends_ms.items():
             self._certificates.labels(namespace, cluster, kind).set(end_ms)
 
-    def count_unheard(self) -> None:
-        self._unheard.inc()
+    def count_missed_cluster(self) -> None:
+        self._missed_clusters.inc()
 
     def count_failure(self, namespace: str, cluster: str) -> None:
-        self._passes.labels(namespace, cluster, "failed").inc()
+        self._reconciles.labels(namespace, cluster, "failed").inc()
 
-    def forget(self, namespace: str, cluster: str) -> None:
+    def remove_cluster(self, namespace: str, cluster: str) -> None:
         """A cluster is gone; its numbers are not to stand still for ever."""
         key = {"namespace": namespace, "cluster": cluster}
         families: Iterable[Counter | Gauge | Histogram] = (
-            self._passes, self._seconds, self._steps, self._last,
+            self._reconciles, self._seconds, self._steps, self._last,
             self._brokers, self._under_replicated, self._offline, self._failed_steps, self._ready,
             self._unready, self._outdated, self._moves,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.volumes import volume_loss
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
 from ottla_operator.planning.rolling import CRASHES_MAX
-from ottla_operator.platform.last_words import last_words
+from ottla_operator.platform.process_status import exit_message
 
 Object = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ class Listed:
         return self.objects.get(kind, {}).get(name)
 
     def of_component(self, kind: str, component: str) -> dict[int, Object]:
-        """Objects of a component by their ordinal; those without one are left out."""
+        """ChildObjects of a component by their ordinal; those without one are left out."""
         found = {}
         for name, item in self.objects.get(kind, {}).items():
             ordinal = naming.ordinal_of(name)
@@ -147,7 +147,7 @@ def _instance(
         rack=_rack(pod),
         name=name,
         message=message,
-        begun=state != "Starting" or "running" in (seen.get("state") or {}),
+        process_started=state != "Starting" or "running" in (seen.get("state") or {}),
         volume_loss=loss,
     )
 
@@ -209,7 +209,7 @@ def _why_waiting(seen: Object, reason: str) -> str:
 
 
 def _why_ended(terminated: Object) -> str:
-    code, words = terminated.get("exitCode"), last_words(str(terminated.get("message") or ""))
+    code, words = terminated.get("exitCode"), exit_message(str(terminated.get("message") or ""))
     if terminated.get("reason") == "OOMKilled":
         return "was killed for lack of memory"
     return f"ended with code {code}" + (f": {words}" if words else "")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from ottla.security.tls import TlsSettings, client_context
 from ottla_operator.kubernetes import (
     certificates,
-    external,
+    external_listeners,
     listeners,
     manifests_brokers,
     manifests_zookeeper,
@@ -25,10 +25,10 @@ from ottla_operator.kubernetes import (
     racks,
 )
 from ottla_operator.kubernetes.api import Api
-from ottla_operator.kubernetes.external import AddressPending
+from ottla_operator.kubernetes.child_objects import ChildObjects
+from ottla_operator.kubernetes.external_listeners import AddressPending
 from ottla_operator.kubernetes.listeners import Advertised
 from ottla_operator.kubernetes.manifests_common import Images, Manifest, difference
-from ottla_operator.kubernetes.objects import Objects
 from ottla_operator.kubernetes.observing import Object, annotations_of, name_of, uid_of
 from ottla_operator.kubernetes.zookeeper_acls import SetAcls, set_acls
 from ottla_operator.kubernetes.zookeeper_roll import leader_of, next_to_replace, stale_members
@@ -36,7 +36,7 @@ from ottla_operator.kubernetes.zookeeper_security import ServerStage, ZooKeeperS
 from ottla_operator.planning.cluster_secrets import plan_secrets, secret_names
 from ottla_operator.planning.listener_security import broker_subject
 from ottla_operator.planning.observed import BrokerInstance, ZooKeeperState
-from ottla_operator.platform.port import Address, Launch, StepFailed
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
 from ottla_operator.resources.common import REPLACE_KEY_ANNOTATION, parse_quantity
@@ -60,7 +60,7 @@ class KubernetesPlatform:
         self._images = images
         self._clock_ms = clock_ms
         self._name = cluster
-        self._objects = Objects(api, namespace, cluster)
+        self._objects = ChildObjects(api, namespace, cluster)
         self._nodes: Mapping[str, Object] = {}
 
     # ---- where things are
@@ -74,7 +74,10 @@ class KubernetesPlatform:
 
     def listeners(self, cluster: BrokerCluster) -> list[ListenerStatus]:
         listed = self._objects.listed
-        outside = [external.remembered(listed, cluster, broker) for broker in sorted(self._configs())]
+        outside = [
+            external_listeners.advertised_in_config(listed, cluster, broker)
+            for broker in sorted(self._configs())
+        ]
         return listeners.statuses(cluster, outside, certificates.trusted(listed, self._name))
 
     def client_properties(self) -> Mapping[str, str]:
@@ -144,28 +147,30 @@ class KubernetesPlatform:
 
     # ---- what surrounds the brokers
 
-    async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
+    async def ensure_children(
+        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+    ) -> Sequence[str]:
         self._check(cluster)
-        surroundings = manifests_brokers.build_surroundings(
+        surroundings = manifests_brokers.build_children(
             cluster, self._images, under_replicated=under_replicated
         )
         done = [await self._objects.ensure(manifest) for manifest in surroundings]
-        done += await self._keep_external(cluster)
-        done += await self._keep_certificates(cluster)
+        done += await self._ensure_external(cluster)
+        done += await self._ensure_certificates(cluster)
         if cluster.spec.zookeeper.connect is None:
-            done += await self._keep_zookeeper(cluster, self._zookeeper.servers)
-        done += await self._keep_configs(cluster, launch)
-        done += await self._keep_racks(cluster)
+            done += await self._ensure_zookeeper(cluster, self._zookeeper.servers)
+        done += await self._ensure_configs(cluster, launch)
+        done += await self._ensure_racks(cluster)
         if self._set is None:
-            done.append(await self._keep_set(cluster, launch))
+            done.append(await self._ensure_set(cluster, launch))
         done += await self._grow_volumes(cluster)
-        done.append(await self._keep_set(cluster, launch))
+        done.append(await self._ensure_set(cluster, launch))
         if self._zookeeper.sets_acls:
-            done.append(await self._secure_nodes(cluster))
-            done += await self._keep_zookeeper(cluster, ServerStage.TLS)
+            done.append(await self._set_node_acls(cluster))
+            done += await self._ensure_zookeeper(cluster, ServerStage.TLS)
         return [what for what in done if what]
 
-    async def _keep_zookeeper(self, cluster: BrokerCluster, stage: ServerStage) -> list[str]:
+    async def _ensure_zookeeper(self, cluster: BrokerCluster, stage: ServerStage) -> list[str]:
         certified = certificates.zookeeper_digest(self._objects.listed, self._name)
         manifests = manifests_zookeeper.build_all(cluster, self._images, stage, certified)
         done = [await self._objects.ensure(manifest) for manifest in manifests]
@@ -187,7 +192,7 @@ class KubernetesPlatform:
             done.append(f"replace pod {name_of(pods[going])}")
         return done
 
-    async def _secure_nodes(self, cluster: BrokerCluster) -> str:
+    async def _set_node_acls(self, cluster: BrokerCluster) -> str:
         connect = manifests_zookeeper.connect_string(cluster, secure=True)
         owner = broker_subject(self._name).distinguished_name
         try:
@@ -200,12 +205,12 @@ class KubernetesPlatform:
     def _tls(self) -> TlsSettings:
         return TlsSettings.of(self.client_properties().get)
 
-    async def _keep_external(self, cluster: BrokerCluster) -> list[str]:
+    async def _ensure_external(self, cluster: BrokerCluster) -> list[str]:
         listed = self._objects.listed
         brokers = self._brokers_wanted(cluster)
-        manifests = external.build_services(cluster, listed, brokers)
+        manifests = external_listeners.build_services(cluster, listed, brokers)
         done = [await self._objects.ensure(manifest) for manifest in manifests]
-        for service in external.left_over(cluster, listed, brokers):
+        for service in external_listeners.obsolete_services(cluster, listed, brokers):
             await self._objects.delete("Service", service)
             done.append(f"delete Service {service}")
         return done
@@ -214,7 +219,7 @@ class KubernetesPlatform:
         """Those that go are there until they are drained."""
         return max([cluster.spec.replicas, *(broker + 1 for broker in self._configs())])
 
-    async def _keep_certificates(self, cluster: BrokerCluster) -> list[str]:
+    async def _ensure_certificates(self, cluster: BrokerCluster) -> list[str]:
         if not cluster.spec.is_secured:
             return []
         for name in secret_names(self._name):
@@ -234,7 +239,7 @@ class KubernetesPlatform:
         planned = plan_secrets(cluster, names, found, self._clock_ms(), zookeeper=servers)
         for name, data in planned.data.items():
             what = await self._objects.ensure(certificates.build_secret(cluster, name, data))
-            why = planned.news.get(name)
+            why = planned.changes.get(name)
             done.append(f"{what} ({'; '.join(why)})" if what and why else what)
         return done
 
@@ -245,18 +250,18 @@ class KubernetesPlatform:
             addresses = {}
         return certificates.broker_names(cluster, broker, addresses)
 
-    async def _keep_racks(self, cluster: BrokerCluster) -> list[str]:
+    async def _ensure_racks(self, cluster: BrokerCluster) -> list[str]:
         rack = cluster.spec.rack
         if rack is None:
             return []
-        unmarked = racks.unmarked(self._pods())
-        for pod in unmarked:
+        without_rack = racks.without_rack(self._pods())
+        for pod in without_rack:
             await self._objects.patch(
-                "Pod", pod, racks.mark(pod, self._nodes, rack.topology_key), "RackNotTold"
+                "Pod", pod, racks.rack_patch(pod, self._nodes, rack.topology_key), "RackNotTold"
             )
-        return [f"tell pod {name_of(pod)} its rack" for pod in unmarked]
+        return [f"tell pod {name_of(pod)} its rack" for pod in without_rack]
 
-    async def _keep_configs(self, cluster: BrokerCluster, launch: Launch) -> list[str]:
+    async def _ensure_configs(self, cluster: BrokerCluster, launch: BrokerLaunch) -> list[str]:
         """Make anew the ConfigMaps that are missing beside their pods. What such a pod runs with, the status
         may know; where it does not, the pod is due in the next roll."""
         configs, known = self._configs(), _known_hashes(cluster)
@@ -269,7 +274,7 @@ class KubernetesPlatform:
             done.append(await self._objects.ensure(self._config(cluster, broker, launch, replaced)))
         return done
 
-    async def _keep_set(self, cluster: BrokerCluster, launch: Launch) -> str:
+    async def _ensure_set(self, cluster: BrokerCluster, launch: BrokerLaunch) -> str:
         """The StatefulSet as it should be, unless its template waits for a roll to begin."""
         live = self._set
         if live is None:
@@ -279,7 +284,7 @@ class KubernetesPlatform:
             return ""
         return await self._apply_set(cluster, launch, _replicas(live))
 
-    async def _apply_set(self, cluster: BrokerCluster, launch: Launch, replicas: int) -> str:
+    async def _apply_set(self, cluster: BrokerCluster, launch: BrokerLaunch, replicas: int) -> str:
         manifest = manifests_brokers.build_stateful_set(cluster, self._images, replicas, launch.config_hash)
         live = self._set
         if live is not None and not _same_claims(live, manifest):
@@ -320,7 +325,7 @@ class KubernetesPlatform:
 
     # ---- brokers
 
-    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
         self._check(cluster)
         live = self._set
         replicas = max(broker + 1, _replicas(live) if live is not None else 0)
@@ -330,7 +335,9 @@ class KubernetesPlatform:
             # The set starts it by itself, with what its ConfigMap says, unless it was made too small.
             await self._objects.scale(live, replicas)
 
-    async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:
+    async def stop_broker(
+        self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
+    ) -> None:
         live = self._set
         if after is not None:
             await self._replace(cluster, broker, after, _replicas(live) if live is not None else broker + 1)
@@ -339,7 +346,9 @@ class KubernetesPlatform:
         elif live is None and broker in self._pods():
             await self._objects.delete_pod(self._pods()[broker])
 
-    async def _replace(self, cluster: BrokerCluster, broker: int, launch: Launch, replicas: int) -> None:
+    async def _replace(
+        self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replicas: int
+    ) -> None:
         """Give the broker its settings, the set its template, and let go of a pod that ran with others."""
         pod, config = self._pods().get(broker), self._configs().get(broker)
         running, settings = observing.runs_with(pod, config)
@@ -351,26 +360,28 @@ class KubernetesPlatform:
             await self._objects.delete_pod(pod)
 
     def _config(
-        self, cluster: BrokerCluster, broker: int, launch: Launch, replaced: Mapping[str, str] | None
+        self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch, replaced: Mapping[str, str] | None
     ) -> Manifest:
         try:
             addresses = self._advertised(cluster, broker)
         except AddressPending as error:
             raise StepFailed("AddressPending", f"broker {broker}: {error}") from None
-        annotations = {**external.as_annotation(addresses), **(replaced or {})}
+        annotations = {**external_listeners.as_annotation(addresses), **(replaced or {})}
         return manifests_brokers.build_broker_config(
             cluster, broker, launch, self._zookeeper, advertised=addresses, annotations=annotations
         )
 
     def _advertised(self, cluster: BrokerCluster, broker: int) -> Advertised:
-        return external.advertised(cluster, broker, self._objects.listed, self._nodes)
+        return external_listeners.advertised(cluster, broker, self._objects.listed, self._nodes)
 
     def _has_moved(self, cluster: BrokerCluster, broker: int) -> bool:
         """Whether clients outside reach it elsewhere than it says; not while nobody knows where."""
         if cluster.metadata.deleting or not listeners.external(cluster):
             return False
         try:
-            return external.moved(self._configs().get(broker), self._advertised(cluster, broker))
+            return external_listeners.addresses_changed(
+                self._configs().get(broker), self._advertised(cluster, broker)
+            )
         except AddressPending:
             return False
 

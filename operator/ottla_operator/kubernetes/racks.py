@@ -38,7 +38,7 @@ def command(arguments: list[str]) -> list[str]:
     return ["/usr/bin/tini", "--", "sh", "-c", script, "ottla", *arguments]
 
 
-def unmarked(pods: Mapping[int, Object]) -> list[Object]:
+def without_rack(pods: Mapping[int, Object]) -> list[Object]:
     """Pods that have a node, and not yet its rack."""
     return [
         pod
@@ -47,7 +47,7 @@ def unmarked(pods: Mapping[int, Object]) -> list[Object]:
     ]
 
 
-def mark(pod: Object, nodes: Mapping[str, Object], topology_key: str) -> Object:
+def rack_patch(pod: Object, nodes: Mapping[str, Object], topology_key: str) -> Object:
     """The patch that tells the pod its rack."""
     node = nodes.get(str(pod["spec"]["nodeName"]), {})
     labels = (node.get("metadata") or {}).get("labels") or {}

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.api import Api, ApiError, Conflict, NotFound, Object
 from ottla_operator.planning.observed import Secret
-from ottla_operator.platform.port import StepFailed
+from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import API_VERSION, AnyResource
 
 _KIND: Final = "Secret"

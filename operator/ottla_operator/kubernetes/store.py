@@ -16,12 +16,11 @@ from typing import Any
 from ottla_operator.conditions import Condition, find, is_unusual, parse_iso_time
 from ottla_operator.kubernetes.api import Api, Conflict, NotFound, Object
 from ottla_operator.kubernetes.naming import FINALIZER
-from ottla_operator.platform.port import Recorder
+from ottla_operator.platform.interfaces import Recorder
 from ottla_operator.reconcile import DELETION_DEADLINE_MS
 from ottla_operator.resources import API_VERSION, KINDS, AnyResource, BrokerCluster
 from ottla_operator.resources.common import Metadata, Status
-from ottla_operator.resources.invalid import invalid_status
-from ottla_operator.resources.loading import parse_resource
+from ottla_operator.resources.loading import invalid_status, parse_resource
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class KubernetesStore:
         self._recorder = recorder
         self._live: dict[str, Object] = {}
         """By resource key, as listed on this pass, or as our last write has left it."""
-        self.found = 0
+        self.resource_count = 0
         """How many resources there were on this pass, valid or not."""
 
     # ---- reading
@@ -52,9 +51,9 @@ class KubernetesStore:
             for item in items
             if self._is_ours(kind, item)
         ]
-        self.found = len(listed)
+        self.resource_count = len(listed)
         self._live = {f"{kind}/{item['metadata']['name']}": item for kind, item in listed}
-        taken = await asyncio.gather(*(self._take_in(kind, item) for kind, item in listed))
+        taken = await asyncio.gather(*(self._admit(kind, item) for kind, item in listed))
         valid = [resource for resource in taken if resource is not None]
         cluster = f"{BrokerCluster.definition.kind}/{self._cluster}"
         if cluster in self._live and not any(resource.key == cluster for resource in valid):
@@ -72,7 +71,7 @@ class KubernetesStore:
         """Whether a deletion has waited long enough for a cluster that cannot be asked."""
         return deleted_at is not None and self._clock_ms() - parse_iso_time(deleted_at) > DELETION_DEADLINE_MS
 
-    async def _take_in(self, kind: str, item: Object) -> AnyResource | None:
+    async def _admit(self, kind: str, item: Object) -> AnyResource | None:
         """The resource with our finalizer on it; None when it is invalid, gone or changed meanwhile."""
         metadata = item["metadata"]
         deleting = metadata.get("deletionTimestamp") is not None
@@ -82,10 +81,10 @@ class KubernetesStore:
             return None
         resource, problems = parse_resource(kind, metadata, item.get("spec"), item.get("status") or {})
         if resource is None and deleting:
-            resource, problems = parse_resource(kind, metadata, _least(item), {})
+            resource, problems = parse_resource(kind, metadata, _minimal_spec(item), {})
         if resource is None and deleting:
             # Of a kind that we do not understand: what it owns goes with it, and nothing else can be done.
-            await self._let_go(f"{kind}/{metadata['name']}")
+            await self._remove_finalizer(f"{kind}/{metadata['name']}")
             return None
         if resource is None:
             await self._invalid(kind, item, [str(problem) for problem in problems])
@@ -104,9 +103,9 @@ class KubernetesStore:
         if wanted == status:
             return
         written = await self._write_status(f"{kind}/{item['metadata']['name']}", wanted)
-        if written and not _was_said_invalid(status, item["metadata"]):
+        if written and not _reported_invalid(status, item["metadata"]):
             message = "; ".join(problems)
-            self._recorder.record(_Unclear.of(kind, item), "InvalidSpec", message, warning=True)
+            self._recorder.record(_InvalidResource.of(kind, item), "InvalidSpec", message, warning=True)
 
     # ---- writing
 
@@ -116,7 +115,7 @@ class KubernetesStore:
             return
         for condition in status.conditions:
             old = find(resource.status.conditions, condition.type)
-            if not _is_news(old, condition):
+            if not _deserves_event(old, condition):
                 continue
             message = f"{condition.type} is {condition.status}: {condition.message or condition.reason}"
             warning = is_unusual(condition) and condition.reason not in _EXPECTED
@@ -134,9 +133,9 @@ class KubernetesStore:
         return True
 
     async def release(self, resource: AnyResource) -> None:
-        await self._let_go(resource.key)
+        await self._remove_finalizer(resource.key)
 
-    async def abandon(self) -> None:
+    async def release_deleting(self) -> None:
         """Let go of what is being deleted, although nothing of its cluster may be seen.
 
         So it is in a namespace that is being deleted, once our rights there are gone. What a BrokerCluster
@@ -149,9 +148,9 @@ class KubernetesStore:
             ours = FINALIZER in (item["metadata"].get("finalizers") or [])
             if ours and deleted_at is not None and (leaving or self._is_overdue(deleted_at)):
                 log.warning("%s/%s is let go: its cluster may not be looked at", self._namespace, key)
-                await self._let_go(key)
+                await self._remove_finalizer(key)
 
-    async def _let_go(self, key: str) -> None:
+    async def _remove_finalizer(self, key: str) -> None:
         finalizers = self._live[key]["metadata"].get("finalizers") or []
         await self._set_finalizers(key, [name for name in finalizers if name != FINALIZER])
 
@@ -167,7 +166,7 @@ class KubernetesStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unclear:
+class _InvalidResource:
     """A resource that cannot be understood, as far as an Event needs it."""
 
     kind: str
@@ -175,7 +174,7 @@ class _Unclear:
     api_version: str = API_VERSION
 
     @classmethod
-    def of(cls, kind: str, item: Object) -> _Unclear:
+    def of(cls, kind: str, item: Object) -> _InvalidResource:
         known = {name: item["metadata"].get(name) for name in ("name", "namespace", "uid")}
         return cls(kind, Metadata.model_validate(known))
 
@@ -184,7 +183,7 @@ class _Unclear:
         return f"{self.kind}/{self.metadata.name}"
 
 
-def _was_said_invalid(status: Object, metadata: Object) -> bool:
+def _reported_invalid(status: Object, metadata: Object) -> bool:
     """Whether the status told of this generation's problems already: one Event is enough."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "Ready":
@@ -197,19 +196,19 @@ def _was_said_invalid(status: Object, metadata: Object) -> bool:
 _EXPECTED = frozenset(("Pending", "Deleting", "Rolling", "ScaleUp", "ScaleDown", "NotRolling", "NotScaling"))
 
 # Steps on the way, which have Events of their own.
-_ON_THE_WAY = frozenset(("Applying", "Creating", "ClusterNotReady", "Pending", "WaitingForBrokers"))
+_TRANSIENT = frozenset(("Applying", "Creating", "ClusterNotReady", "Pending", "WaitingForBrokers"))
 
 
-def _is_news(old: Condition | None, new: Condition) -> bool:
+def _deserves_event(old: Condition | None, new: Condition) -> bool:
     """Whether an Event is worth its while: there may be thousands of resources, all new at once."""
-    if new.status == "Unknown" or new.reason in _ON_THE_WAY:
+    if new.status == "Unknown" or new.reason in _TRANSIENT:
         return False
     if old is None or old.status == "Unknown":
         return new.type == "Ready"
     return old.status != new.status or (new.status == "False" and old.reason != new.reason)
 
 
-def _least(item: Object) -> Object:
+def _minimal_spec(item: Object) -> Object:
     """Of an invalid spec as much as a deletion needs."""
     spec = dict(item.get("spec") or {})
     spec.pop("config", None)

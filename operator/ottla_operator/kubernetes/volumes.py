@@ -37,9 +37,9 @@ def volume_loss(pod: Object | None, claim: Object | None, claim_name: str) -> Vo
     if (claim.get("status") or {}).get("phase") == "Lost":
         return VolumeLoss("Gone", f"its claim {claim_name} has lost its volume")
     if "true" in asked:
-        return VolumeLoss("Asked", f"{DELETE_VOLUME_ANNOTATION} asks for it")
+        return VolumeLoss("Requested", f"{DELETE_VOLUME_ANNOTATION} asks for it")
     if claim["metadata"].get("deletionTimestamp"):
-        return VolumeLoss("Asked", f"its claim {claim_name} is being deleted")
+        return VolumeLoss("Requested", f"its claim {claim_name} is being deleted")
     if pod is not None and _out_of_reach(pod):
         return VolumeLoss("Unreachable", "no node that is left can have its volume")
     return None

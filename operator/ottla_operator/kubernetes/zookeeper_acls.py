@@ -48,16 +48,16 @@ def _set_below(client: KazooClient, owner: str) -> int:
     while batch := list(islice(waiting, _BATCH)):
         # Before its children are listed: a node that a broker creates later has its ACL from the beginning.
         wanted = {path: _acls_of(path, owner) for path in batch}
-        found = dict(_answers({path: client.get_acls_async(path) for path in batch}))
+        found = dict(_results({path: client.get_acls_async(path) for path in batch}))
         stale = [path for path, (acls, _) in found.items() if set(acls) != set(wanted[path])]
-        changed += len(list(_answers({path: client.set_acls_async(path, wanted[path]) for path in stale})))
-        children = dict(_answers({path: client.get_children_async(path) for path in found}))
+        changed += len(list(_results({path: client.set_acls_async(path, wanted[path]) for path in stale})))
+        children = dict(_results({path: client.get_children_async(path) for path in found}))
         below = [f"{path.rstrip('/')}/{name}" for path, names in children.items() for name in names]
         waiting = iter([*waiting, *(path for path in below if path not in _NOT_BROKERS)])
     return changed
 
 
-def _answers(requests: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _results(requests: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Without nodes that are gone by now."""
     for path, request in requests.items():
         try:

@@ -1,5 +1,5 @@
-"""Pure functions from (desired, observed) to the next steps, for `reconcile` on any platform.
+"""Pure functions from the desired and the observed state to the next steps, for `reconcile` on any platform.
 
-No I/O, no clock, no memory: time comes in as `now_ms`, and everything that the next run needs is observed
-again or stands in a resource's status.
+They do no I/O, read no clock and keep no state: the time is passed in as `now_ms`, and what the next
+reconciliation needs is observed again or is recorded in a resource's status.
 """

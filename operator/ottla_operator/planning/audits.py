@@ -1,8 +1,8 @@
-"""The condition Complete of a Topic: what the audit jobs of its cluster found.
+"""The condition Complete of a Topic: the result of the audit jobs of its cluster.
 
-Called by `reconcile` with the progress of the Pipelines' drivers. Pure. A Topic that no audit job names has
-no such condition. Invariant: a condition that says True or False is what a job that runs has just told;
-without one, the last result stays in `status.audit`, and the condition is Unknown.
+Called by `reconcile` with the progress of the Pipelines' drivers. Pure. A Topic that no audit job covers has
+no such condition. Invariant: True and False are current results of a running job; while no job runs, the last
+result stays in `status.audit` and the condition is Unknown.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ottla_operator.resources import Pipeline, Topic, TopicStatus
 from ottla_operator.resources.topic import TopicAudit, TopicAuditWindow
 
 JOB: Final = "audit"
-_TOLD_MS: Final = 10_000
-"""`completeUntil` moves with every window: the status is not written for each of them."""
+_STATUS_INTERVAL_MS: Final = 10_000
+"""`completeUntil` advances with every window: the status is written at most this often for it."""
 _NAMED_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Audits:
-    """The audit Pipelines of a cluster, and the results of those that answer, by name."""
+    """The names of a cluster's audit Pipelines, and the results of the running ones by name."""
 
     names: frozenset[str] = frozenset()
     results: Mapping[str, AuditResult] = field(default_factory=dict)
@@ -44,15 +44,15 @@ class Audits:
 
 
 def with_audit(plan: TopicPlan, topic: Topic, audits: Audits) -> TopicPlan:
-    """The plan of a topic that is there, with what the audits found."""
-    if plan.keep or plan.done or topic.metadata.deleting or not plan.status.topic_id:
+    """The plan of an existing topic with the condition Complete and `status.audit` added."""
+    if plan.keep_status or plan.deletion_complete or topic.metadata.deleting or not plan.status.topic_id:
         return plan
-    finding, told = _judge(topic.topic_name, topic.status, audits)
-    status = plan.status.model_copy(update={"audit": told})
+    finding, audit = _verdict(topic.topic_name, topic.status, audits)
+    status = plan.status.model_copy(update={"audit": audit})
     return replace(plan, findings=(*plan.findings, finding) if finding else plan.findings, status=status)
 
 
-def _judge(name: str, status: TopicStatus, audits: Audits) -> tuple[Finding | None, TopicAudit | None]:
+def _verdict(name: str, status: TopicStatus, audits: Audits) -> tuple[Finding | None, TopicAudit | None]:
     found = [
         (_finding(result.topics[name], result.problem), pipeline, result.topics[name])
         for pipeline, result in sorted(audits.results.items())
@@ -62,10 +62,12 @@ def _judge(name: str, status: TopicStatus, audits: Audits) -> tuple[Finding | No
         finding, pipeline, audited = min(
             found, key=lambda each: ("False", "Unknown", "True").index(each[0].status)
         )
-        return finding, _told(pipeline, audited, status.audit)
+        return finding, _audit_status(pipeline, audited, status.audit)
     before = status.audit
     if before is not None and before.pipeline in audits.names - audits.results.keys():
-        return unknown("Complete", "AuditNotRunning", f"Pipeline {before.pipeline} does not answer"), before
+        return unknown(
+            "Complete", "AuditNotRunning", f"the driver of Pipeline {before.pipeline} does not respond"
+        ), before
     return None, None
 
 
@@ -74,25 +76,25 @@ def _finding(audited: AuditedTopic, problem: str) -> Finding:
         f"{window.tier} from {iso_time(window.start_ms)}: {window.status}"
         for window in audited.windows[:_NAMED_MAX]
     )
-    of_windows = f"in {audited.differing} windows of tiers ({named})"
+    in_windows = f"in {audited.differing} windows of tiers ({named})"
     if audited.missing:
-        return no("Complete", "Missing", f"{audited.missing} records are missing {of_windows}")
+        return no("Complete", "Missing", f"{audited.missing} records are missing {in_windows}")
     if audited.duplicated:
-        return no("Complete", "Duplicated", f"{audited.duplicated} copies of records {of_windows}")
+        return no("Complete", "Duplicated", f"{audited.duplicated} records are duplicated {in_windows}")
     if audited.differing:
-        message = f"a producer was killed, or an event was lost, before all was told {of_windows}"
+        message = f"producers did not report all their records, or a report was lost, {in_windows}"
         return unknown("Complete", "NotReported", message)
     if problem:
         return unknown("Complete", "AuditProblem", problem)
     if audited.complete_until_ms is None or audited.late:
-        return unknown("Complete", "Pending", "not all tiers have been read up to the latest windows yet")
-    message = "every tier holds all that was acknowledged until status.audit.completeUntil"
+        return unknown("Complete", "Pending", "the audit has not read all tiers up to the latest windows yet")
+    message = "every tier holds all records acknowledged up to status.audit.completeUntil"
     return yes("Complete", "Complete", message)
 
 
-def _told(pipeline: str, audited: AuditedTopic, before: TopicAudit | None) -> TopicAudit:
+def _audit_status(pipeline: str, audited: AuditedTopic, before: TopicAudit | None) -> TopicAudit:
     until_ms = audited.complete_until_ms
-    told = TopicAudit(
+    audit = TopicAudit(
         pipeline=pipeline,
         complete_until=None if until_ms is None else iso_time(until_ms),
         missing=audited.missing,
@@ -110,7 +112,7 @@ def _told(pipeline: str, audited: AuditedTopic, before: TopicAudit | None) -> To
         ],
     )
     if before is None or until_ms is None or not before.complete_until:
-        return told
-    if told.model_copy(update={"complete_until": before.complete_until}) != before:
-        return told
-    return before if 0 <= until_ms - parse_iso_time(before.complete_until) < _TOLD_MS else told
+        return audit
+    if audit.model_copy(update={"complete_until": before.complete_until}) != before:
+        return audit
+    return before if 0 <= until_ms - parse_iso_time(before.complete_until) < _STATUS_INTERVAL_MS else audit

@@ -1,9 +1,10 @@
-"""Certificates: which are due for another, and issuing them; for brokers, the operator and users.
+"""Issues certificates of brokers, the operator and users, and decides which are due for renewal.
 
-Called by `planning.cluster_secrets` and by what issues users' certificates, on every platform. What is due
-is a function of the PEM files that are there, of what is wanted and of the time; issuing draws keys, and
-nothing else. An authority that is renewed keeps its key, as Strimzi's does: what was signed under either of
-its certificates holds by the other one too, so that nobody needs the new one before the old one ends.
+Called by `planning.cluster_secrets` and `step_executor`, on every platform. Whether a renewal is due is a
+function of the existing PEM files, the desired subject and the time; issuing is pure but for the generated
+keys. An authority keeps its key when it is renewed, as Strimzi's does: certificates signed under its old
+certificate are valid under the new one and the reverse, so clients need the new certificate only when the old
+one expires.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import pkcs12 as p12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# Clocks of others may be late.
+# The clocks of other hosts may be behind.
 _BACKDATED: Final = timedelta(minutes=5)
-# Files in pods are brought up to date within two minutes.
+# The kubelet updates the files in pods within two minutes.
 _SPREAD: Final = timedelta(minutes=5)
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm)
@@ -40,7 +41,7 @@ class Pair(NamedTuple):
 
     @property
     def pem(self) -> bytes:
-        """Both, as Kafka's key stores of type PEM have them in one file."""
+        """Key and certificate in one file, as Kafka's key stores of type PEM have them."""
         return self.key + self.certificate
 
     @classmethod
@@ -57,7 +58,7 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for, and under which names and addresses it is reached."""
+    """The subject of a certificate, with the host names and addresses that it is valid for."""
 
     common_name: str
     organization: str = ""
@@ -65,20 +66,20 @@ class Subject:
 
     @property
     def principal(self) -> str:
-        """As Kafka has it by default."""
+        """The Kafka principal of the certificate by default mapping."""
         return f"User:{self.distinguished_name}"
 
     @property
     def distinguished_name(self) -> str:
-        """As Kafka and ZooKeeper write it."""
+        """The distinguished name as Kafka and ZooKeeper write it."""
         return f"CN={self.common_name}" + (f",O={self.organization}" if self.organization else "")
 
 
-# ---- what is due
+# ---- renewal
 
 
 def authority_reason(pair: Pair | None, lifetime: Lifetime, now_ms: int) -> str:
-    """Why an authority's certificate is to be made anew, or ""."""
+    """Why an authority's certificate must be renewed, or ""."""
     if pair is None:
         return "it is missing"
     try:
@@ -87,30 +88,30 @@ def authority_reason(pair: Pair | None, lifetime: Lifetime, now_ms: int) -> str:
     except _UNREADABLE:
         return "it cannot be read"
     if certificate.public_key() != key.public_key():
-        return "its key is another one"
-    return _ending(certificate, lifetime, now_ms)
+        return "its key does not match"
+    return _expiry_reason(certificate, lifetime, now_ms)
 
 
 def renewal_reason(
     pair: Pair | None, authority_certificate: bytes, subject: Subject, lifetime: Lifetime, now_ms: int
 ) -> str:
-    """Why a certificate is to be issued anew, or "". Names that it has beside those wanted do no harm."""
+    """Why a certificate must be issued again, or "". Additional names in it are accepted."""
     if pair is None:
         return "it is missing"
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         if certificate.public_key() != _private(pair.key).public_key():
-            return "its key is another one"
+            return "its key does not match"
     except _UNREADABLE:
         return "it cannot be read"
     if not is_issued_by(pair.certificate, authority_certificate):
-        return "it is not of this authority"
+        return "another authority issued it"
     if certificate.subject != _name(subject.common_name, subject.organization):
-        return "its subject is another one"
+        return "its subject differs"
     missing = sorted({str(name.value) for name in _general_names(subject.names)} - _names_in(certificate))
     if missing:
         return f"it lacks the name {missing[0]}"
-    return _ending(certificate, lifetime, now_ms)
+    return _expiry_reason(certificate, lifetime, now_ms)
 
 
 def is_issued_by(certificate: bytes, authority_certificate: bytes) -> bool:
@@ -122,14 +123,14 @@ def is_issued_by(certificate: bytes, authority_certificate: bytes) -> bool:
     return True
 
 
-def _ending(certificate: x509.Certificate, lifetime: Lifetime, now_ms: int) -> str:
+def _expiry_reason(certificate: x509.Certificate, lifetime: Lifetime, now_ms: int) -> str:
     end = certificate.not_valid_after_utc
     near = end - _time(now_ms) <= timedelta(days=lifetime.renewal_days)
-    return f"it ends on {end:%Y-%m-%d}" if near else ""
+    return f"it expires on {end:%Y-%m-%d}" if near else ""
 
 
 def end_ms(pem: bytes) -> int | None:
-    """When the first certificate in the file ends; None where there is none."""
+    """When the first certificate in the file expires, milliseconds since the epoch; None: no certificate."""
     try:
         return int(x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp() * 1000)
     except _UNREADABLE:
@@ -145,12 +146,12 @@ def _names_in(certificate: x509.Certificate) -> set[str]:
 
 
 def certificates_in(pem: bytes) -> list[bytes]:
-    """Each certificate of a file, the first one first."""
+    """The certificates of a PEM file, in order."""
     return _CERTIFICATE.findall(pem)
 
 
-def trusted_besides(new: bytes, old: bytes, now_ms: int) -> bytes:
-    """Of the certificates in `old` those of other keys than `new` has; they are trusted to their end."""
+def still_trusted(new: bytes, old: bytes, now_ms: int) -> bytes:
+    """The unexpired certificates in `old` with another key than `new`; they stay trusted."""
     key = x509.load_pem_x509_certificate(new).public_key()
     kept = []
     for pem in certificates_in(old):
@@ -163,16 +164,16 @@ def trusted_besides(new: bytes, old: bytes, now_ms: int) -> bytes:
     return b"".join(kept)
 
 
-def without_earlier(bundle: bytes) -> bytes:
-    """Without the certificates that an authority has had for earlier keys: of the same name as its newest."""
+def without_former_keys(bundle: bytes) -> bytes:
+    """The bundle without the certificates for the authority's former keys (those with its subject)."""
     newest, *older = certificates_in(bundle)
     name = x509.load_pem_x509_certificate(newest).subject
     others = (pem for pem in older if x509.load_pem_x509_certificate(pem).subject != name)
     return b"".join((newest, *others))
 
 
-def is_new(certificate: bytes, now_ms: int) -> bool:
-    """Whether it was issued so short a time ago that not everybody need have it."""
+def is_recently_issued(certificate: bytes, now_ms: int) -> bool:
+    """Whether the certificate was issued so recently that some pods may not have it yet."""
     begin = x509.load_pem_x509_certificate(certificate).not_valid_before_utc + _BACKDATED
     return _time(now_ms) - begin < _SPREAD
 
@@ -181,7 +182,7 @@ def is_new(certificate: bytes, now_ms: int) -> bool:
 
 
 def new_authority(common_name: str, lifetime: Lifetime, now_ms: int, key: bytes | None = None) -> Pair:
-    """`key`: of the authority whose certificate is renewed; a new one where there is none, or none of use."""
+    """A self-signed authority. `key`: the key to keep; a missing or unreadable one is generated."""
     private = _private_or_new(key)
     name = _name(common_name, "")
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(private.public_key())
@@ -196,7 +197,7 @@ def new_authority(common_name: str, lifetime: Lifetime, now_ms: int, key: bytes 
 
 
 def issue(authority: Pair, subject: Subject, lifetime: Lifetime, now_ms: int) -> Pair:
-    """A new key with its certificate, for servers and clients; it ends with its authority at the latest."""
+    """A new key with a certificate for servers and clients, which expires before its authority."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signing = _private(authority.key)
     private = ec.generate_private_key(ec.SECP256R1())
@@ -220,7 +221,7 @@ def issue(authority: Pair, subject: Subject, lifetime: Lifetime, now_ms: int) ->
 
 
 def pkcs12(pair: Pair, authority_certificate: bytes, password: str) -> bytes:
-    """A key store as Java reads it, with the authority's certificate beside the own one."""
+    """A PKCS #12 key store for Java: key, certificate and the authority's certificate."""
     key = _private(pair.key)
     certificate = x509.load_pem_x509_certificate(pair.certificate)
     authority = [x509.load_pem_x509_certificate(authority_certificate)]
@@ -229,7 +230,7 @@ def pkcs12(pair: Pair, authority_certificate: bytes, password: str) -> bytes:
 
 
 def pkcs12_truststore(certificates: bytes, password: str) -> bytes:
-    """A trust store as Java reads it, of all certificates in the PEM file."""
+    """A PKCS #12 trust store for Java with all certificates of the PEM file."""
     entries = [
         p12.PKCS12Certificate(x509.load_pem_x509_certificate(pem), f"ca-{n}".encode())
         for n, pem in enumerate(certificates_in(certificates))
@@ -281,7 +282,7 @@ def _private(pem: bytes) -> PrivateKey:
     """Raises ValueError, TypeError."""
     key = serialization.load_pem_private_key(pem, None)
     if not isinstance(key, PrivateKey):
-        raise TypeError("neither a key of an elliptic curve nor one of RSA")
+        raise TypeError("the private key is neither an EC nor an RSA key")
     return key
 
 
@@ -293,7 +294,7 @@ def _private_or_new(pem: bytes | None) -> PrivateKey:
 
 
 def _name(common_name: str, organization: str) -> x509.Name:
-    """The organization first: a distinguished name is written from its end."""
+    """The X.509 name, organization first: the string form of a distinguished name is in reverse order."""
     attributes = [(NameOID.ORGANIZATION_NAME, organization), (NameOID.COMMON_NAME, common_name)]
     return x509.Name([x509.NameAttribute(kind, value) for kind, value in attributes if value])
 

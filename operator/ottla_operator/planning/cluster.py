@@ -1,9 +1,8 @@
-"""BrokerCluster: from its spec and what was observed to the next steps, its conditions and its status.
+"""Plans a BrokerCluster: its next steps, conditions and status, from its spec and the observed state.
 
-Called by `reconcile` on every pass. The order of things: ZooKeeper, brokers that do not run, brokers whose
-volume is lost, leaders back to where they belong, the roll, brokers that leave, what a person asked to move,
-replicas onto brokers that came. A roll and a reassignment of ours are not begun at the same time; what is in
-flight may go on.
+Called by `reconcile`. The order: ZooKeeper, stopped brokers, brokers with lost volumes, preferred leader
+election, the roll, scale-down, requested reassignments, scale-up. The operator does not start a roll and a
+reassignment at the same time; those in flight go on.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from ottla_operator.planning.cluster_status import Decisions, findings_of, statu
 from ottla_operator.planning.observed import Observed, PartitionKey
 from ottla_operator.planning.placement import Racks
 from ottla_operator.planning.quotas import plan_defaults
+from ottla_operator.planning.reassign_requests import ReassignRequest, emptied_by, plan_request, request_of
 from ottla_operator.planning.rebalance import Changes
-from ottla_operator.planning.replacing import Replacing, plan_replacement
-from ottla_operator.planning.requests import Request, emptied_by, plan_request, request_of
+from ottla_operator.planning.replacement import Replacement, plan_replacement
 from ottla_operator.planning.revision import Revision, restart_reasons
 from ottla_operator.planning.rolling import Roll, plan_roll
 from ottla_operator.planning.scaling import (
@@ -48,15 +47,15 @@ from ottla_operator.resources.common import APPROVE_ANNOTATION
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the topics' planner must know of the brokers."""
+    """The brokers as the planner of topics sees them."""
 
     usable: bool = False
-    """Topics can be looked at and changed."""
+    """The cluster is reachable: topics can be observed and changed."""
     may_hold: Racks = field(default_factory=dict)
     closed: frozenset[int] = frozenset()
     cordoned: frozenset[int] = frozenset()
     coming: tuple[int, ...] = ()
-    """Brokers that are about to be in service; new topics wait for them."""
+    """Brokers that are starting; the creation of topics waits for them."""
 
     @property
     def taking(self) -> list[int]:
@@ -64,8 +63,8 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What is worth an Event, although it is neither a step nor a condition."""
+class EventRecord:
+    """A Kubernetes Event to record that neither a step nor a condition causes."""
 
     reason: str
     message: str
@@ -78,14 +77,14 @@ class ClusterPlan:
     findings: tuple[Finding, ...]
     status: BrokerClusterStatus
     placement: Placement
-    done: bool = False
-    """Of a deletion: nothing is left."""
+    deletion_complete: bool = False
+    """Of a deletion: no broker and no ZooKeeper is left."""
     moves: Changes = field(default_factory=dict)
-    """All reassignments to come, those of later batches too."""
-    news: tuple[News, ...] = ()
+    """All planned reassignments, including later batches."""
+    event_records: tuple[EventRecord, ...] = ()
 
 
-# A broker that takes longer than this to come up no longer holds up the creation of topics.
+# The creation of topics does not wait for a broker that takes longer than this to start.
 COMING_MS_MAX = 60_000
 
 
@@ -95,9 +94,10 @@ def plan_cluster(
     target: Revision,
     upgrade: Upgrade | None = None,
     *,
-    default_client_elsewhere: bool = False,
+    quota_owns_default_client: bool = False,
 ) -> ClusterPlan:
-    """`upgrade`: the version that `target` was made for; `default_client_elsewhere`: a Quota is for it."""
+    """`upgrade`: the version that `target` was computed for. `quota_owns_default_client`: a Quota resource
+    sets the limits of the default client."""
     if cluster.metadata.deleting:
         return _plan_deletion(cluster, observed)
     spec = cluster.spec
@@ -110,16 +110,16 @@ def plan_cluster(
     roll = plan_roll(observed, members.desired, target.hash, spec.rolling_update, approved=approved)
     roll = _until_caught_up(cluster, observed, target, roll)
     scaling, asked = Scaling(), cluster.status.reassign_request
-    replacing = Replacing()
-    defaults = plan_defaults(cluster, observed, elsewhere=default_client_elsewhere)
+    replacement = Replacement()
+    defaults = plan_defaults(cluster, observed, elsewhere=quota_owns_default_client)
     settings = _settings(cluster, observed, target)
     steps: list[ClusterStep] = []
     if not observed.zookeeper.running:
         steps.append(EnsureZooKeeper())
     else:
-        replacing = plan_replacement(observed, members.desired, spec.rolling_update, roll.bounce)
+        replacement = plan_replacement(observed, members.desired, spec.rolling_update, roll.bounce)
         steps += _starts(observed, members, target, roll)
-        steps += replacing.steps
+        steps += replacement.steps
         steps += [*(_alterations(settings) if settings.recorded else ()), *defaults.steps]
         scaling, asked = _scaling(cluster, observed, members, roll, request)
         elect = _elections(observed, members) if spec.rolling_update.elect_preferred_leaders else ()
@@ -128,7 +128,7 @@ def plan_cluster(
         steps += _bounces(observed, target, roll)
         steps += scaling.steps
     altered: list[ClusterStep] = [*_alterations(settings), *defaults.due]
-    decided = Decisions(members, target, roll, scaling, replacing, altered, upgrade or Upgrade(), request)
+    decided = Decisions(members, target, roll, scaling, replacement, altered, upgrade or Upgrade(), request)
     more = {
         "default_quotas": defaults.record,
         "reassign_request": asked,
@@ -141,37 +141,40 @@ def plan_cluster(
         status=status_of(cluster, observed, decided).model_copy(update=more),
         placement=_placement(observed, members),
         moves=scaling.changes,
-        news=_news(cluster.status.reassign_request, asked),
+        event_records=_event_records(cluster.status.reassign_request, asked),
     )
 
 
-def _news(before: ReassignRequestStatus | None, now: ReassignRequestStatus | None) -> tuple[News, ...]:
-    """The end of what a person asked for, once."""
+def _event_records(
+    before: ReassignRequestStatus | None, now: ReassignRequestStatus | None
+) -> tuple[EventRecord, ...]:
+    """An Event for the end of a requested reassignment, once."""
     if now is None or now.phase not in ("Completed", "Refused"):
         return ()
     if before is not None and (before.id, before.phase) == (now.id, now.phase):
         return ()
     message = f"request {now.id}: {now.message}"
-    return (News(f"Reassign{now.phase}", message, warning=now.phase == "Refused"),)
+    return (EventRecord(f"Reassign{now.phase}", message, warning=now.phase == "Refused"),)
 
 
 def _until_caught_up(cluster: BrokerCluster, observed: Observed, target: Revision, roll: Roll) -> Roll:
-    """A roll that has bounced its last broker ends when that one is in every ISR again."""
+    """The roll, continued after its last bounce until that broker is in the ISR of all its partitions."""
     before = cluster.status.rollout
     if not roll.done or before is None or before.target_hash != target.hash:
         return roll
     for partition in observed.kafka.partitions():
         lagging = [
-            b for b in partition.settled_replicas if b not in partition.isr and b < cluster.spec.replicas
+            b for b in partition.origin_replicas if b not in partition.isr and b < cluster.spec.replicas
         ]
         if lagging:
-            waiting = {lagging[0]: f"itself to catch up on {partition.name}"}
+            waiting = {lagging[0]: f"itself to rejoin the ISR of {partition.name}"}
             return Roll((), waiting, roll.updated, roll.total)
     return roll
 
 
 def _plan_deletion(cluster: BrokerCluster, observed: Observed) -> ClusterPlan:
-    """Stop all, then let go of all; volumes go by `deleteClaim`. Waits for no topic and no client."""
+    """Stop and remove all brokers, then ZooKeeper. `deleteClaim` decides about volumes. Topics and clients
+    do not delay it."""
     steps: list[ClusterStep] = []
     for broker, instance in sorted(observed.brokers.items()):
         if instance.state in ("Running", "Starting"):
@@ -180,13 +183,17 @@ def _plan_deletion(cluster: BrokerCluster, observed: Observed) -> ClusterPlan:
             steps.append(RemoveBroker(broker, delete_volume=cluster.spec.storage.delete_claim))
     if not observed.brokers and observed.zookeeper.running:
         steps.append(StopZooKeeper())
-    message = f"{len(observed.brokers)} brokers are left" if observed.brokers else "nothing is left"
+    message = (
+        f"{len(observed.brokers)} brokers are still to be removed"
+        if observed.brokers
+        else "all brokers are removed"
+    )
     return ClusterPlan(
         steps=tuple(steps),
         findings=(no("Ready", "Deleting", message), no("Available", "Deleting", message)),
         status=cluster.status,
         placement=Placement(),
-        done=not observed.brokers and not observed.zookeeper.running,
+        deletion_complete=not observed.brokers and not observed.zookeeper.running,
     )
 
 
@@ -200,16 +207,17 @@ def _starts(observed: Observed, members: Members, target: Revision, roll: Roll) 
             current = instance.config_hash in ("", target.hash)
             due = broker in roll.bounce or instance.stopped_by_us
             steps.append(StartBroker(broker, on_target=current or due))
-    # One that leaves may be the only one to have some replica: it has to run to be drained.
+    # A broker that leaves must run until it is drained: it may have the only replica of a partition.
     needed = (broker for broker in members.surplus if observed.kafka.holding(broker))
     idle = (broker for broker in needed if observed.brokers[broker].state in ("Stopped", "Crashed"))
     return [*steps, *(StartBroker(broker, on_target=False) for broker in idle)]
 
 
 def _settings(cluster: BrokerCluster, observed: Observed, target: Revision) -> OwnedSettings:
-    """What brokers take while they run. The rates of our own throttle are `planning.throttle`'s."""
+    """The dynamic broker settings that are due, without the operator's replication throttle
+    (`planning.throttle`)."""
     status = cluster.status
-    if not observed.kafka.settled:
+    if not observed.kafka.has_controller:
         wanted = target.live if cluster.metadata.acted_upon else {}
         return OwnedSettings(sorted({*status.managed_settings, *wanted}), status.unmanaged_settings)
     throttled = status.throttle is not None and status.throttle.rate is not None
@@ -227,16 +235,16 @@ def _bounces(observed: Observed, target: Revision, roll: Roll) -> list[ClusterSt
         instance = observed.brokers[broker]
         if instance.state in ("Running", "Starting"):
             reasons = restart_reasons(target, instance.config_hash, instance.settings)
-            steps.append(StopBroker(broker, f"bounce, because {', '.join(reasons)}", bounce=True))
+            steps.append(StopBroker(broker, f"rolling restart: {', '.join(reasons)}", bounce=True))
     return steps
 
 
 def _scaling(
-    cluster: BrokerCluster, observed: Observed, members: Members, roll: Roll, request: Request | None
+    cluster: BrokerCluster, observed: Observed, members: Members, roll: Roll, request: ReassignRequest | None
 ) -> tuple[Scaling, ReassignRequestStatus | None]:
-    """A drain or a rebalance, and what became of a person's request for one. It waits for a roll, so that no
-    two things unsettle replicas at once."""
-    busy = "the roll" if not roll.done else "the brokers that leave" if members.surplus else ""
+    """The drain or rebalance to do now, and the status of the requested reassignment. Both wait for a
+    roll, so that only one of them affects the ISRs at a time."""
+    busy = "the rolling restart" if not roll.done else "the scale-down" if members.surplus else ""
     asked: ReassignRequestStatus | None = None
     moving = Scaling()
     if request is not None:
@@ -245,19 +253,19 @@ def _scaling(
         scaling = plan_scale_down(cluster.spec, observed, members)
         if not roll.done and cluster.spec.scale_down.policy != "Force":
             scaling = Scaling(
-                (), scaling.reason, scaling.remaining, "waits for the roll", "", scaling.waiting
+                (), scaling.reason, scaling.remaining, "waiting for the rolling restart", "", scaling.waiting
             )
         return scaling, asked
     if moving.reason:
         return moving, asked
-    if not roll.done or not cluster.spec.rebalance.on_scale_up or not observed.kafka.settled:
+    if not roll.done or not cluster.spec.rebalance.on_scale_up or not observed.kafka.has_controller:
         return Scaling(), asked
     before = cluster.status.reassignment
     return plan_scale_up(observed, members, ongoing=before is not None and before.reason == SCALE_UP), asked
 
 
 def _elections(observed: Observed, members: Members) -> tuple[PartitionKey, ...]:
-    """Partitions whose preferred leader is in sync and settled, and not the leader."""
+    """Partitions whose preferred replica is in sync, registered and not the leader."""
     if any(not observed.in_service(broker) for broker in members.desired):
         return ()
     return tuple(
@@ -265,10 +273,10 @@ def _elections(observed: Observed, members: Members) -> tuple[PartitionKey, ...]
         for partition in observed.kafka.partitions()
         if not partition.reassigning
         and partition.leader >= 0
-        and partition.leader != partition.target[0]
-        and partition.target[0] in partition.isr
-        and partition.target[0] in observed.kafka.brokers
-        and partition.target[0] not in members.surplus
+        and partition.leader != partition.target_replicas[0]
+        and partition.target_replicas[0] in partition.isr
+        and partition.target_replicas[0] in observed.kafka.brokers
+        and partition.target_replicas[0] not in members.surplus
     )
 
 
@@ -285,7 +293,7 @@ def _placement(observed: Observed, members: Members) -> Placement:
         if not observed.in_service(broker) and not late and (instance is None or instance.state != "Crashed"):
             coming.append(broker)
     return Placement(
-        usable=kafka.settled,
+        usable=kafka.has_controller,
         may_hold=members.may_hold(observed),
         closed=members.closed(observed),
         cordoned=frozenset(members.surplus) | members.emptied,

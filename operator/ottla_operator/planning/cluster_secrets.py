@@ -1,11 +1,13 @@
-"""The authorities and certificates of one secured cluster, as Secrets: what they should hold, and why.
+"""Plans the Secrets of a secured cluster: authorities, and certificates of brokers, ZooKeeper and operator.
 
-Called on every pass by each platform, which keeps Secrets in its own way. A function of what is there and of
-the time, but for the keys it draws: what is not due stays as it is. Names and entries are Strimzi's, except
-that a key stands with its certificate in one entry, as Kafka reads them. Who wants a new key of an authority
-deletes the Secret of the old one. Three phases follow, each when the one before has got around: both
-authorities are trusted; what is of the old one is issued anew; the old one is no longer trusted. That of
-clients is trusted to its end, as with Strimzi: nobody knows who has certificates of it.
+Called in every reconciliation by each platform, which stores Secrets in its own way. A function of the
+existing Secrets and the time, but for the generated keys: a certificate that is not due stays unchanged.
+Names and entries are Strimzi's, except that a key and its certificate are in one entry, as Kafka reads them.
+
+To replace the key of an authority, an administrator deletes its Secret. Three phases follow, each after the
+previous one has reached all pods: both authorities are trusted; all certificates are issued by the new one;
+the old one is no longer trusted. The old authority of clients is trusted until it expires, as with Strimzi:
+the operator has no list of the certificates that clients use.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from ottla_operator.planning.certificates import (
     authority_reason,
     certificates_in,
     is_issued_by,
-    is_new,
+    is_recently_issued,
     issue,
     new_authority,
     pkcs12_truststore,
     renewal_reason,
-    trusted_besides,
-    without_earlier,
+    still_trusted,
+    without_former_keys,
 )
 from ottla_operator.planning.listener_security import (
     broker_subject,
@@ -45,7 +47,8 @@ ZOOKEEPER = "zookeeper"
 
 
 def cluster_ca(cluster: str) -> str:
-    """The Secret of the key; the certificate's is `of_certificate`."""
+    """The Secret with the key of the cluster's authority; `certificate_secret` of it is that with the
+    certificate."""
     return f"{cluster}-cluster-ca"
 
 
@@ -53,7 +56,7 @@ def clients_ca(cluster: str) -> str:
     return f"{cluster}-clients-ca"
 
 
-def of_certificate(authority: str) -> str:
+def certificate_secret(authority: str) -> str:
     return f"{authority}-cert"
 
 
@@ -62,7 +65,7 @@ def brokers_secret(cluster: str) -> str:
 
 
 def zookeeper_secret(cluster: str) -> str:
-    """Of all servers together: one certificate with the names of each."""
+    """The Secret of all ZooKeeper servers: one certificate with the names of each."""
     return f"{cluster}-zookeeper"
 
 
@@ -72,18 +75,18 @@ def operator_secret(cluster: str) -> str:
 
 def secret_names(cluster: str) -> list[str]:
     authorities = (clients_ca(cluster), cluster_ca(cluster))
-    public = [of_certificate(authority) for authority in authorities]
+    public = [certificate_secret(authority) for authority in authorities]
     own = (brokers_secret(cluster), zookeeper_secret(cluster), operator_secret(cluster))
     return [*authorities, *public, *own]
 
 
 @dataclass(slots=True)
 class SecretsPlan:
-    """All of a cluster's Secrets as they should be, in the order in which they are needed."""
+    """The desired content of all Secrets of a cluster, in the order in which they are needed."""
 
     data: dict[str, Data] = field(default_factory=dict)
-    news: dict[str, list[str]] = field(default_factory=dict)
-    """By Secret, what is new in it and why."""
+    changes: dict[str, list[str]] = field(default_factory=dict)
+    """By Secret, what changes in it and why."""
 
 
 def plan_secrets(
@@ -94,8 +97,8 @@ def plan_secrets(
     *,
     zookeeper: Sequence[str] = (),
 ) -> SecretsPlan:
-    """`brokers`: by the name of its file, under which names and addresses a broker is reached. `found`: the
-    Secrets that are there. `zookeeper`: the names of the servers; none where they have no TLS."""
+    """`brokers`: the names and addresses of each broker, by its file's name. `found`: the existing Secrets.
+    `zookeeper`: the names of the servers; empty without TLS."""
     name = cluster.metadata.name
     planned = SecretsPlan()
     _authority(planned, clients_ca(name), lifetime_of(cluster.spec.clients_ca), found, now_ms)
@@ -115,7 +118,7 @@ def plan_secrets(
     (pair,) = _issued(planned, name, operator_secret(name), authority, own, lifetime, found, now_ms).values()
     planned.data[operator_secret(name)] = {f"{OPERATOR}.pem": pair.pem}
     shown = [each.certificate for each in (*issued.values(), pair)]
-    _drop_earlier(planned, cluster_ca(name), authority, shown, found, now_ms)
+    _drop_former_keys(planned, cluster_ca(name), authority, shown, found, now_ms)
     return planned
 
 
@@ -123,32 +126,33 @@ def _authority(
     planned: SecretsPlan, name: str, lifetime: Lifetime, found: Mapping[str, Data], now_ms: int
 ) -> Pair:
     key = found.get(name, {}).get(CA_KEY)
-    bundle = found.get(of_certificate(name), {}).get(CA_CERTIFICATE, b"")
+    bundle = found.get(certificate_secret(name), {}).get(CA_CERTIFICATE, b"")
     current = certificates_in(bundle)[:1]
     pair = Pair(key, current[0]) if key and current else None
     reason = authority_reason(pair, lifetime, now_ms)
     if pair is None or reason:
         pair = new_authority(name, lifetime, now_ms, key)
-        planned.news[of_certificate(name)] = [f"{name}: {reason}"]
+        planned.changes[certificate_secret(name)] = [f"{name}: {reason}"]
     planned.data[name] = {CA_KEY: pair.key}
-    _publish(planned, name, pair.certificate + trusted_besides(pair.certificate, bundle, now_ms), found)
+    _publish(planned, name, pair.certificate + still_trusted(pair.certificate, bundle, now_ms), found)
     return pair
 
 
 def _publish(planned: SecretsPlan, name: str, bundle: bytes, found: Mapping[str, Data]) -> None:
-    """What others know the authority by; Java's store of it is another one when the certificates are."""
-    public = found.get(of_certificate(name), {})
+    """Plan the Secret with the authority's certificates; the Java trust store is made again when these
+    change."""
+    public = found.get(certificate_secret(name), {})
     if public.get(CA_CERTIFICATE) != bundle or not {CA_STORE, CA_PASSWORD} <= public.keys():
         password = secrets.token_urlsafe(16)
         public = {CA_STORE: pkcs12_truststore(bundle, password), CA_PASSWORD: password.encode()}
-    planned.data[of_certificate(name)] = {
+    planned.data[certificate_secret(name)] = {
         CA_CERTIFICATE: bundle,
         CA_STORE: public[CA_STORE],
         CA_PASSWORD: public[CA_PASSWORD],
     }
 
 
-def _drop_earlier(
+def _drop_former_keys(
     planned: SecretsPlan,
     name: str,
     authority: Pair,
@@ -156,15 +160,17 @@ def _drop_earlier(
     found: Mapping[str, Data],
     now_ms: int,
 ) -> None:
-    """Trust the authority's earlier keys no longer when everybody has shown a certificate of its new one for
-    a while."""
-    bundle = planned.data[of_certificate(name)][CA_CERTIFICATE]
-    left = without_earlier(bundle)
+    """Remove the authority's former keys from the trusted ones, once all certificates are of its new key
+    and have reached all pods."""
+    bundle = planned.data[certificate_secret(name)][CA_CERTIFICATE]
+    left = without_former_keys(bundle)
     if left == bundle:
         return
-    if all(is_issued_by(each, authority.certificate) and not is_new(each, now_ms) for each in shown):
+    if all(
+        is_issued_by(each, authority.certificate) and not is_recently_issued(each, now_ms) for each in shown
+    ):
         _publish(planned, name, left, found)
-        planned.news[of_certificate(name)] = [f"{name}: nothing is of its old key any more"]
+        planned.changes[certificate_secret(name)] = [f"{name}: no certificate uses its former key any more"]
 
 
 def _issued(
@@ -177,23 +183,23 @@ def _issued(
     found: Mapping[str, Data],
     now_ms: int,
 ) -> dict[str, Pair]:
-    trusted = planned.data[of_certificate(cluster_ca(cluster))][CA_CERTIFICATE]
+    trusted = planned.data[certificate_secret(cluster_ca(cluster))][CA_CERTIFICATE]
     pairs = {}
     for file, subject in subjects.items():
         pem = found.get(secret, {}).get(f"{file}.pem")
         pair = Pair.of_pem(pem) if pem else None
         reason = renewal_reason(pair, authority.certificate, subject, lifetime, now_ms)
-        if pair is None or (reason and not may_wait(pair, trusted, subject, lifetime, now_ms)):
+        if pair is None or (reason and not renewal_can_wait(pair, trusted, subject, lifetime, now_ms)):
             pair = issue(authority, subject, lifetime, now_ms)
-            planned.news.setdefault(secret, []).append(f"{file}: {reason}")
+            planned.changes.setdefault(secret, []).append(f"{file}: {reason}")
         pairs[file] = pair
     return pairs
 
 
-def may_wait(pair: Pair, trusted: bytes, subject: Subject, lifetime: Lifetime, now_ms: int) -> bool:
-    """Whether all that is wrong with it is an authority that was replaced just now: who has not heard of the
-    new one would not trust what it signs."""
+def renewal_can_wait(pair: Pair, trusted: bytes, subject: Subject, lifetime: Lifetime, now_ms: int) -> bool:
+    """Whether a renewal must wait, since its only reason is a recently replaced authority: pods that do
+    not have the new authority yet would not trust a certificate of it."""
     newest, *older = certificates_in(trusted)
-    return is_new(newest, now_ms) and any(
+    return is_recently_issued(newest, now_ms) and any(
         not renewal_reason(pair, old, subject, lifetime, now_ms) for old in older
     )

@@ -1,6 +1,6 @@
-"""What a BrokerCluster's status says: counts, brokers and what they wait for, progress, conditions.
+"""A BrokerCluster's status: counts, brokers and what they wait for, progress, conditions.
 
-Called by `planning.cluster` with what it decided in this pass. Decides nothing itself.
+Called by `planning.cluster` with its decisions; makes none itself.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ottla_operator.conditions import Finding, iso_time, no, unknown, yes
 from ottla_operator.planning.observed import Observed
-from ottla_operator.planning.replacing import Replacing
-from ottla_operator.planning.requests import Request
+from ottla_operator.planning.reassign_requests import ReassignRequest
+from ottla_operator.planning.replacement import Replacement
 from ottla_operator.planning.revision import Revision, restart_reasons
 from ottla_operator.planning.rolling import Roll
 from ottla_operator.planning.scaling import SCALE_UP, Members, Scaling
@@ -23,23 +23,23 @@ from ottla_operator.resources.cluster import BrokerStatus, ReassignmentStatus, R
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What a pass decided about the brokers."""
+    """The decisions of one reconciliation about the brokers."""
 
     members: Members
     target: Revision
     roll: Roll
     scaling: Scaling
-    replacing: Replacing
+    replacement: Replacement
     settings: Sequence[ClusterStep]
-    """What is altered while brokers run."""
+    """The changes of dynamic settings."""
     upgrade: Upgrade
-    request: Request | None = None
-    """What a person asks to be moved."""
+    request: ReassignRequest | None = None
+    """The reassignment that the annotation requests."""
 
 
 def _under_min_isr(observed: Observed) -> int:
     return sum(
-        len(partition.isr) < min(topic.min_isr, len(partition.target))
+        len(partition.isr) < min(topic.min_isr, len(partition.target_replicas))
         for topic, partition in observed.kafka.with_topic()
     )
 
@@ -74,9 +74,9 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
     elif (
         before.reassignment is not None
         and (before.reassignment.reason == SCALE_UP or _is_asked(decided.request, before.reassignment))
-        and (not kafka.settled or not roll.done or len(ready) < len(members.desired))
+        and (not kafka.has_controller or not roll.done or len(ready) < len(members.desired))
     ):
-        # It cannot go on now; forgotten, it would not be taken up again.
+        # It cannot continue now. Without its status it would not be resumed later.
         reassignment = before.reassignment
     return BrokerClusterStatus(
         replicas=len(observed.brokers),
@@ -96,7 +96,7 @@ def status_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) ->
     )
 
 
-def _is_asked(request: Request | None, moving: ReassignmentStatus) -> bool:
+def _is_asked(request: ReassignRequest | None, moving: ReassignmentStatus) -> bool:
     return request is not None and not request.problem and request.reason == moving.reason
 
 
@@ -118,8 +118,10 @@ def _broker_statuses(observed: Observed, decided: Decisions) -> list[BrokerStatu
             if broker in members.desired and instance.config_hash
             else []
         )
-        told = (decided.replacing.waiting, decided.roll.waiting, decided.scaling.waiting)
-        waiting = next((words[broker] for words in told if words.get(broker)), instance.message)
+        sources = (decided.replacement.waiting, decided.roll.waiting, decided.scaling.waiting)
+        waiting = next(
+            (reasons_by[broker] for reasons_by in sources if reasons_by.get(broker)), instance.message
+        )
         statuses.append(
             BrokerStatus(
                 id=broker,
@@ -144,18 +146,18 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
     if settings and ready.status == "True":
         ready = no("Ready", "Configuring", "; ".join(map(str, settings)))
     findings = [ready]
-    if not kafka.settled:
+    if not kafka.has_controller:
         reason = "NoController" if kafka.reachable else "Unreachable"
         findings.append(no("Available", reason, kafka.problem))
         findings.append(unknown("FullyReplicated", reason))
     else:
         findings.append(
-            no("Available", "PartitionsOffline", f"{_some(offline)} without a leader")
+            no("Available", "PartitionsOffline", f"{_count_of(offline)} without a leader")
             if offline
             else yes("Available", "AllPartitionsOnline")
         )
         findings.append(
-            no("FullyReplicated", "UnderReplicated", f"{_some(lagging)} under-replicated")
+            no("FullyReplicated", "UnderReplicated", f"{_count_of(lagging)} under-replicated")
             if lagging
             else yes("FullyReplicated", "AllInSync")
         )
@@ -182,7 +184,7 @@ def findings_of(cluster: BrokerCluster, observed: Observed, decided: Decisions) 
     return findings
 
 
-def _some(names: list[str]) -> str:
+def _count_of(names: list[str]) -> str:
     shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     return f"1 partition ({shown}) is" if len(names) == 1 else f"{len(names)} partitions ({shown}) are"
 
@@ -191,7 +193,7 @@ def _roll_progress(roll: Roll, upgrade: Upgrade) -> str:
     progress = f"{roll.updated} of {roll.total} brokers are updated"
     if upgrade.status is not None:
         raised = upgrade.status
-        part = "binaries first" if raised.phase == "Binaries" else "the protocol version, at last"
+        part = "binaries" if raised.phase == "Binaries" else "inter.broker.protocol.version"
         progress = f"upgrade from {raised.from_version} to {raised.to_version}, {part}: {progress}"
     if roll.bounce:
         return f"{progress}; bouncing broker {', '.join(map(str, roll.bounce))}"
@@ -200,16 +202,16 @@ def _roll_progress(roll: Roll, upgrade: Upgrade) -> str:
 
 
 def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offline: list[str]) -> Finding:
-    roll, scaling, replacing = decided.roll, decided.scaling, decided.replacing
+    roll, scaling, replacement = decided.roll, decided.scaling, decided.replacement
     not_ready = [broker for broker in decided.members.desired if not observed.in_service(broker)]
     if not observed.zookeeper.running:
         return no("Ready", "ZooKeeperNotReady", observed.zookeeper.message or "ZooKeeper is starting")
-    if replacing.blocked:
-        return no("Ready", "VolumeLost", replacing.blocked)
+    if replacement.blocked:
+        return no("Ready", "VolumeLost", replacement.blocked)
     if roll.stalled:
         return no("Ready", "RollStalled", roll.stalled)
-    if replacing.message:
-        return no("Ready", "ReplacingBroker", replacing.message)
+    if replacement.message:
+        return no("Ready", "ReplacingBroker", replacement.message)
     if not roll.done:
         return no("Ready", "Rolling", _roll_progress(roll, decided.upgrade))
     if not_ready:
@@ -221,7 +223,7 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
             if broker in observed.brokers and observed.brokers[broker].message
         ]
         return no("Ready", "BrokersNotReady", "; ".join([message, *reasons]))
-    if not observed.kafka.settled:
+    if not observed.kafka.has_controller:
         return no(
             "Ready", "NoController" if observed.kafka.reachable else "Unreachable", observed.kafka.problem
         )
@@ -230,7 +232,7 @@ def _ready(cluster: BrokerCluster, observed: Observed, decided: Decisions, offli
     if scaling.reason:
         return no("Ready", scaling.reason, scaling.message)
     if offline:
-        return no("Ready", "PartitionsOffline", f"{_some(offline)} without a leader")
+        return no("Ready", "PartitionsOffline", f"{_count_of(offline)} without a leader")
     if decided.upgrade.refused:
         return no("Ready", "DowngradeRefused", decided.upgrade.refused)
     return yes("Ready", "AllBrokersReady", f"{cluster.spec.replicas} brokers are ready")

@@ -1,9 +1,9 @@
-"""From a cluster's listeners and authorization to Kafka's settings of security.
+"""Kafka's security settings for a cluster's listeners and authorization.
 
-Pure; called by each platform, which knows where a broker's files are. As soon as anything is secured, the
-listener between brokers is TLS with certificates of the cluster's authority on both sides: brokers and the
-operator are super users by what these say. No user's certificate says the like, for users have no
-organization, and another authority.
+Pure; called by each platform with the paths of the broker's files. In a secured cluster, the inter-broker
+listener uses mutual TLS with certificates of the cluster's authority: brokers and the operator are super
+users by the subjects of these. A user's certificate cannot have such a subject: it has no organization, and
+another authority signs it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def protocol_of(listener: Listener) -> str:
 
 
 def protocol_map(spec: BrokerClusterSpec, listeners: Sequence[Listener], between: str) -> str:
-    """listener.security.protocol.map. `between`: the listener between brokers, which is not in the spec."""
+    """listener.security.protocol.map. `between`: the name of the inter-broker listener, which is not in
+    the spec."""
     protocols = {between: "SSL" if spec.is_secured else "PLAINTEXT"}
     protocols |= {kafka_name(listener): protocol_of(listener) for listener in listeners}
     return ",".join(f"{name}:{protocol}" for name, protocol in protocols.items())
@@ -68,7 +69,7 @@ def protocol_map(spec: BrokerClusterSpec, listeners: Sequence[Listener], between
 def security_settings(
     cluster: str, spec: BrokerClusterSpec, listeners: Sequence[Listener], between: str, files: SecurityFiles
 ) -> dict[str, str]:
-    """The settings of one broker beside the map; none for a cluster that is not secured."""
+    """The security settings of one broker besides the map; empty for a cluster that is not secured."""
     if not spec.is_secured:
         return {}
     settings = _of_tls(between, files.keystore, files.cluster_ca)
@@ -94,7 +95,8 @@ def _of_listener(listener: Listener, files: SecurityFiles) -> dict[str, str]:
 
 
 def _of_tls(name: str, keystore: str, trusted: str) -> dict[str, str]:
-    """`trusted`: whose certificates those who connect must have; "": they need none."""
+    """`trusted`: the file of the authority that must have signed clients' certificates; "": clients need
+    none."""
     settings = {"ssl.keystore.type": "PEM", "ssl.keystore.location": keystore}
     if trusted:
         settings |= {

@@ -1,6 +1,7 @@
-"""What was observed: the brokers as the platform runs them, and the cluster as its Admin API tells it.
+"""The observed state: brokers and drivers from the platform, the cluster from its Admin API.
 
-Built by `reconcile` from the two ports, read by every planner. Plain frozen data; ids are broker ids.
+Built by `reconcile` from the interfaces of `platform.interfaces`, read by every planner. Plain frozen data;
+ids are broker ids.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ BrokerRunState = Literal["Stopped", "Starting", "Running", "Stopping", "Crashed"
 
 DriverRunState = Literal["Stopped", "Starting", "Running", "Stopping", "Crashed"]
 
-VolumeLossKind = Literal["Asked", "Forced", "Gone", "Unreachable"]
+VolumeLossKind = Literal["Requested", "Forced", "Gone", "Unreachable"]
 
 PartitionKey = tuple[str, int]
 
 QuotaEntity = tuple[str | None, str | None]
-"""(user, client id); None: not of that kind, `<default>`: for all who have none of their own."""
+"""(user, client id); None: the entity has no such part; `<default>`: the default entity."""
 
 
 def partition_name(key: PartitionKey) -> str:
@@ -30,16 +31,16 @@ def partition_name(key: PartitionKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VolumeLoss:
-    """Why a broker's volume is to be given up for an empty one."""
+    """Why a broker's volume must be replaced by an empty one."""
 
     kind: VolumeLossKind
-    """Asked for; asked for whatever is lost; it is gone for ever; it cannot be reached."""
+    """Requested by a user; requested even if data is lost; deleted; on a node that no longer exists."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerInstance:
-    """One broker as the platform sees it: a pod, or a process with its folder."""
+    """The state of one broker on its platform: a pod, or a process with its folder."""
 
     id: int
     state: BrokerRunState
@@ -48,23 +49,23 @@ class BrokerInstance:
     config_hash: str = ""
     """Of the static settings it runs with; "" when it never ran."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """The static settings it runs with, to tell what a bounce is for."""
+    """The static settings it runs with; differences from the target are the reasons of a restart."""
     ready_since_ms: int | None = None
     started_at_ms: int | None = None
     crashes: int = 0
-    """In a row, since it last was ready for a while."""
+    """Consecutive crashes since the broker was last ready for some time."""
     rack: str | None = None
     name: str = ""
     message: str = ""
     """Why it is not running or not ready, when the platform knows."""
-    begun: bool = True
-    """Its process runs, or has run: while it starts it may be recovering logs."""
+    process_started: bool = True
+    """Its process has started: a broker in state Starting may be recovering its logs."""
     volume_loss: VolumeLoss | None = None
 
     @property
     def stopped_by_us(self) -> bool:
-        """It ran and was asked to stop: half-way through a bounce. One that never ran since the operator
-        started is stopped, too, and was not bounced."""
+        """Whether the operator stopped the running broker: it is in the middle of a restart. A broker that
+        has not run since the operator started is in state Stopped as well, but not stopped by it."""
         return self.state == "Stopped" and self.started_at_ms is not None
 
 
@@ -73,7 +74,7 @@ class PartitionState:
     topic: str
     partition: int
     leader: int
-    """-1: none, the partition is offline."""
+    """-1: the partition is offline."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -92,18 +93,19 @@ class PartitionState:
         return bool(self.adding or self.removing)
 
     @property
-    def target(self) -> tuple[int, ...]:
-        """The replicas that it will have once its reassignment is over."""
+    def target_replicas(self) -> tuple[int, ...]:
+        """The replicas after the reassignment in flight (Kafka's targetReplicas)."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
     @property
-    def settled_replicas(self) -> tuple[int, ...]:
-        """Replicas that should be in sync by now; one that is being added has a whole log to fetch first."""
+    def origin_replicas(self) -> tuple[int, ...]:
+        """The replicas without those that the reassignment adds (Kafka's originReplicas): these should be
+        in sync."""
         return tuple(broker for broker in self.replicas if broker not in self.adding)
 
     @property
     def under_replicated(self) -> bool:
-        return any(broker not in self.isr for broker in self.settled_replicas)
+        return any(broker not in self.isr for broker in self.origin_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,29 +121,29 @@ class TopicState:
 
     @property
     def replication_factor(self) -> int:
-        return max((len(partition.target) for partition in self.partitions), default=0)
+        return max((len(partition.target_replicas) for partition in self.partitions), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """What is to be observed of a group beside its state and its lag."""
+    """What to observe of a group besides its state and its lag."""
 
     topics: tuple[str, ...] = ()
-    """Whose first and last offsets are asked for."""
+    """Topics whose start and end offsets are needed."""
     timestamp_ms: int | None = None
-    """And the offsets of this time."""
+    """The time whose offsets are needed, too."""
     in_zookeeper: bool = False
     """The group commits to ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Offsets that exist, of the partitions of the topics in a GroupQuery."""
+    """Existing offsets of the partitions of the topics in a GroupQuery."""
 
     starts: Mapping[PartitionKey, int]
     ends: Mapping[PartitionKey, int]
     at_time: Mapping[PartitionKey, int] = field(default_factory=dict)
-    """Partitions with nothing as late as that are left out."""
+    """Without partitions that have no record as late as the timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,31 +156,31 @@ class GroupState:
     lags: Mapping[str, int] | None = None
     """Records behind the end of each topic with a committed offset; None when it could not be computed."""
     offsets: Mapping[PartitionKey, int] | None = None
-    """What is committed; None when it could not be read."""
+    """The committed offsets; None when they could not be read."""
     positions: Positions | None = None
     """The answer to a GroupQuery with topics; None when there was none, or no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessState:
-    """Who may log in by SCRAM, and who may do what."""
+    """The SCRAM credentials and the ACLs of the cluster."""
 
     scram: Mapping[str, Mapping[str, int]]
-    """Iterations by user and mechanism: all that Kafka tells of a credential."""
+    """Iterations by user and mechanism: Kafka describes no more of a credential."""
     acls: Mapping[str, frozenset[AclBinding]] | None
     """By principal; None when the brokers run without an authorizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A Secret, or a folder of files that stands for one."""
+    """A Kubernetes Secret, or the folder of files that replaces one in `ottla up`."""
 
     name: str
     data: Mapping[str, bytes] = field(repr=False)
     owner: str = ""
-    """The key of the resource that it was written for ("User/alice"); "" when it is none of ours."""
+    """The key of the resource that owns it ("User/alice"); "" when the operator did not write it."""
     version: str = ""
-    """Another one after each change."""
+    """Changes with each write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,8 @@ class BatchProgress:
 
 @dataclass(frozen=True, slots=True)
 class DifferingWindow:
-    """A window of a topic's records of which a tier does not hold each once. `status` is the audit's."""
+    """A window of a topic in which a tier does not hold each record once. `status` is that of the audit's
+    report."""
 
     start_ms: int
     tier: str
@@ -204,12 +207,13 @@ class DifferingWindow:
 
 @dataclass(frozen=True, slots=True)
 class AuditedTopic:
-    """What an audit job tells of a topic: records and windows that differ, and the first of these windows."""
+    """An audit job's result for a topic: counts of differing records and windows, and the first of these
+    windows."""
 
     complete_until_ms: int | None = None
-    """Up to when every tier holds everything; None before the first window."""
+    """The time up to which every tier holds all records; None before the first window."""
     late: bool = False
-    """That time is further behind than tiers may be."""
+    """`complete_until_ms` is further behind than the audit allows."""
     differing: int = 0
     missing: int = 0
     duplicated: int = 0
@@ -220,12 +224,12 @@ class AuditedTopic:
 class AuditResult:
     topics: Mapping[str, AuditedTopic]
     problem: str = ""
-    """What keeps the job from a verdict on all topics."""
+    """Why the job has no result for any topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """What a pipeline's driver tells of its job. `audit` is an audit job's."""
+    """The progress of a pipeline's job, from its driver. `audit` is set by an audit job."""
 
     application_id: str = ""
     lag: int | None = None
@@ -237,47 +241,48 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class DriverInstance:
-    """A pipeline's driver as the platform sees it: a pod, or a process."""
+    """The state of a pipeline's driver on its platform: a pod, or a process."""
 
     state: DriverRunState = "Stopped"
     name: str = ""
     revision: str = ""
-    """What it runs with."""
+    """The revision (`DriverLaunch.revision`) that it runs."""
     crashes: int = 0
-    """In a row, as far as the platform counts them."""
-    resting: bool = False
-    """It is started again by the platform itself, or not to be started yet."""
+    """Consecutive crashes, as far as the platform counts them."""
+    backing_off: bool = False
+    """The operator must not start it: the platform restarts it, or its back-off has not expired."""
     exit_code: int | None = None
-    """How its process ended the last time; None when it never did."""
+    """The exit code of its last process that ended; None when none has."""
     message: str = ""
-    """Why it does not run, or what the process that ended said last."""
+    """Why it does not run, or the last log line of the process that ended."""
     progress: JobProgress | None = None
-    """None when it does not answer."""
+    """None when it does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaState:
-    """The cluster as its controller tells it. `reachable` is False when no broker answered."""
+    """The cluster as its controller describes it. `reachable` is False when no broker responded."""
 
     reachable: bool = False
     cluster_id: str = ""
     controller_id: int = -1
     brokers: frozenset[int] = frozenset()
-    """Ids that are registered."""
+    """The ids of the registered brokers."""
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     groups: Mapping[str, GroupState] = field(default_factory=dict)
     problem: str = ""
     """Why the cluster could not be reached."""
     settings: Mapping[str, str | None] = field(default_factory=dict)
-    """What is set for all brokers together, and taken while they run; None: a value that they do not tell."""
+    """The cluster-wide dynamic broker settings; None: a sensitive value, which brokers do not describe."""
     quotas: Mapping[QuotaEntity, Mapping[str, float]] | None = None
-    """Limits by entity, under Kafka's names; None when they could not be read."""
+    """Quotas by entity, under Kafka's names; None when they could not be read."""
     access: AccessState | None = None
-    """None when it was not asked for, or could not be read."""
+    """None when it was not requested, or could not be read."""
 
     @property
-    def settled(self) -> bool:
-        """A controller is in office: what is said about partitions can be relied upon."""
+    def has_controller(self) -> bool:
+        """Whether the cluster has an elected controller that responds: only then is the state of
+        partitions reliable."""
         return self.reachable and self.controller_id in self.brokers
 
     def partitions(self) -> Iterator[PartitionState]:
@@ -290,7 +295,7 @@ class KafkaState:
                 yield topic, partition
 
     def holding(self, broker: int) -> list[PartitionState]:
-        """The partitions that have a replica on the broker, or are to get one."""
+        """The partitions with a replica on the broker, or one being added there."""
         return [partition for partition in self.partitions() if broker in partition.replicas]
 
     @property
@@ -307,16 +312,16 @@ class ZooKeeperState:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything a pass of the reconciler sees."""
+    """Everything that one reconciliation observes."""
 
     zookeeper: ZooKeeperState
     brokers: Mapping[int, BrokerInstance]
     kafka: KafkaState
     now_ms: int
     secrets: Mapping[str, Secret] = field(default_factory=dict)
-    """Those that the resources need, as far as they are there."""
+    """The existing Secrets among those that the resources need."""
 
     def in_service(self, broker: int) -> bool:
-        """It answers, and the cluster knows it."""
+        """Whether the broker is ready and registered."""
         instance = self.brokers.get(broker)
         return instance is not None and instance.ready and broker in self.kafka.brokers

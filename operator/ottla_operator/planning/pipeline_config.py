@@ -1,8 +1,8 @@
-"""What a pipeline's driver is started with: the job's configuration with all that the operator fills in.
+"""The launch configuration of a pipeline's driver: revision, login and completed job configuration.
 
-Pure. `launch_of` is called by the planner, and says of what a revision is made; `filled_in` by the platforms,
-which know where things are. The keys that are filled in are the job's (`ottla_pipeline.config`), which the
-operator does not import: whatever else the configuration holds goes through as it is.
+Pure. The planner calls `launch_of`, which defines what is part of a revision. The platforms call
+`complete_config` with their paths. The completed keys are those of `ottla_pipeline.config`, which the
+operator does not import; the rest of the job's configuration is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, cluster_ca, of_certificate
+from ottla_operator.planning.cluster_secrets import CA_CERTIFICATE, certificate_secret, cluster_ca
 from ottla_operator.resources import BrokerCluster, Pipeline, User
 from ottla_operator.resources.pipeline import memory_of
 
@@ -21,29 +21,29 @@ MECHANISM: Final = "SCRAM-SHA-512"
 DRIVER_MEMORY: Final = 3 << 29  # 1.5 GiB
 EXECUTOR_MEMORY: Final = 1 << 30
 
-# Spark takes no heap below 450 MiB. Beside it there are the JVM's own memory, and Python.
+# Spark requires a heap of at least 450 MiB. The rest of the memory is for the JVM itself and for Python.
 _HEAP_MIB_MIN: Final = 512
 _HEAP_PERCENT: Final = 55
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """By which listener's kind a driver enters, and whose Secrets it needs for that."""
+    """How a driver authenticates to the brokers, and the Secrets that it needs for that."""
 
     type: Literal["scram-sha-512", "tls"] | None
-    """None: the listener asks nobody who he is."""
+    """None: the listener has no authentication."""
     tls: bool
     username: str = ""
     secret: str = ""
-    """Of the User."""
+    """The User's Secret."""
     secret_version: str = ""
     authority: str = ""
-    """The Secret with the certificate by which the brokers are known."""
+    """The Secret with the authority's certificate that signs the brokers' certificates."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverLaunch:
-    """What a driver is to be started with."""
+    """The configuration to start a driver with."""
 
     revision: str
     bootstrap: str
@@ -51,7 +51,7 @@ class DriverLaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LaunchRefused:
     """Why no driver can be started; `reason` is CamelCase."""
 
     reason: str
@@ -64,36 +64,36 @@ def launch_of(
     bootstrap: str,
     users: Mapping[str, User],
     traits: Mapping[str, str],
-) -> DriverLaunch | Refused:
-    """`users`: the cluster's, by their resources' names. `traits`: the platform's."""
+) -> DriverLaunch | LaunchRefused:
+    """`users`: the cluster's Users by resource name. `traits`: the platform's part of the revision."""
     login: Login | None = None
     if pipeline.spec.user is not None:
         user = users.get(pipeline.spec.user)
         if user is None:
-            message = f"there is no User {pipeline.spec.user} of {cluster.key}"
-            return Refused("UserNotFound", message)
+            message = f"User {pipeline.spec.user} of {cluster.key} does not exist"
+            return LaunchRefused("UserNotFound", message)
         found = _login(user, cluster)
-        if isinstance(found, Refused):
+        if isinstance(found, LaunchRefused):
             return found
         login, bootstrap = found
     elif cluster.spec.listeners and cluster.spec.listeners[0].tls:
         login = Login(None, True, authority=_authority(cluster))
     spec = pipeline.spec.model_dump(mode="json", exclude={"suspend", "cluster_ref"})
-    content = [spec, bootstrap, None if login is None else _words(login), sorted(traits.items())]
+    content = [spec, bootstrap, None if login is None else _revision_fields(login), sorted(traits.items())]
     revision = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
     return DriverLaunch(revision, bootstrap, login)
 
 
-def _words(login: Login) -> list[Any]:
+def _revision_fields(login: Login) -> list[Any]:
     return [login.type, login.tls, login.username, login.secret, login.secret_version, login.authority]
 
 
 def _authority(cluster: BrokerCluster) -> str:
-    return of_certificate(cluster_ca(cluster.metadata.name))
+    return certificate_secret(cluster_ca(cluster.metadata.name))
 
 
-def _login(user: User, cluster: BrokerCluster) -> tuple[Login, str] | Refused:
-    """With the address of the first listener that lets the user in."""
+def _login(user: User, cluster: BrokerCluster) -> tuple[Login, str] | LaunchRefused:
+    """The login, with the bootstrap servers of the first listener that accepts the user's authentication."""
     authentication = user.spec.authentication
     kind = None if authentication is None else authentication.type
     listener = next(
@@ -101,12 +101,14 @@ def _login(user: User, cluster: BrokerCluster) -> tuple[Login, str] | Refused:
         None,
     )
     if kind is None or listener is None:
-        return Refused("NotSupported", f"no listener of {cluster.key} lets {user.key} in")
+        return LaunchRefused(
+            "NotSupported", f"no listener of {cluster.key} accepts the authentication of {user.key}"
+        )
     servers = next(
         (one.bootstrap_servers for one in cluster.status.listeners if one.name == listener.name), ""
     )
     if not servers or not user.status.secret:
-        return Refused("UserNotReady", f"{user.key} has no credentials yet")
+        return LaunchRefused("UserNotReady", f"{user.key} has no credentials yet")
     login = Login(
         kind,
         listener.tls,
@@ -118,7 +120,7 @@ def _login(user: User, cluster: BrokerCluster) -> tuple[Login, str] | Refused:
     return login, servers
 
 
-def filled_in(
+def complete_config(
     pipeline: Pipeline,
     launch: DriverLaunch,
     *,
@@ -126,8 +128,8 @@ def filled_in(
     path_of: Callable[[str, str], str],
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The job's whole configuration. `checkpoint`: for one that names none; `path_of`: a Secret's entry as a
-    file; `settings`: Spark's, which a driver needs here."""
+    """The job's complete configuration. `checkpoint`: the default one; `path_of`: the file of a Secret's
+    entry; `settings`: the Spark settings that a driver needs on this platform."""
     config = dict(pipeline.spec.config)
     kafka = config.get("kafka")
     spark = config.get("spark")
@@ -160,7 +162,7 @@ def _credentials(launch: DriverLaunch, path_of: Callable[[str, str], str]) -> di
 
 
 def heap_mib(memory: int) -> int:
-    """Java's heap in a container of so many bytes."""
+    """The Java heap in MiB for a container with `memory` bytes."""
     return max(_HEAP_MIB_MIN, (memory >> 20) * _HEAP_PERCENT // 100)
 
 

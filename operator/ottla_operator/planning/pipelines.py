@@ -1,8 +1,8 @@
-"""Pipeline resources: whether a driver should run, on which revision, and what is told of it.
+"""Plans Pipeline resources: whether a driver should run, on which revision, and the status.
 
-Called by `reconcile` for each Pipeline, also where there is no cluster (any more). Invariants: a driver is
-started only when there is none, so that no two work on one checkpoint; one that runs is not stopped because
-the brokers are away for a while; a deletion waits for the driver's end, and not for ever.
+Called by `reconcile` for each Pipeline, also without a cluster. Invariants: a driver is started only when
+none runs, so that no two drivers share a checkpoint; a running driver is not stopped because the brokers are
+temporarily unreachable; a deletion waits for the driver's end, with a time-out.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final
 
 from ottla_operator.conditions import Finding, no, parse_iso_time, unknown, yes
 from ottla_operator.planning.observed import DriverInstance, JobProgress
-from ottla_operator.planning.pipeline_config import DriverLaunch, Refused, launch_of
+from ottla_operator.planning.pipeline_config import DriverLaunch, LaunchRefused, launch_of
 from ottla_operator.planning.steps import DriverStep, StartDriver, StopDriver
 from ottla_operator.resources import BrokerCluster, Pipeline, PipelineStatus, User
 from ottla_operator.resources.pipeline import LastBatch
 
-LET_GO_MS: Final = 180_000
+DELETION_TIMEOUT_MS: Final = 180_000
 CONFIG_FILE: Final = "pipeline.yaml"
-UNUSABLE: Final = 2
-"""The exit code of a job that could not begin."""
+EXIT_CANNOT_START: Final = 2
+"""The exit code of a job that cannot start."""
 
-# A batch may end each second: the status is not written for each of them.
-_TOLD_MS: Final = 5_000
+# Batches may end each second: the status is written at most this often for them.
+_STATUS_INTERVAL_MS: Final = 5_000
 _MESSAGE_MAX: Final = 1_500
 
 
@@ -35,18 +35,18 @@ class PipelinePlan:
     status: PipelineStatus
     steps: tuple[DriverStep, ...] = ()
     launch: DriverLaunch | None = None
-    """What the driver is to run with; None when there is to be none."""
-    done: bool = False
-    """Of a deletion: the resource may go."""
+    """The configuration to run the driver with; None when no driver should run."""
+    deletion_complete: bool = False
+    """Of a deletion: the finalizer can be removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster of a pipeline, as far as its driver needs it."""
+    """The state of a pipeline's cluster that its driver depends on."""
 
     cluster: BrokerCluster | None
     problem: str = ""
-    """Why there is none."""
+    """Why there is no cluster."""
     usable: bool = False
     bootstrap: str = ""
     users: Mapping[str, User] = field(default_factory=dict)
@@ -58,33 +58,37 @@ def plan_pipeline(
     if pipeline.metadata.deleting:
         return _plan_deletion(pipeline, driver, now_ms)
     if view.cluster is None:
-        return _kept_down(pipeline, driver, no("Ready", "ClusterNotFound", view.problem))
+        return _not_to_run(pipeline, driver, no("Ready", "ClusterNotFound", view.problem))
     if pipeline.spec.suspend:
-        return _kept_down(pipeline, driver, yes("Ready", "Suspended", "stopped, as spec.suspend says"))
+        return _not_to_run(
+            pipeline, driver, yes("Ready", "Suspended", "spec.suspend is true: the driver is stopped")
+        )
     launch = launch_of(pipeline, view.cluster, view.bootstrap, view.users, traits)
-    if isinstance(launch, Refused):
+    if isinstance(launch, LaunchRefused):
         if driver.state == "Stopped":
-            return _kept_down(pipeline, driver, no("Ready", launch.reason, launch.message))
-        # Whoever runs goes on: it has what it needs.
+            return _not_to_run(pipeline, driver, no("Ready", launch.reason, launch.message))
+        # A running driver continues: it has what it needs.
         launch = DriverLaunch(driver.revision, view.bootstrap)
         return _running(pipeline, driver, None, launch.revision, now_ms)
     if _has_completed(pipeline, driver, launch.revision):
-        ended = yes("Ready", "Completed", "the job came to its end; a change of the spec starts it again")
-        plan = _kept_down(pipeline, driver, ended)
+        ended = yes("Ready", "Completed", "the job has completed; a change of the spec starts it again")
+        plan = _not_to_run(pipeline, driver, ended)
         status = plan.status.model_copy(update={"completed_revision": launch.revision})
         return PipelinePlan(plan.findings, status, plan.steps)
     if driver.state == "Stopped" and not view.usable:
-        waits = no("Ready", "ClusterNotReady", "the driver starts when the brokers can be asked")
-        return _kept_down(pipeline, driver, waits)
+        waits = no("Ready", "ClusterNotReady", "the driver starts when the brokers are reachable")
+        return _not_to_run(pipeline, driver, waits)
     if driver.state == "Stopped":
-        findings = _down("Starting", "the driver is started", "Starting")
+        findings = _down_findings("Starting", "the driver is being started", "Starting")
         return PipelinePlan(findings, _stopped(pipeline), (StartDriver(pipeline.metadata.name),), launch)
     if driver.state == "Stopping":
-        findings = _down("Stopping", "the driver ends its batch", "Stopping")
+        findings = _down_findings("Stopping", "the driver finishes its batch", "Stopping")
         return PipelinePlan(findings, _status(pipeline, driver, now_ms), (), launch)
     if driver.revision != launch.revision:
         step = StopDriver(pipeline.metadata.name, "its configuration or image has changed", again=True)
-        findings = _down("Upgrading", "the driver of the former revision ends its batch", "Upgrading")
+        findings = _down_findings(
+            "Upgrading", "the driver of the previous revision finishes its batch", "Upgrading"
+        )
         return PipelinePlan(findings, _status(pipeline, driver, now_ms), (step,), launch)
     return _running(pipeline, driver, launch, launch.revision, now_ms)
 
@@ -94,7 +98,7 @@ def _has_completed(pipeline: Pipeline, driver: DriverInstance, revision: str) ->
     return ended or pipeline.status.completed_revision == revision
 
 
-# ---- a driver that is to run
+# ---- a driver that should run
 
 
 def _running(
@@ -110,7 +114,7 @@ def _running(
         ready = no("Ready", running.reason, running.message)
     status = _status(pipeline, driver, now_ms).model_copy(update={"revision": revision})
     steps: tuple[DriverStep, ...] = ()
-    if driver.state == "Crashed" and not driver.resting and launch is not None:
+    if driver.state == "Crashed" and not driver.backing_off and launch is not None:
         steps = (StartDriver(pipeline.metadata.name),)
     return PipelinePlan((ready, running, _caught_up(driver.progress), failing), status, steps, launch)
 
@@ -120,14 +124,14 @@ def _runs(driver: DriverInstance) -> Finding:
     if driver.state == "Running" and progress is not None and progress.application_id:
         return yes("Running", "Running", f"{driver.name} is application {progress.application_id}")
     if driver.state == "Crashed":
-        return no("Running", "Crashed", "the driver is started again after a pause")
+        return no("Running", "Crashed", "the driver is restarted after a back-off")
     if driver.state == "Running" and progress is None:
-        return no("Running", "NotAnswering", f"{driver.name} does not tell of its job")
-    return no("Running", "Starting", f"{driver.name} starts Spark")
+        return no("Running", "NotAnswering", f"the status port of {driver.name} does not respond")
+    return no("Running", "Starting", f"{driver.name} is starting Spark")
 
 
 def _is_healthy(progress: JobProgress | None) -> bool:
-    """It has worked: what a driver before it died of is over."""
+    """Whether the job has made progress: the failure of a previous driver no longer counts."""
     if progress is None or progress.error:
         return False
     return progress.last_batch is not None or progress.caught_up
@@ -145,41 +149,41 @@ def _failing(driver: DriverInstance) -> Finding:
 
 
 def _why(driver: DriverInstance) -> tuple[str, str]:
-    """Where the configuration is at fault, with the path of the field in the resource."""
+    """(reason, message) of a failed driver; an invalid configuration is reported with the field's path."""
     if driver.exit_code is None:
         return "DriverNotStarted", driver.message
-    if driver.exit_code != UNUSABLE:
+    if driver.exit_code != EXIT_CANNOT_START:
         return "DriverFailed", driver.message
     lines = [line for line in driver.message.splitlines() if f"{CONFIG_FILE}: " in line]
     if not lines:
         return "CannotBegin", driver.message
-    told = [line.rpartition(f"{CONFIG_FILE}: ")[2].strip() for line in lines]
-    return "InvalidConfig", "; ".join(f"spec.config.{line}" for line in told)
+    problems = [line.rpartition(f"{CONFIG_FILE}: ")[2].strip() for line in lines]
+    return "InvalidConfig", "; ".join(f"spec.config.{line}" for line in problems)
 
 
 def _caught_up(progress: JobProgress | None) -> Finding:
     if progress is None or progress.lag is None:
-        return unknown("CaughtUp", "NotKnown", "no batch has ended yet")
+        return unknown("CaughtUp", "NotKnown", "no batch has been committed yet")
     if progress.caught_up:
-        return yes("CaughtUp", "CaughtUp", "nothing is left to read")
-    return no("CaughtUp", "CatchingUp", "records are there to read: status.lag")
+        return yes("CaughtUp", "CaughtUp", "all records have been read")
+    return no("CaughtUp", "CatchingUp", "records are still to be read; status.lag counts them")
 
 
-# ---- one that is not
+# ---- a driver that should not run
 
 
-def _kept_down(pipeline: Pipeline, driver: DriverInstance, ready: Finding) -> PipelinePlan:
-    """No driver is to run, for the reason of `ready`."""
+def _not_to_run(pipeline: Pipeline, driver: DriverInstance, ready: Finding) -> PipelinePlan:
+    """The plan when no driver should run; `ready` has the reason."""
     if driver.state == "Stopped":
         running = no("Running", ready.reason, ready.message)
         findings = (ready, running, unknown("CaughtUp", ready.reason), no("Failing", "NotFailing"))
         return PipelinePlan(findings, _stopped(pipeline))
     steps = () if driver.state == "Stopping" else (StopDriver(pipeline.metadata.name, ready.reason),)
-    stopping = _down("Stopping", "the driver ends its batch", ready.reason)
+    stopping = _down_findings("Stopping", "the driver finishes its batch", ready.reason)
     return PipelinePlan(stopping, pipeline.status, steps)
 
 
-def _down(reason: str, message: str, why_not_running: str) -> tuple[Finding, ...]:
+def _down_findings(reason: str, message: str, why_not_running: str) -> tuple[Finding, ...]:
     return (
         no("Ready", reason, message),
         no("Running", why_not_running, message),
@@ -189,13 +193,13 @@ def _down(reason: str, message: str, why_not_running: str) -> tuple[Finding, ...
 
 
 def _plan_deletion(pipeline: Pipeline, driver: DriverInstance, now_ms: int) -> PipelinePlan:
-    """The group's offsets stay; what the driver's volume holds, by `storage.deleteClaim`."""
-    findings = _down("Deleting", "the driver ends its batch", "Deleting")
+    """The group's offsets are kept; `storage.deleteClaim` decides about the driver's volume."""
+    findings = _down_findings("Deleting", "the driver finishes its batch", "Deleting")
     deleted_at = pipeline.metadata.deletion_timestamp
     assert deleted_at is not None
-    overdue = now_ms - parse_iso_time(deleted_at) > LET_GO_MS
+    overdue = now_ms - parse_iso_time(deleted_at) > DELETION_TIMEOUT_MS
     if driver.state == "Stopped" or overdue or not pipeline.metadata.managed:
-        return PipelinePlan(findings, pipeline.status, done=True)
+        return PipelinePlan(findings, pipeline.status, deletion_complete=True)
     steps = () if driver.state == "Stopping" else (StopDriver(pipeline.metadata.name, "Deleting"),)
     return PipelinePlan(findings, pipeline.status, steps)
 
@@ -204,17 +208,15 @@ def _plan_deletion(pipeline: Pipeline, driver: DriverInstance, now_ms: int) -> P
 
 
 def _stopped(pipeline: Pipeline) -> PipelineStatus:
-    """What the last driver was told of last stays to be seen."""
+    """The status without a driver; the last batch and the lag stay."""
     return pipeline.status.model_copy(update={"application_id": "", "driver": "", "restarts": 0})
 
 
 def _status(pipeline: Pipeline, driver: DriverInstance, now_ms: int) -> PipelineStatus:
     status, progress = pipeline.status, driver.progress
-    told = {"driver": driver.name, "revision": driver.revision, "restarts": driver.crashes}
-    if progress is None:
-        return status.model_copy(update=told)
-    if _is_told(status, progress, now_ms):
-        return status.model_copy(update=told)
+    update = {"driver": driver.name, "revision": driver.revision, "restarts": driver.crashes}
+    if progress is None or _is_current(status, progress, now_ms):
+        return status.model_copy(update=update)
     batch = progress.last_batch
     last = status.last_batch
     if batch is not None:
@@ -223,12 +225,12 @@ def _status(pipeline: Pipeline, driver: DriverInstance, now_ms: int) -> Pipeline
         )
     lag = progress.lag if progress.lag is not None else status.lag
     return status.model_copy(
-        update={**told, "application_id": progress.application_id, "lag": lag, "last_batch": last}
+        update={**update, "application_id": progress.application_id, "lag": lag, "last_batch": last}
     )
 
 
-def _is_told(status: PipelineStatus, progress: JobProgress, now_ms: int) -> bool:
-    """Whether the status is new enough, and says of the lag what matters."""
+def _is_current(status: PipelineStatus, progress: JobProgress, now_ms: int) -> bool:
+    """Whether the status is recent enough, and right about the application and about a lag of 0."""
     if status.last_batch is None or status.application_id != progress.application_id:
         return False
     if (status.lag == 0) != progress.caught_up:
@@ -237,4 +239,4 @@ def _is_told(status: PipelineStatus, progress: JobProgress, now_ms: int) -> bool
         ended_ms = datetime.fromisoformat(status.last_batch.ended_at).timestamp() * 1000
     except ValueError:
         return False
-    return now_ms - ended_ms < _TOLD_MS
+    return now_ms - ended_ms < _STATUS_INTERVAL_MS

@@ -1,8 +1,7 @@
-"""Where replicas go: a mutable picture of an assignment, and the rules of a good place.
+"""Replica placement: a mutable assignment with load counts, and the rules for the best broker.
 
-Used by `rebalance` (moves) and `topics` (new replicas). A good place, in this order: not where the partition
-has a replica already; a rack it is not in yet; the broker with the fewest replicas of the topic,
-then of all; the lowest id.
+Used by `rebalance` (moves) and `topics` (new replicas). The best broker has, in this order: no replica of the
+partition; a rack without one; the fewest replicas of the topic; the fewest replicas; the lowest id.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ Racks = Mapping[int, str | None]
 
 
 class Unplaceable(Exception):
-    """More replicas are wanted than there are brokers for them."""
+    """There are fewer brokers than replicas to place."""
 
 
 class Layout:
-    """Replica lists by partition, with counts kept as they change. Lists the preferred leader first."""
+    """Replica lists by partition, preferred leader first, with the load of each broker."""
 
     def __init__(
         self,
@@ -29,7 +28,7 @@ class Layout:
         racks: Racks,
         closed: Collection[int] = (),
     ) -> None:
-        """`closed` brokers keep the replicas that they have, and get none."""
+        """`closed` brokers keep their replicas and get no new ones."""
         self.racks = dict(racks)
         self.open = [broker for broker in racks if broker not in closed]
         self.replicas: dict[PartitionKey, list[int]] = {key: list(r) for key, r in assignment.items()}
@@ -50,7 +49,7 @@ class Layout:
             on_broker.discard(key)
 
     def replace(self, key: PartitionKey, old: int, new: int) -> None:
-        """Move a replica; the new one takes the old one's place in the order."""
+        """Move a replica; the new one has the old one's position in the list."""
         replicas = self.replicas[key]
         assert new not in replicas, f"{key} has a replica on broker {new} already"
         replicas[replicas.index(old)] = new
@@ -68,17 +67,17 @@ class Layout:
         self._count(key, broker, -1)
 
     def rack_spread(self, replicas: Sequence[int]) -> int:
-        """In how many racks the replicas are; a broker without a rack is one of its own."""
+        """The number of racks of the replicas; a broker without a rack counts as one."""
         return len({self.racks.get(broker) or broker for broker in replicas})
 
     def best_place(self, key: PartitionKey, *, instead_of: int | None = None) -> int:
-        """The broker for one more replica, or for the one on `instead_of`. Raises Unplaceable."""
+        """The best broker for an additional replica, or for that on `instead_of`. Raises Unplaceable."""
         replicas = self.replicas.get(key, [])
         others = [broker for broker in replicas if broker != instead_of]
         candidates = [broker for broker in self.open if broker not in replicas]
         if not candidates:
             raise Unplaceable(
-                f"{key[0]}-{key[1]} needs {len(others) + 1} replicas; {len(self.open)} brokers can take them"
+                f"{key[0]}-{key[1]} needs {len(others) + 1} replicas; {len(self.open)} brokers are available"
             )
         return min(
             candidates,
@@ -91,7 +90,8 @@ class Layout:
         )
 
     def place_new(self, topic: str, first: int, count: int, factor: int) -> list[tuple[int, ...]]:
-        """Places for `count` new partitions of a topic from number `first`; leaders spread evenly."""
+        """Replica lists for `count` new partitions of a topic from number `first`, with evenly spread
+        leaders."""
         leaders: Counter[int] = Counter(
             replicas[0] for key, replicas in self.replicas.items() if replicas and key[0] == topic
         )

@@ -1,8 +1,9 @@
-"""Quota resources: limits of clients, applied through the Admin API and kept so.
+"""Plans Quota resources: limits of clients, applied through the Admin API and corrected when they differ.
 
-Called by `reconcile` with all Quotas at once: two may not be for one entity, the older has it. A resource
-owns the limits that it names, and those that it named before until they are lifted (`status.managedLimits`,
-written before they are set). Other limits of the entity belong to whoever set them: they are shown, and stay.
+Called by `reconcile` with all Quotas at once: of two for one entity, the older one owns it. A resource owns
+the limits that it names, and those that it named before until they are removed (`status.managedLimits`,
+written before they are set). Limits of the entity that other tools have set are shown in the status and not
+changed.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ class QuotaPlan:
     findings: tuple[Finding, ...]
     status: QuotaStatus
     steps: tuple[ResourceStep, ...] = ()
-    done: bool = False
-    keep: bool = False
-    """Nothing is known now: what the status says about the present spec stays."""
+    deletion_complete: bool = False
+    keep_status: bool = False
+    """The cluster cannot be observed: the status of the current generation stays."""
 
 
 DEFAULT_CLIENT: QuotaEntity = (None, "<default>")
-"""Whose limits `spec.defaultQuotas` of a BrokerCluster are: those that give way to all others."""
+"""The entity of `spec.defaultQuotas` of a BrokerCluster: the one of lowest precedence."""
 
 
 def plan_quotas(
     quotas: Iterable[Quota], observed: Observed, usable: bool, cluster: BrokerCluster | None = None
 ) -> dict[str, QuotaPlan]:
-    """Plans by resource key. `usable`: the cluster can be asked; `cluster`: which may have limits itself."""
+    """Plans by resource key. `usable`: the cluster has a controller that responds; `cluster`: its spec may
+    have default quotas."""
     owners: dict[QuotaEntity, Quota | BrokerCluster] = {}
     if cluster is not None and cluster.spec.default_quotas is not None:
         owners[DEFAULT_CLIENT] = cluster
@@ -44,7 +46,7 @@ def plan_quotas(
     for quota in sorted(quotas, key=lambda q: q.metadata.age_key):
         owner = owners.setdefault(entity_of(quota), quota)
         if owner is not quota:
-            plans[quota.key] = _younger(quota, owner)
+            plans[quota.key] = _conflicting(quota, owner)
         elif quota.metadata.deleting:
             plans[quota.key] = _plan_deletion(quota, limits)
         else:
@@ -57,58 +59,58 @@ def entity_of(quota: Quota) -> QuotaEntity:
 
 
 def wanted_limits(limits: Limits) -> dict[str, float]:
-    """By Kafka's names, which are those of the model's fields."""
+    """The limits by Kafka's names, which are those of the model's fields."""
     return {name: value for name, value in limits if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Of the default client, by the cluster's spec."""
+    """The plan for `spec.defaultQuotas`."""
 
     due: tuple[AlterQuota, ...] = ()
     record: Limits | None = None
-    """What is ours to lift, for the status; written there before it is set."""
+    """The limits that the operator must remove later, for the status; written there before they are set."""
     recorded: bool = True
 
     @property
     def steps(self) -> tuple[AlterQuota, ...]:
-        """Those that may be taken in this pass."""
+        """The steps to execute in this reconciliation."""
         return self.due if self.recorded else ()
 
 
 def plan_defaults(cluster: BrokerCluster, observed: Observed, *, elsewhere: bool = False) -> Defaults:
-    """What makes the limits of the default client those of the cluster's spec, and lifts what we set when
-    the spec has none any more. `elsewhere`: a Quota has them, or takes them over."""
+    """Set the default client's limits to those of the cluster's spec, and remove those that the operator
+    set when the spec has none. `elsewhere`: a Quota resource owns them."""
     before, wanted = cluster.status.default_quotas, cluster.spec.default_quotas
     limits = observed.kafka.quotas
     if wanted is None and (before is None or elsewhere):
         return Defaults()
-    if limits is None or not observed.kafka.settled:
+    if limits is None or not observed.kafka.has_controller:
         return Defaults((), before)
     owned = _owned(DEFAULT_CLIENT, wanted, before, limits.get(DEFAULT_CLIENT, {}))
     record = owned.record if cluster.metadata.acted_upon else before
     return Defaults(tuple(owned.due), record, owned.recorded)
 
 
-def default_client_is_elsewhere(quotas: Iterable[Quota]) -> bool:
+def quota_owns_default_client(quotas: Iterable[Quota]) -> bool:
     return any(entity_of(quota) == DEFAULT_CLIENT and not quota.metadata.deleting for quota in quotas)
 
 
 @dataclass(frozen=True, slots=True)
 class _Owned:
-    """Of one entity's limits."""
+    """The plan for the limits of one entity."""
 
     due: list[AlterQuota]
     record: Limits | None
-    """What is the resource's, for the status."""
+    """The limits that the resource owns, for the status."""
     recorded: bool
-    """The status says so already: the limits may be set."""
+    """The status has this record already, so the limits may be set."""
 
 
 def _owned(
     entity: QuotaEntity, spec: Limits | None, record: Limits | None, current: Mapping[str, float]
 ) -> _Owned:
-    """`record`: what the status says is ours."""
+    """`record`: the limits that the resource owns according to its status."""
     wanted = {} if spec is None else wanted_limits(spec)
     before = {} if record is None else wanted_limits(record)
     set_ = {name: value for name, value in wanted.items() if current.get(name) != value}
@@ -121,10 +123,10 @@ def _owned(
     )
 
 
-def _younger(quota: Quota, owner: Quota | BrokerCluster) -> QuotaPlan:
+def _conflicting(quota: Quota, owner: Quota | BrokerCluster) -> QuotaPlan:
     if quota.metadata.deleting:
-        return QuotaPlan((no("Ready", "Deleting"),), quota.status, done=True)
-    message = f"this entity belongs to {owner.key}"
+        return QuotaPlan((no("Ready", "Deleting"),), quota.status, deletion_complete=True)
+    message = f"{owner.key}, which is older, sets the limits of this entity"
     status = QuotaStatus(overridden_by=owner.metadata.name)
     findings = (no("Ready", "ResourceConflict", message), no("Effective", "ResourceConflict"))
     return QuotaPlan(findings, status)
@@ -134,10 +136,10 @@ def _plan(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None
     if limits is None:
         reason = "ClusterNotReady"
         findings = (
-            no("Ready", reason, "the cluster cannot be asked at present"),
+            no("Ready", reason, "the cluster is not reachable"),
             unknown("Effective", reason),
         )
-        return QuotaPlan(findings, quota.status, keep=True)
+        return QuotaPlan(findings, quota.status, keep_status=True)
     entity = entity_of(quota)
     current = limits.get(entity, {})
     owned = _owned(entity, quota.spec.limits, quota.status.managed_limits, current)
@@ -148,27 +150,27 @@ def _plan(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None
     )
     if not owned.due:
         return QuotaPlan(
-            (yes("Ready", "Applied", "the brokers have the limits"), yes("Effective", "Enforced")), status
+            (yes("Ready", "Applied", "the limits are set"), yes("Effective", "Enforced")), status
         )
     findings = (no("Ready", "Applying", str(owned.due[0])), no("Effective", "Applying"))
     return QuotaPlan(findings, status, tuple(owned.due) if owned.recorded else ())
 
 
 def _unmanaged(current: Mapping[str, float], record: Limits | None) -> list[UnmanagedSetting]:
-    ours = {} if record is None else wanted_limits(record)
+    owned = {} if record is None else wanted_limits(record)
     return [
         UnmanagedSetting(name=spec_name(name), value=f"{value:.15g}")
         for name, value in sorted(current.items())
-        if name not in ours
+        if name not in owned
     ]
 
 
 def _plan_deletion(quota: Quota, limits: Mapping[QuotaEntity, Mapping[str, float]] | None) -> QuotaPlan:
-    findings = (no("Ready", "Deleting", "the limits are being taken back"),)
+    findings = (no("Ready", "Deleting", "the limits are being removed"),)
     if not quota.metadata.managed:
-        return QuotaPlan(findings, quota.status, done=True)
+        return QuotaPlan(findings, quota.status, deletion_complete=True)
     if limits is None:
         return QuotaPlan(findings, quota.status)
     record = quota.status.managed_limits or quota.spec.limits
     owned = _owned(entity_of(quota), None, record, limits.get(entity_of(quota), {}))
-    return QuotaPlan(findings, quota.status, tuple(owned.due), done=not owned.due)
+    return QuotaPlan(findings, quota.status, tuple(owned.due), deletion_complete=not owned.due)

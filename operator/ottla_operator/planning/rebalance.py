@@ -1,7 +1,7 @@
-"""Reassignments: off brokers that leave, onto brokers that are empty, moving as few replicas as can be.
+"""Computes reassignments that drain brokers, balance them or change a replication factor, with few moves.
 
-Called by `planning.cluster` (drain, scale up) and `planning.topics` (replication factor). Every result maps
-the partitions that change to their whole new replica list, preferred leader first.
+Called by `planning.cluster` (drain, scale-up) and `planning.topics` (replication factor). Every result maps
+the partitions that change to their complete new replica list, preferred leader first.
 
 Invariants (tested by property): a partition keeps its replication factor, on distinct brokers that may hold
 replicas; `balance` moves none into fewer racks than it was in; without racks the brokers' loads differ by at
@@ -21,8 +21,8 @@ __all__ = ["Changes", "Unplaceable", "balance", "batch", "change_factor", "drain
 
 Changes = dict[PartitionKey, tuple[int, ...]]
 
-# One batch: large enough to keep every broker busy, small enough to be taken back and to leave the disks and
-# the network to the clients.
+# Partitions of one batch: enough to use all brokers, few enough to cancel, and to leave disk and network
+# bandwidth to clients.
 BATCH_PARTITIONS = 20
 
 
@@ -37,7 +37,7 @@ def _changes(layout: Layout, before: Mapping[PartitionKey, Sequence[int]]) -> Ch
 def drain(
     assignment: Mapping[PartitionKey, Sequence[int]], staying: Racks, closed: Collection[int] = ()
 ) -> Changes:
-    """Moves off every broker that is not in `staying`; nothing else moves. Raises Unplaceable."""
+    """Move replicas off every broker that is not in `staying`; no other replica moves. Raises Unplaceable."""
     layout = Layout(assignment, staying, closed)
     _drain(layout)
     return _changes(layout, assignment)
@@ -53,7 +53,8 @@ def _drain(layout: Layout) -> None:
 def balance(
     assignment: Mapping[PartitionKey, Sequence[int]], brokers: Racks, closed: Collection[int] = ()
 ) -> Changes:
-    """Drain what is not in `brokers`, then even out replicas, then preferred leaders, among the open ones."""
+    """Drain brokers that are not in `brokers`, then balance replicas and preferred leaders among the open
+    ones."""
     layout = Layout(assignment, brokers, closed)
     _drain(layout)
     _even_out(layout)
@@ -92,7 +93,8 @@ def _chain(
     has_move: Callable[[int, int], bool],
     load: Counter[int],
 ) -> list[int] | None:
-    """The shortest path of possible moves from `source` to a broker with two less than it; None: none."""
+    """The shortest chain of possible moves from `source` to a broker with a load of at least two less;
+    None: none."""
     order = sorted(brokers, key=lambda broker: (load[broker], broker))
     load_max = load[source] - 2
     if load[order[0]] > load_max:
@@ -117,7 +119,7 @@ def _chain(
 
 
 def _movable(layout: Layout, source: int, target: int) -> PartitionKey | None:
-    """The partition whose replica goes best from one broker to the other, without losing a rack."""
+    """The best partition to move from `source` to `target` without fewer racks; None: none."""
     candidates = layout.on_broker.get(source, set()) - layout.on_broker.get(target, set())
     best: tuple[int, PartitionKey] | None = None
     for key in candidates:
@@ -132,7 +134,7 @@ def _movable(layout: Layout, source: int, target: int) -> PartitionKey | None:
 
 
 def _move_along(layout: Layout, chain: Sequence[int]) -> bool:
-    """Make every move of the chain, or none of them."""
+    """Apply every move of the chain, or none. Returns whether it was applied."""
     done: list[tuple[PartitionKey, int, int]] = []
     for source, target in pairwise(chain):
         key = _movable(layout, source, target)
@@ -173,13 +175,13 @@ def _spread_leaders(layout: Layout) -> None:
         else:
             return
         for source, target in pairwise(chain):
-            given = handover(source, target)
-            assert given is not None, "a shortest chain hands over a different partition at each step"
-            replicas = layout.replicas[given]
+            moved = handover(source, target)
+            assert moved is not None, "a shortest chain hands over a different partition at each step"
+            replicas = layout.replicas[moved]
             replicas.remove(target)
             replicas.insert(0, target)
-            led[source].discard(given)
-            led[target].add(given)
+            led[source].discard(moved)
+            led[target].add(moved)
 
 
 def change_factor(
@@ -189,10 +191,10 @@ def change_factor(
     brokers: Racks,
     closed: Collection[int] = (),
 ) -> Changes:
-    """The reassignment that gives the partitions `factor` replicas each. Raises Unplaceable.
+    """The reassignment that gives each of the partitions `factor` replicas. Raises Unplaceable.
 
-    Grown: onto the best places. Shrunk: those out of sync go first, then the second of a rack, then those on
-    the most loaded brokers; the preferred leader stays.
+    New replicas get the best places (`planning.placement`). Replicas are removed in this order: out of sync,
+    second of a rack, on the most loaded brokers. The preferred leader stays.
     """
     layout = Layout(assignment, brokers, closed)
     for partition in sorted(partitions, key=lambda p: p.key):
@@ -218,5 +220,5 @@ def _dispensable(layout: Layout, partition: PartitionState) -> int:
 
 
 def batch(changes: Changes, limit: int = BATCH_PARTITIONS) -> Changes:
-    """The first part of a reassignment."""
+    """The first `limit` partitions of a reassignment."""
     return dict(sorted(changes.items())[:limit])

@@ -1,10 +1,10 @@
 """The revision of a cluster's brokers: their static settings, and a hash of them.
 
-A broker whose hash is not the target's is bounced; on Kubernetes the hash covers its pod, too (`traits`).
-What brokers take while they run is not static: it is
-kept in the cluster for all of them, and altered there (`planning.cluster`), as topics' settings are. It is
-not in a broker's own file either, where it would come back when it is taken out of the spec. Left out of
-the hash, too: what the operator fills in by default, and what only tells brokers apart.
+A broker whose hash differs from the target's is restarted; on Kubernetes the hash covers its pod, too
+(`traits`). Dynamic settings are not part of it: the operator alters them in the cluster (`planning.cluster`),
+like topic settings. They are not in a broker's file either, where a setting that was removed from the spec
+would return. The hash also leaves out the operator's defaults, and the settings that differ from broker to
+broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ottla_operator.resources.cluster import BrokerClusterSpec
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.settings import PROTOCOL_VERSION, is_live_setting
 
-# Three replicas of each internal topic are Kafka's default, and impossible on fewer brokers.
+# Kafka's default is three replicas of each internal topic, which needs three brokers.
 _INTERNAL_REPLICATION = (
     "offsets.topic.replication.factor",
     "transaction.state.log.replication.factor",
@@ -28,32 +28,32 @@ _INTERNAL_MIN_ISR = "transaction.state.log.min.isr"
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What brokers should run with."""
+    """The configuration that brokers should run with."""
 
     hash: str
     static: Mapping[str, str]
     defaults: Mapping[str, str] = field(default_factory=dict)
     live: Mapping[str, str] = field(default_factory=dict)
-    """What all brokers take without a bounce."""
+    """The dynamic settings, which need no restart."""
     traits: Mapping[str, str] = field(default_factory=dict)
-    """What brokers are made of on their platform."""
+    """What a broker consists of on its platform besides its settings, such as its image and pod template."""
 
     @property
     def described(self) -> dict[str, str]:
-        """What tells two revisions apart, by the words in which a bounce is explained."""
+        """Everything that may differ between two revisions, by the name that a restart reason has."""
         return {**self.static, **self.traits}
 
     @property
     def properties(self) -> dict[str, str]:
-        """All settings, for a broker that starts now."""
+        """All settings for a broker's properties file."""
         return {**self.defaults, **self.static}
 
 
 def target_revision(
     spec: BrokerClusterSpec, traits: Mapping[str, str] | None = None, version: str | None = None
 ) -> Revision:
-    """The revision that the spec asks for. `traits`: what brokers are made of on their platform; `version`:
-    the protocol version to tell them, where it is not their own (`planning.versions`)."""
+    """The revision of the spec. `traits`: what brokers consist of on their platform; `version`: the
+    inter.broker.protocol.version to set, None for the brokers' default (`planning.versions`)."""
     settings = config_texts(spec.config)
     if version is not None:
         settings[PROTOCOL_VERSION] = version
@@ -75,9 +75,9 @@ def target_revision(
 
 
 def restart_reasons(target: Revision, running_hash: str, running: Mapping[str, str]) -> list[str]:
-    """Why a broker that runs with `running` needs a bounce; empty when it does not."""
+    """Why a broker that runs with `running` needs a restart; empty when it needs none."""
     if running_hash == target.hash:
         return []
     wanted = target.described
     names = sorted(name for name in {*running, *wanted} if running.get(name) != wanted.get(name))
-    return [f"{name} is changed" for name in names] or ["its revision is not the target's"]
+    return [f"{name} has changed" for name in names] or ["the revision has changed"]

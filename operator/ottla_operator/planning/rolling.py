@@ -1,23 +1,22 @@
-"""Which broker to bounce next, and why each of the others waits.
+"""The rolling restart: which broker to restart (bounce) next, and why each of the others waits.
 
-One pure function, `plan_roll`, called by `planning.cluster` on every pass. The rules, in the order in which
-they are asked (reference/operator.md, "Rolling bounce"):
+One pure function, `plan_roll`, called by `planning.cluster`. The rules, in the order in which they apply:
 
-1. A broker bounced before that does not come up on the new revision holds all others: the cluster stays
+1. While a bounced broker does not come up on the new revision, no other is bounced: the cluster stays
    available on the old one.
-2. Brokers on the old revision that are not in service go first: bouncing them takes nothing away. One that
-   is starting is left to finish, for it may be recovering its logs, unless that takes longer than `timeout`;
-   one that has no node or no image yet has nothing to finish.
-3. Then those in service, by id, the controller last. Such a broker goes only when
-   a. brokers that are down are of its own rack and fewer than `maxUnavailablePerRack` (without racks: none
-      is down);
-   b. brokers bounced before have been ready for `minReadySeconds` and are in every ISR again;
-   c. every partition with a replica on it keeps `min.insync.replicas` without it and without the others that
-      are going. Where replication factor <= min ISR it cannot, and is exempt, as long as another
+2. Brokers on the old revision that are not in service are bounced first: this makes nothing unavailable. A
+   broker that is starting may be recovering its logs, and is left alone for up to `timeout`, unless its
+   process has not started (no node, no image).
+3. Then those in service, by id, the controller last. Such a broker is bounced only when
+   a. all brokers that are down are in its rack and fewer than `maxUnavailablePerRack` (without racks: none is
+      down);
+   b. the brokers bounced before have been ready for `minReadySeconds` and are in all ISRs again;
+   c. every partition with a replica on it keeps `min.insync.replicas` without it and without the others
+      bounced in the same step. A partition with replication factor <= min ISR is exempt, as long as another
       replica is in sync.
 
-Invariant (tested by property): what goes in one step never takes a partition below its min ISR, and never
-makes more than `maxUnavailablePerRack` brokers of one rack, or brokers of two racks, unavailable.
+Invariant (tested by property): the brokers bounced in one step never take a partition below its min ISR, and
+never make more than `maxUnavailablePerRack` brokers of one rack, or brokers of two racks, unavailable.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from ottla_operator.planning.observed import BrokerInstance, Observed, Partition
 from ottla_operator.resources.cluster import RollingUpdate
 from ottla_operator.resources.common import parse_duration_ms
 
-# One crash may be chance; a second one in a row is the revision's.
+# One crash may be accidental; two in a row are attributed to the revision.
 CRASHES_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """The decision of one pass. `bounce` may be empty while brokers wait."""
+    """The decision of one reconciliation. `bounce` may be empty while brokers wait."""
 
     bounce: tuple[int, ...] = ()
     waiting: Mapping[int, str] = field(default_factory=dict)
@@ -43,7 +42,7 @@ class Roll:
     updated: int = 0
     total: int = 0
     stalled: str = ""
-    """Set when a bounced broker is not back within the timeout; the roll does not go on by itself."""
+    """Why the roll has stopped: a bounced broker did not come up within the timeout."""
 
     @property
     def done(self) -> bool:
@@ -58,7 +57,7 @@ def plan_roll(
     *,
     approved: bool = True,
 ) -> Roll:
-    """Decide over the brokers `members`, which are all desired. `approved`: the strategy lets it begin."""
+    """Decide over the brokers `members`, which are all desired. `approved`: the strategy allows the roll."""
     stale = [
         b for b in sorted(members) if b in observed.brokers and observed.brokers[b].config_hash != target_hash
     ]
@@ -66,36 +65,36 @@ def plan_roll(
     if not stale:
         return Roll(updated=total, total=total)
     updated = total - len(stale)
-    # Without those that are yet to be started for the first time.
+    # Without brokers that have not been started yet.
     bounced = [b for b in sorted(members) if b not in stale and b in observed.brokers]
 
-    def held(reason: str, stalled: str = "") -> Roll:
+    def all_waiting(reason: str, stalled: str = "") -> Roll:
         return Roll((), dict.fromkeys(stale, reason), updated, total, stalled)
 
     if not approved:
-        return held("approval of the rollout")
+        return all_waiting("approval of the rollout")
     not_back = [b for b in bounced if not observed.in_service(b)]
     if not_back:
-        return held(*_not_back(observed, not_back[0], target_hash, policy))
+        return all_waiting(*_not_back(observed, not_back[0], target_hash, policy))
     out = [b for b in stale if not observed.in_service(b)]
     if out:
         return _roll_unready(observed, stale, out, policy, updated, total)
-    settling = _settling(observed, bounced, policy)
-    if not observed.kafka.settled:
-        settling = "a controller: none is in office"
-    if settling:
-        return held(settling)
+    reason = _waiting_for_bounced(observed, bounced, policy)
+    if not observed.kafka.has_controller:
+        reason = "a controller to be elected"
+    if reason:
+        return all_waiting(reason)
     return _roll_ready(observed, members, stale, policy, updated, total)
 
 
 def _not_back(observed: Observed, broker: int, target_hash: str, policy: RollingUpdate) -> tuple[str, str]:
-    """(what all others wait for, why the roll is stalled or "")."""
+    """(what all other brokers wait for, why the roll has stalled or "")."""
     instance = observed.brokers[broker]
     detail = f": {instance.message}" if instance.message else ""
     reason = f"broker {broker}, which is {_word(observed, instance)} on revision {target_hash}{detail}"
     late = _late(observed, instance, policy)
-    stuck = late or instance.crashes >= CRASHES_MAX
-    stalled = f"broker {broker} does not come up on revision {target_hash}{detail}" if stuck else ""
+    failed = late or instance.crashes >= CRASHES_MAX
+    stalled = f"broker {broker} does not come up on revision {target_hash}{detail}" if failed else ""
     return reason, stalled
 
 
@@ -107,21 +106,24 @@ def _late(observed: Observed, instance: BrokerInstance, policy: RollingUpdate) -
 def _word(observed: Observed, instance: BrokerInstance) -> str:
     if instance.state != "Running":
         return instance.state.lower()
-    return "not registered yet" if instance.ready else "not answering yet"
+    return "not registered yet" if instance.ready else "not ready yet"
 
 
 def _roll_unready(
     observed: Observed, stale: list[int], out: list[int], policy: RollingUpdate, updated: int, total: int
 ) -> Roll:
-    """One that is out of service goes; all others wait for it. One that was stopped for this is due first."""
+    """Bounce one broker that is out of service; all others wait for it. One that the operator has stopped
+    is first."""
     out = sorted(out, key=lambda broker: (not observed.brokers[broker].stopped_by_us, broker))
     waiting: dict[int, str] = {}
     for broker in out:
         instance = observed.brokers[broker]
-        on_its_way = instance.state == "Stopping" or (instance.state == "Starting" and instance.begun)
-        if on_its_way and not _late(observed, instance, policy):
+        in_transition = instance.state == "Stopping" or (
+            instance.state == "Starting" and instance.process_started
+        )
+        if in_transition and not _late(observed, instance, policy):
             waiting[broker] = f"itself: it is {instance.state.lower()}"
-    # One on its way may be the first on the new revision: no other follows before it is seen to come up.
+    # A broker in transition may be the first on the new revision: no other is bounced before it has come up.
     going = out[0] if not waiting or observed.brokers[out[0]].stopped_by_us else None
     first = going if going is not None else next(iter(waiting))
     for broker in stale:
@@ -130,8 +132,8 @@ def _roll_unready(
     return Roll((going,) if going is not None else (), waiting, updated, total)
 
 
-def _settling(observed: Observed, bounced: list[int], policy: RollingUpdate) -> str:
-    """What the brokers bounced before are still doing, or ""."""
+def _waiting_for_bounced(observed: Observed, bounced: list[int], policy: RollingUpdate) -> str:
+    """What to wait for until the brokers bounced before are ready and in sync, or ""."""
     for broker in bounced:
         ready_since = observed.brokers[broker].ready_since_ms
         wait_ms = policy.min_ready_seconds * 1000
@@ -139,8 +141,8 @@ def _settling(observed: Observed, bounced: list[int], policy: RollingUpdate) -> 
             return f"broker {broker} to be ready for {policy.min_ready_seconds} s"
     for partition in observed.kafka.partitions():
         for broker in bounced:
-            if broker in partition.settled_replicas and broker not in partition.isr:
-                return f"broker {broker} to catch up on {partition.name}"
+            if broker in partition.origin_replicas and broker not in partition.isr:
+                return f"broker {broker} to rejoin the ISR of {partition.name}"
     return ""
 
 
@@ -160,7 +162,7 @@ def _roll_ready(
     for broker in order:
         reason = ""
         if broker == controller and any(other not in going for other in stale if other != broker):
-            reason = "all others: it is the controller"
+            reason = "all other brokers: it is the controller"
         reason = (
             reason
             or _rack_limit(observed, broker, down, going, policy)
@@ -176,20 +178,21 @@ def _roll_ready(
 def _rack_limit(
     observed: Observed, broker: int, down: Collection[int], going: Collection[int], policy: RollingUpdate
 ) -> str:
-    """Why the broker may not be down together with those that are, or are about to be; or ""."""
+    """Why the broker may not be down together with those that are down or about to be bounced; or ""."""
     out = sorted({*down, *going})
     rack = observed.brokers[broker].rack
     for other in out:
         instance = observed.brokers.get(other)
         if rack is None or instance is None or instance.rack != rack:
-            return f"broker {other}, which is {'being bounced' if other in going else 'down'}"
+            return f"broker {other}, which is {'being restarted' if other in going else 'down'}"
     if len(out) >= policy.max_unavailable_per_rack:
-        return f"broker {out[0]}: {len(out)} of rack {rack} are down already"
+        return f"broker {out[0]}: {len(out)} brokers of rack {rack} are down"
     return ""
 
 
 def blocking_partition(observed: Observed, broker: int, going: Collection[int] = ()) -> str:
-    """The first partition that cannot spare the broker (with those going too), in words, or ""."""
+    """A description of the first partition that would be unavailable without the broker and those in
+    `going`, or ""."""
     down = {other for other in observed.brokers if not observed.in_service(other)}
     gone = {broker, *going, *down}
     for topic, partition in observed.kafka.with_topic():
@@ -203,16 +206,16 @@ def blocking_partition(observed: Observed, broker: int, going: Collection[int] =
 
 def _cannot_spare(topic: TopicState, partition: PartitionState, broker: int, gone: set[int]) -> str:
     left = [other for other in partition.isr if other not in gone]
-    # While it is reassigned all its replicas count: it may have more to lose than in the end.
+    # During a reassignment all replicas count, including those being added and removed.
     factor = len(partition.replicas)
     if factor <= topic.min_isr:
-        # It cannot keep its min ISR; at least it need not go offline.
+        # It cannot keep its min ISR, but it must not go offline.
         if factor > 1 and not left and broker in partition.isr:
-            return f"{partition.name}, of which it has the only replica in sync"
+            return f"{partition.name}: it has the only replica in sync"
         return ""
     if len(left) < topic.min_isr:
         return (
-            f"{partition.name}: {len(left)} replicas would stay in sync, "
+            f"{partition.name}: {len(left)} replicas would be left in sync, "
             f"min.insync.replicas is {topic.min_isr}"
         )
     return ""

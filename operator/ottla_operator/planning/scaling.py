@@ -1,8 +1,8 @@
-"""Scaling: which brokers stay, which leave, and the reassignments in between.
+"""Scale-up and scale-down: which brokers stay, which leave, and the reassignments that this needs.
 
-Called by `planning.cluster`. Up: brokers first, then, with `onScaleUp`, replicas onto the empty ones. Down:
-the last ordinals are cordoned, every replica is moved off them, and only brokers that hold none are
-stopped; a replica that lands there in the meantime is moved off first.
+Called by `planning.cluster`. Up: brokers are started first; with `onScaleUp`, replicas are then moved onto
+them. Down: the brokers of the highest ids are cordoned and all replicas moved off them. Only a broker without
+replicas is stopped.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ SCALE_UP, SCALE_DOWN = "ScaleUp", "ScaleDown"
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The brokers of a cluster by what is to become of them."""
+    """The brokers of a cluster, by whether they are to stay."""
 
     desired: tuple[int, ...]
     surplus: tuple[int, ...]
-    """Ours, and to leave: cordoned."""
+    """Brokers of the operator that are to leave: cordoned."""
     foreign: tuple[int, ...]
-    """Registered, and not run by us (a Java broker of a cluster that is being moved): left alone."""
+    """Registered brokers that the operator does not run, such as Java brokers during a migration."""
     emptied: frozenset[int] = frozenset()
-    """Desired, and to hold nothing for now: somebody asked for it."""
+    """Desired brokers that must hold no replicas, as the annotation `ottla.dev/reassign` requests."""
 
     def may_hold(self, observed: Observed) -> Racks:
-        """Brokers that may keep replicas, with their racks."""
+        """The brokers that may hold replicas, with their racks."""
         racks: dict[int, str | None] = {
             broker: observed.brokers[broker].rack if broker in observed.brokers else None
             for broker in self.desired
@@ -41,7 +41,7 @@ class Members:
         return {**racks, **dict.fromkeys(self.foreign)}
 
     def closed(self, observed: Observed) -> frozenset[int]:
-        """Those of them that get no new replicas now: not in service, or not ours."""
+        """Brokers of `may_hold` that get no new replicas now: not in service, or foreign."""
         out = (broker for broker in self.desired if not observed.in_service(broker))
         return frozenset((*out, *self.foreign))
 
@@ -58,26 +58,27 @@ def members_of(
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The decision of one pass. `remaining` counts partitions still to be moved, in flight included."""
+    """The decision of one reconciliation. `remaining` counts the partitions to move, including those in
+    flight."""
 
     steps: tuple[ClusterStep, ...] = ()
     reason: str = ""
-    """SCALE_UP, SCALE_DOWN, or "" when nothing is under way."""
+    """SCALE_UP, SCALE_DOWN, a request's reason, or "" when no move is planned."""
     remaining: int = 0
     message: str = ""
     blocked: str = ""
     waiting: dict[int, str] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
-    """All moves to come, those of later batches too."""
+    """All planned moves, including later batches."""
 
 
 def target_assignment(observed: Observed) -> dict[PartitionKey, tuple[int, ...]]:
-    """Every partition's replicas as they will be once the reassignments in flight are over."""
-    return {partition.key: partition.target for partition in observed.kafka.partitions()}
+    """Every partition's replicas after the reassignments in flight."""
+    return {partition.key: partition.target_replicas for partition in observed.kafka.partitions()}
 
 
 def next_batch(observed: Observed, changes: Changes, reason: str) -> tuple[ClusterStep, ...]:
-    """As many moves as there is room for beside those in flight."""
+    """A step with as many moves as BATCH_PARTITIONS allows besides those in flight."""
     in_flight = [p.key for p in observed.kafka.reassigning if p.key not in changes]
     room = BATCH_PARTITIONS - len(in_flight)
     if not changes or room <= 0:
@@ -86,7 +87,8 @@ def next_batch(observed: Observed, changes: Changes, reason: str) -> tuple[Clust
 
 
 def plan_scale_up(observed: Observed, members: Members, ongoing: bool) -> Scaling:
-    """Replicas onto the brokers that have none; `ongoing`: it was begun, and goes on until all is even."""
+    """Move replicas onto the brokers that have none. `ongoing`: it has begun, and continues until all are
+    balanced."""
     if any(not observed.in_service(broker) for broker in members.desired):
         return Scaling()
     assignment = target_assignment(observed)
@@ -108,31 +110,37 @@ def plan_scale_up(observed: Observed, members: Members, ongoing: bool) -> Scalin
         steps=next_batch(observed, changes, "onto the new brokers"),
         reason=SCALE_UP,
         remaining=remaining,
-        message=f"{remaining} partitions are to be moved",
+        message=f"moving replicas onto the new brokers: {remaining} partitions to move",
         changes=changes,
     )
 
 
 def plan_scale_down(spec: BrokerClusterSpec, observed: Observed, members: Members) -> Scaling:
-    """The way out of the surplus brokers, by policy."""
+    """Drain and stop the surplus brokers, by `spec.scaleDown.policy`."""
     if not members.surplus:
         return Scaling()
     policy = spec.scale_down.policy
     if policy == "Force":
         return Scaling(
-            _stop(spec, observed, members.surplus), SCALE_DOWN, message="stopping brokers by force"
+            _stop(spec, observed, members.surplus),
+            SCALE_DOWN,
+            message="stopping brokers with their replicas (policy Force)",
         )
-    if not observed.kafka.settled:
-        return Scaling((), SCALE_DOWN, message="the cluster must be reachable to see what they hold")
+    if not observed.kafka.has_controller:
+        return Scaling(
+            (),
+            SCALE_DOWN,
+            message="waiting for the cluster to become reachable",
+        )
     held = {broker: len(observed.kafka.holding(broker)) for broker in members.surplus}
     waiting = {broker: f"{count} replicas to move off" for broker, count in held.items() if count}
     free = [broker for broker in members.surplus if not held[broker]]
-    # From the last ordinal down, and never past one that still holds something.
+    # From the highest id down, and never past a broker that still holds replicas.
     leaving = [broker for broker in free if all(other in free for other in members.surplus if other > broker)]
     steps = _stop(spec, observed, leaving[-1:])
     if policy == "Block" and waiting:
         names = ", ".join(f"broker {broker} holds {held[broker]} replicas" for broker in waiting)
-        return Scaling(steps, SCALE_DOWN, blocked=f"policy Block: {names}", waiting=waiting)
+        return Scaling(steps, SCALE_DOWN, blocked=f"scaleDown.policy is Block, and {names}", waiting=waiting)
     assignment = target_assignment(observed)
     try:
         changes = drain(assignment, members.may_hold(observed), members.closed(observed))

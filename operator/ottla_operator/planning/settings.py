@@ -1,8 +1,9 @@
-"""Which settings of brokers or of a topic are a resource's, and how those differ from its spec.
+"""Which settings of brokers or of a topic a resource owns, and the changes to make them as in its spec.
 
 Called by the planners of topics and of clusters. A resource owns the settings that its spec names, and those
 that it named before until they are reset to their default; the status records their names
-(`managedSettings`). All others belong to whoever set them: they are shown (`unmanagedSettings`), and stay.
+(`managedSettings`). Settings that other tools have set are shown in the status (`unmanagedSettings`) and not
+changed.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from ottla_operator.resources.common import Metadata, UnmanagedSetting
 
 @dataclass(frozen=True, slots=True)
 class OwnedSettings:
-    """What is due, and what the status says of it."""
+    """The changes that are due, and the record for the status."""
 
     managed: list[str]
-    """The names that are the resource's."""
+    """The names of the settings that the resource owns."""
     unmanaged: list[UnmanagedSetting]
     changed: Mapping[str, str] = field(default_factory=dict)
-    """To set."""
+    """Values to set."""
     deleted: tuple[str, ...] = ()
-    """To reset to their default."""
+    """Names to reset to their default."""
     recorded: bool = True
-    """The status has the names already, so that the changes may be made: an operator that is stopped after
-    them knows later what it has set."""
+    """The status has the names already, so the changes may be made: after a restart, the operator still
+    has the record of what it has set."""
 
     @property
     def is_due(self) -> bool:
@@ -39,9 +40,9 @@ def plan_settings(
     managed: Collection[str],
     metadata: Metadata,
 ) -> OwnedSettings:
-    """`current`: what is set, with None for values that brokers do not tell; `managed`: the status' record.
+    """`current`: the values that are set, None for sensitive ones; `managed`: the status' record.
 
-    A resource that is only observed takes possession of nothing.
+    A resource that is paused or unmanaged takes no ownership.
     """
     kept = {name for name in managed if name in wanted or name in current}
     owned = kept.union(wanted) if metadata.acted_upon else kept
@@ -60,7 +61,7 @@ def plan_settings(
 
 
 def is_same(current: str | None, wanted: str) -> bool:
-    """Lists compare without their blanks, as Kafka reads them."""
+    """Whether the values are equal; lists are compared without blanks, as Kafka parses them."""
     return current is not None and _normal(current) == _normal(wanted)
 
 

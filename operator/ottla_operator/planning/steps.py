@@ -1,6 +1,7 @@
-"""The steps that planners ask for and `reconcile` takes: data, one class a step.
+"""The steps that planners return and `step_executor` executes: one dataclass for each kind of step.
 
-Each is safe to take twice, and safe to be interrupted: the next pass observes how far it came.
+`str(step)` describes a step in log lines, Events and conditions. Each step is idempotent and may be
+interrupted: the next reconciliation observes its effect.
 """
 
 from __future__ import annotations
@@ -29,21 +30,22 @@ class StopZooKeeper:
 
 @dataclass(frozen=True, slots=True)
 class StartBroker:
-    """Start a broker that does not run: on the target revision, or as it last ran.
+    """Start a stopped broker, on the target revision or on its previous one.
 
-    A broker that crashed outside its turn in a roll comes back as it was, as a container does in its pod.
+    A broker that crashed outside its turn in a roll starts on its previous revision, as a container in its
+    pod does.
     """
 
     broker: int
     on_target: bool = True
 
     def __str__(self) -> str:
-        return f"start broker {self.broker}" + ("" if self.on_target else " as it was")
+        return f"start broker {self.broker}" + ("" if self.on_target else " on its previous revision")
 
 
 @dataclass(frozen=True, slots=True)
 class StopBroker:
-    """Shut a broker down in order; one that is bounced is started again on the target revision."""
+    """Shut a broker down; one that is bounced is started again on the target revision."""
 
     broker: int
     reason: str
@@ -55,7 +57,7 @@ class StopBroker:
 
 @dataclass(frozen=True, slots=True)
 class RemoveBroker:
-    """Forget a stopped broker, and delete its volume if so told."""
+    """Remove the objects of a stopped broker, with its volume if `delete_volume`."""
 
     broker: int
     delete_volume: bool
@@ -66,13 +68,14 @@ class RemoveBroker:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceBroker:
-    """Give up a broker's volume; it comes back empty under its id, and fetches what it held."""
+    """Delete a broker's volume; the broker starts with an empty one under its id and fetches its replicas
+    again."""
 
     broker: int
     reason: str
 
     def __str__(self) -> str:
-        return f"replace broker {self.broker} by an empty one: {self.reason}"
+        return f"replace the volume of broker {self.broker} by an empty one: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class AlterTopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class AlterBrokerSettings:
-    """Of all brokers together, while they run."""
+    """Alter the cluster-wide dynamic broker settings."""
 
     set_: Mapping[str, str]
     delete: Sequence[str]
@@ -162,7 +165,7 @@ class ResetOffsets:
     group: str
     offsets: Mapping[PartitionKey, int]
     live: bool = False
-    """Also while the group has members, which are removed in the same step."""
+    """Reset a group with members, too; the step removes them."""
 
     def __str__(self) -> str:
         return f"reset the offsets of group {self.group} in {len(self.offsets)} partitions"
@@ -179,12 +182,14 @@ class AlterQuota:
         named = [f"user {user}"] if user is not None else []
         named += [f"client {client}"] if client is not None else []
         changes = [f"{name}={value:g}" for name, value in self.set_.items()]
-        return f"limit {', '.join(named)}: " + ", ".join(changes + [f"no {name}" for name in self.delete])
+        return f"alter the quotas of {', '.join(named)}: " + ", ".join(
+            changes + [f"remove {name}" for name in self.delete]
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class PutPassword:
-    """Write a user's Secret for SCRAM: with this password, or with one that nobody has had before."""
+    """Write a user's Secret for SCRAM, with this password or with a generated one."""
 
     secret: str
     user: str
@@ -219,7 +224,7 @@ class DeleteSecret:
 
 @dataclass(frozen=True, slots=True)
 class SetScramCredential:
-    """For SCRAM-SHA-512."""
+    """Of mechanism SCRAM-SHA-512."""
 
     user: str
     iterations: int
@@ -231,7 +236,7 @@ class SetScramCredential:
 
 @dataclass(frozen=True, slots=True)
 class DeleteScramCredential:
-    """For SCRAM-SHA-512."""
+    """Of mechanism SCRAM-SHA-512."""
 
     user: str
 
@@ -257,7 +262,7 @@ class DeleteAcls:
 
 @dataclass(frozen=True, slots=True)
 class StartDriver:
-    """Start a pipeline's driver, which does not run."""
+    """Start a pipeline's stopped driver."""
 
     pipeline: str
 
@@ -267,7 +272,7 @@ class StartDriver:
 
 @dataclass(frozen=True, slots=True)
 class StopDriver:
-    """Let a pipeline's driver end in order; one that is to come back does so on the target revision."""
+    """Stop a pipeline's driver after its batch; with `again`, it is started on the target revision."""
 
     pipeline: str
     reason: str
@@ -279,8 +284,8 @@ class StopDriver:
 
 def _acls(bindings: Sequence[AclBinding]) -> str:
     """`2 ACLs of User:alice`"""
-    whose = ", ".join(sorted({binding.entry.principal for binding in bindings}))
-    return f"{len(bindings)} ACL{'s' if len(bindings) != 1 else ''} of {whose}"
+    principals = ", ".join(sorted({binding.entry.principal for binding in bindings}))
+    return f"{len(bindings)} ACL{'s' if len(bindings) != 1 else ''} of {principals}"
 
 
 SecretStep = PutPassword | PutCertificate | DeleteSecret

@@ -1,12 +1,12 @@
-"""The replication throttle of our reassignments (KIP-73): set before they begin, gone when they are over.
+"""The replication throttle of the operator's reassignments (KIP-73): set before them, removed after them.
 
-Pure; called by `reconcile` on every pass, when all moves of the pass are known. What is ours stands in
-`status.throttle` before it is set: so an operator that dies at any point leaves nothing behind that the next
-does not take away. A rate, or a topic's list of throttled replicas, that was there before and is not in that
-record is somebody else's, and stays as it is.
+Pure; called by `reconcile` when all moves of the reconciliation are planned. `status.throttle` records a
+throttle before it is set, so that an operator that is killed at any point leaves none behind. A rate, or a
+topic's list of throttled replicas, that is set and not in that record belongs to another tool and is not
+changed.
 
-Invariant (tested by property): a move begins only when its partition is throttled, or its topic's throttle is
-somebody else's; when no move is left, all that is in the record has been taken away, and nothing else.
+Invariant (tested by property): a move begins only when its partition is throttled, or when another tool
+throttles its topic; after the last move, exactly the recorded throttles are removed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ S = TypeVar("S", bound=Step)
 class Throttling:
     steps: tuple[AlterBrokerSettings | AlterTopicConfig, ...] = ()
     record: ThrottleStatus | None = None
-    """What is ours, for the status."""
+    """The throttle that the operator owns, for the status."""
     held: frozenset[str] = field(default_factory=frozenset)
-    """Topics whose moves have to wait for their throttle."""
+    """Topics whose moves wait for their throttle."""
 
     def let_through(self, steps: Sequence[S]) -> tuple[S, ...]:
-        """The steps without the moves that have to wait."""
+        """The steps without the moves that wait for their throttle."""
         passed: list[S] = []
         for step in steps:
             if isinstance(step, Reassign):
@@ -55,22 +55,22 @@ class Throttling:
 def plan_throttle(
     cluster: BrokerCluster, observed: Observed, moves: Mapping[PartitionKey, Sequence[int]]
 ) -> Throttling:
-    """`moves`: all that are planned, those of later batches too, with their new replica lists."""
+    """`moves`: all planned moves with their new replica lists, including later batches."""
     before = cluster.status.throttle
-    given = cluster.spec.rebalance.replication_throttle
-    rate = parse_quantity(given) if given is not None else None
-    if not observed.kafka.settled:
+    quantity = cluster.spec.rebalance.replication_throttle
+    rate = parse_quantity(quantity) if quantity is not None else None
+    if not observed.kafka.has_controller:
         return Throttling((), before, frozenset(topic for topic, _ in moves))
-    ours = frozenset(before.topics) if before is not None else frozenset[str]()
-    wanted = _wanted(cluster, observed, moves, ours) if rate is not None else {}
+    owned = frozenset(before.topics) if before is not None else frozenset[str]()
+    wanted = _wanted(cluster, observed, moves, owned) if rate is not None else {}
     if rate is None or not wanted:
-        taken = _taken_away(observed, before)
-        return Throttling(tuple(taken), before if taken else None)
-    rate_is_ours = before is not None and before.rate is not None
-    foreign_rate = not rate_is_ours and any(name in observed.kafka.settings for name in RATES)
-    record = ThrottleStatus(rate=None if foreign_rate else rate, topics=sorted(ours | set(wanted)))
-    if before is None or not set(wanted) <= ours or (record.rate is not None and not rate_is_ours):
-        # First it is written down whose it is.
+        removal = _removal(observed, before)
+        return Throttling(tuple(removal), before if removal else None)
+    owns_rate = before is not None and before.rate is not None
+    foreign_rate = not owns_rate and any(name in observed.kafka.settings for name in RATES)
+    record = ThrottleStatus(rate=None if foreign_rate else rate, topics=sorted(owned | set(wanted)))
+    if before is None or not set(wanted) <= owned or (record.rate is not None and not owns_rate):
+        # The record is written first; the throttle is set in the next reconciliation.
         return Throttling((), record, frozenset(wanted))
     steps: list[AlterBrokerSettings | AlterTopicConfig] = []
     wrong = {
@@ -94,22 +94,22 @@ def _wanted(
     cluster: BrokerCluster,
     observed: Observed,
     moves: Mapping[PartitionKey, Sequence[int]],
-    ours: Collection[str],
+    owned: Collection[str],
 ) -> dict[str, tuple[Pairs, Pairs]]:
-    """By topic: whom to throttle as leaders and whom as followers."""
+    """By topic, the replicas to throttle as leaders and as followers."""
     leaders: dict[str, set[tuple[int, int]]] = {}
     followers: dict[str, set[tuple[int, int]]] = {}
-    going_on = bool(moves) or cluster.status.reassignment is not None
+    reassigning = bool(moves) or cluster.status.reassignment is not None
     for partition in observed.kafka.partitions():
         topic, number = partition.key
         target = moves.get(partition.key, ())
-        coming = {*partition.adding, *(b for b in target if b not in partition.replicas)}
-        if not coming or not (target or topic in ours or going_on):
+        added = {*partition.adding, *(b for b in target if b not in partition.replicas)}
+        if not added or not (target or topic in owned or reassigning):
             continue
-        if topic not in ours and _is_throttled(observed.kafka.topics[topic]):
+        if topic not in owned and _is_throttled(observed.kafka.topics[topic]):
             continue
-        leaders.setdefault(topic, set()).update((number, b) for b in partition.settled_replicas)
-        followers.setdefault(topic, set()).update((number, b) for b in coming)
+        leaders.setdefault(topic, set()).update((number, b) for b in partition.origin_replicas)
+        followers.setdefault(topic, set()).update((number, b) for b in added)
     return {topic: (frozenset(leaders[topic]), frozenset(followers[topic])) for topic in leaders}
 
 
@@ -117,7 +117,7 @@ def _is_throttled(topic: TopicState) -> bool:
     return any(topic.config.get(name) for name in THROTTLED_REPLICAS)
 
 
-def _taken_away(
+def _removal(
     observed: Observed, before: ThrottleStatus | None
 ) -> list[AlterBrokerSettings | AlterTopicConfig]:
     steps: list[AlterBrokerSettings | AlterTopicConfig] = []

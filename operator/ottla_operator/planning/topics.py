@@ -1,8 +1,8 @@
-"""Topic resources: create, configure, grow, re-replicate, delete; drift is corrected on every pass.
+"""Plans Topic resources: creation, settings, partitions, replication factor and deletion.
 
-Called by `reconcile` with all Topics at once, for two may name the same topic: the older resource has it, the
-younger says `ResourceConflict`. A topic is ours when its resource created or adopted it (`status.topicId`),
-or when it looks just as the resource wants it, which also heals a status lost after a creation.
+Called by `reconcile` with all Topics at once: of two for one topic, the older one owns it and the other is
+`ResourceConflict`. A resource owns a topic that it created or adopted (`status.topicId`), or one that matches
+its spec, which also covers a status that was lost after a creation.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class TopicPlan:
     findings: tuple[Finding, ...]
     status: TopicStatus
     steps: tuple[ResourceStep, ...] = ()
-    done: bool = False
-    """Of a deletion: the resource may go."""
-    keep: bool = False
-    """Nothing is known now: what the status says about the present spec stays."""
+    deletion_complete: bool = False
+    """Of a deletion: the finalizer can be removed."""
+    keep_status: bool = False
+    """The cluster cannot be observed: the status of the current generation stays."""
     moves: Changes = field(default_factory=dict)
-    """All reassignments to come, those of later batches too."""
+    """All planned reassignments, including later batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the brokers give a topic that does not say."""
+    """The brokers' defaults for a topic without partitions or replicas in its spec."""
 
     partitions: int = 1
     replicas: int = 1
@@ -61,7 +61,7 @@ class Defaults:
 
 @dataclass(slots=True)
 class _Change:
-    """What one topic lacks, collected."""
+    """Collects the steps and findings of one topic."""
 
     steps: list[ResourceStep] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)
@@ -79,21 +79,21 @@ def plan_topics(
     defaults: Defaults,
     busy: Collection[tuple[str, int]] = (),
 ) -> dict[str, TopicPlan]:
-    """Plans by resource key. `busy`: partitions that this pass reassigns for other reasons."""
+    """Plans by resource key. `busy`: partitions that this reconciliation reassigns for other reasons."""
     plans: dict[str, TopicPlan] = {}
     owners: dict[str, Topic] = {}
-    # New topics of this pass are placed on top of each other's, not all on the same brokers.
+    # The placement of each new topic takes those before it into account.
     layout = Layout(target_assignment(observed), placement.may_hold, placement.closed)
     for topic in sorted(topics, key=lambda t: t.metadata.age_key):
         owner = owners.setdefault(topic.topic_name, topic)
         if topic.metadata.deleting:
             plans[topic.key] = _plan_deletion(topic, owner, observed, placement)
         elif owner is not topic:
-            message = f"topic {topic.topic_name} belongs to the older resource {owner.key}"
-            plans[topic.key] = _refused(topic, "ResourceConflict", message)
+            message = f"{owner.key}, which is older, owns topic {topic.topic_name}"
+            plans[topic.key] = _not_ready(topic, "ResourceConflict", message)
         elif not placement.usable:
-            plan = _waiting(topic, "ClusterNotReady", "the cluster cannot be asked at present")
-            plans[topic.key] = replace(plan, keep=True)
+            plan = _not_ready(topic, "ClusterNotReady", "the cluster is not reachable")
+            plans[topic.key] = replace(plan, keep_status=True)
         else:
             state = observed.kafka.topics.get(topic.topic_name)
             if state is None:
@@ -103,17 +103,8 @@ def plan_topics(
     return plans
 
 
-def _refused(topic: Topic, reason: str, message: str) -> TopicPlan:
-    findings = (
-        no("Ready", reason, message),
-        unknown("ConfigSynced", reason),
-        unknown("ReplicasChanging", reason),
-    )
-    return TopicPlan(findings, topic.status)
-
-
-def _waiting(topic: Topic, reason: str, message: str) -> TopicPlan:
-    """Nothing can be said now; what the status said before stays."""
+def _not_ready(topic: Topic, reason: str, message: str) -> TopicPlan:
+    """A plan without steps: Ready is False for the reason, and the status stays."""
     findings = (
         no("Ready", reason, message),
         unknown("ConfigSynced", reason),
@@ -127,11 +118,11 @@ def _plan_deletion(topic: Topic, owner: Topic, observed: Observed, placement: Pl
     state = observed.kafka.topics.get(topic.topic_name)
     ours = owner is topic and topic.metadata.managed and topic.status.topic_id != ""
     if not ours or topic.spec.reclaim_policy == "Retain":
-        return TopicPlan(findings, topic.status, done=True)
+        return TopicPlan(findings, topic.status, deletion_complete=True)
     if not placement.usable:
         return TopicPlan(findings, topic.status)
     if state is None or state.topic_id != topic.status.topic_id:
-        return TopicPlan(findings, topic.status, done=True)
+        return TopicPlan(findings, topic.status, deletion_complete=True)
     return TopicPlan(findings, topic.status, (DeleteTopic(topic.topic_name),))
 
 
@@ -140,17 +131,17 @@ def _plan_creation(topic: Topic, placement: Placement, defaults: Defaults, layou
     factor = topic.spec.replicas or defaults.replicas
     if placement.coming:
         names = ", ".join(map(str, placement.coming))
-        return _waiting(topic, "WaitingForBrokers", f"brokers that have to come up first: {names}")
+        return _not_ready(topic, "WaitingForBrokers", f"waiting for broker {names} to start")
     if len(placement.taking) < factor:
         message = f"{factor} replicas need {factor} brokers; {len(placement.taking)} are in service"
-        return _waiting(topic, "NotEnoughBrokers", message)
+        return _not_ready(topic, "NotEnoughBrokers", message)
     assignment = None
     if placement.cordoned:
-        # Kafka would place on every live broker, those that are to leave among them.
+        # Kafka would place replicas on cordoned brokers, too.
         placed = layout.place_new(topic.topic_name, 0, partitions, factor)
         assignment = dict(enumerate(placed))
     step = CreateTopic(topic.topic_name, partitions, factor, config_texts(topic.spec.config), assignment)
-    plan = _waiting(topic, "Creating", f"{step}")
+    plan = _not_ready(topic, "Creating", f"{step}")
     return TopicPlan(plan.findings, plan.status, (step,))
 
 
@@ -161,12 +152,12 @@ def _plan_existing(
     layout: Layout,
     busy: Collection[tuple[str, int]],
 ) -> TopicPlan:
-    if not _ours(topic, state):
+    if not _is_owned(topic, state):
         message = (
-            f"topic {state.name} exists and looks otherwise ({len(state.partitions)} partitions of "
+            f"topic {state.name} exists and differs from the spec ({len(state.partitions)} partitions of "
             f"{state.replication_factor} replicas); set spec.adopt: true to take it over"
         )
-        return _refused(topic, "ResourceConflict", message)
+        return _not_ready(topic, "ResourceConflict", message)
     change = _Change()
     settings = _settings(topic, state)
     _plan_config(state, settings, change)
@@ -193,12 +184,12 @@ def _ready(state: TopicState, change: _Change) -> Finding:
         return no("Ready", "Progressing", "; ".join(change.pending))
     offline = [partition.name for partition in state.partitions if partition.leader < 0]
     if offline:
-        return no("Ready", "PartitionsOffline", f"{', '.join(offline[:3])} without a leader")
+        return no("Ready", "PartitionsOffline", f"partitions without a leader: {', '.join(offline[:3])}")
     count = len(state.partitions)
     return yes("Ready", "Created", f"{count} partitions of {state.replication_factor} replicas")
 
 
-def _ours(topic: Topic, state: TopicState) -> bool:
+def _is_owned(topic: Topic, state: TopicState) -> bool:
     if topic.spec.adopt or topic.status.topic_id:
         return True
     spec, wanted = topic.spec, config_texts(topic.spec.config)
@@ -212,11 +203,12 @@ def _ours(topic: Topic, state: TopicState) -> bool:
 
 
 def _settings(topic: Topic, state: TopicState) -> OwnedSettings:
-    """Which replicas are throttled is the affair of who moves them, unless the spec says so."""
+    """The changes of settings. The throttled replicas belong to the tool that moves them, unless the spec
+    sets them."""
     wanted = config_texts(topic.spec.config)
     managed = topic.status.managed_settings
-    theirs = [n for n in THROTTLED_REPLICAS if n not in wanted and n not in managed]
-    current = {n: v for n, v in state.config.items() if n not in theirs}
+    ignored = [n for n in THROTTLED_REPLICAS if n not in wanted and n not in managed]
+    current = {n: v for n, v in state.config.items() if n not in ignored}
     return plan_settings(wanted, current, managed, topic.metadata)
 
 
@@ -238,7 +230,7 @@ def _plan_partitions(
         return
     if wanted < has:
         change.refused = (
-            f"spec.partitions: {wanted} is less than the {has} there are; Kafka cannot take any away"
+            f"spec.partitions is {wanted}, and the topic has {has}: Kafka cannot remove partitions"
         )
         return
     change.pending.append(f"growing from {has} to {wanted} partitions")
@@ -264,11 +256,13 @@ def _plan_replicas(
     wanted = topic.spec.replicas
     if wanted is None:
         return
-    off = [partition for partition in state.partitions if len(partition.target) != wanted]
-    growing = [p for p in state.partitions if p.reassigning and len(p.target) == wanted and p not in off]
+    off = [partition for partition in state.partitions if len(partition.target_replicas) != wanted]
+    growing = [
+        p for p in state.partitions if p.reassigning and len(p.target_replicas) == wanted and p not in off
+    ]
     if not off and (not growing or topic.status.replicas_change is None):
         return
-    message = f"{len(off) + len(growing)} of {len(state.partitions)} partitions to go"
+    message = f"{len(off) + len(growing)} of {len(state.partitions)} partitions still to change"
     try:
         changes: Changes = change_factor(off, wanted, layout.replicas, placement.may_hold, placement.closed)
     except Unplaceable as error:

@@ -1,15 +1,15 @@
-"""User resources: credentials and ACLs, applied through the Admin API and kept so.
+"""Plans User resources: credentials and ACLs, applied through the Admin API and corrected when they differ.
 
-Called by `reconcile` with all Users at once: two may not be for one user, the older has it. A user whose
-resource has `spec.authorization` has the ACLs of the resource and no others, whoever set them; without, and
-once those that it had are taken away (`status.authorization`), ACLs are left to other tools. The password or
-the key is in a Secret; what is there already is kept, and only what is missing or past its time is made.
+Called by `reconcile` with all Users at once: of two for one user, the older one owns it. With
+`spec.authorization`, a user has exactly the ACLs of the resource. Without it, the operator removes the ACLs
+that it has set (`status.authorization`) and then leaves ACLs to other tools. The password or key is in a
+Secret; an existing one is kept, and only a missing or expiring one is made.
 
-Brokers never tell a password, so a SCRAM credential cannot be compared with the Secret's. What they tell is
-the number of its iterations, and that number is ours to choose: it is drawn from the Secret's version, and
-the version whose password was set last is in the status. A Secret that has changed is another version and is
-set again; so is a credential that anybody else has set, whose iterations are others (4096, with most tools).
-Only somebody who takes the pains to set just as many goes unnoticed.
+Brokers do not describe passwords, so a SCRAM credential cannot be compared with the Secret. They describe the
+number of iterations, which the operator derives from the Secret's version; the status has the version whose
+password was set last. A changed Secret has another version and is set again. A credential that another tool
+has set has another number of iterations (mostly 4096) and is set again, too; one with the same number is not
+detected.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ottla_operator.planning.certificates import (
 from ottla_operator.planning.cluster_secrets import (
     CA_CERTIFICATE,
     CA_KEY,
+    certificate_secret,
     clients_ca,
-    may_wait,
-    of_certificate,
+    renewal_can_wait,
 )
 from ottla_operator.planning.listener_security import lifetime_of
 from ottla_operator.planning.observed import AccessState, Observed, Secret
@@ -53,7 +53,7 @@ from ottla_operator.resources import BrokerCluster, User, UserStatus
 MECHANISM = "SCRAM-SHA-512"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
-# Above the least that Kafka takes; more would cost clients time at each login, and the password is no word.
+# Above Kafka's minimum. More would slow down each login, and a generated password needs no more.
 _ITERATIONS_SPREAD = 4096
 
 
@@ -62,28 +62,28 @@ class UserPlan:
     findings: tuple[Finding, ...]
     status: UserStatus
     steps: tuple[UserStep, ...] = ()
-    done: bool = False
-    """Of a deletion: the resource may go."""
-    keep: bool = False
-    """Nothing is known now: what the status says about the present spec stays."""
-    once_done: UserStatus | None = None
-    """The status once the steps are taken."""
+    deletion_complete: bool = False
+    """Of a deletion: the finalizer can be removed."""
+    keep_status: bool = False
+    """The cluster cannot be observed: the status of the current generation stays."""
+    status_when_done: UserStatus | None = None
+    """The status after the steps have succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """What one user's credentials lack."""
+    """The plan for one user's credentials."""
 
     finding: Finding
     steps: tuple[UserStep, ...] = ()
     version: str = ""
-    """Of the Secret that the steps set."""
+    """The version of the Secret whose password the steps set."""
 
 
 def plan_users(
     users: Iterable[User], observed: Observed, usable: bool, cluster: BrokerCluster
 ) -> dict[str, UserPlan]:
-    """Plans by resource key. `usable`: the cluster can be asked."""
+    """Plans by resource key. `usable`: the cluster has a controller that responds."""
     owners: dict[str, User] = {}
     plans: dict[str, UserPlan] = {}
     access = observed.kafka.access if usable else None
@@ -92,11 +92,11 @@ def plan_users(
         if user.metadata.deleting:
             plans[user.key] = _plan_deletion(user, owner, access)
         elif owner is not user:
-            message = f"user {user.username} belongs to the older resource {owner.key}"
-            plans[user.key] = _unseen(user, "ResourceConflict", message)
+            message = f"{owner.key}, which is older, owns user {user.username}"
+            plans[user.key] = _not_observed(user, "ResourceConflict", message)
         elif access is None:
-            plans[user.key] = _unseen(
-                user, "ClusterNotReady", "the cluster cannot be asked at present", keep=True
+            plans[user.key] = _not_observed(
+                user, "ClusterNotReady", "the cluster is not reachable", keep_status=True
             )
         else:
             plans[user.key] = _plan(user, access, observed, cluster)
@@ -104,41 +104,44 @@ def plan_users(
 
 
 def secrets_of(users: Iterable[User], cluster: BrokerCluster) -> frozenset[str]:
-    """The names of the Secrets that are looked at for these users."""
+    """The names of the Secrets that the plans of these users need."""
     names: set[str] = set()
     for user in users:
         names.add(user.secret_name)
         if user.password_source is not None:
             names.add(user.password_source.name)
         if user.authentication_type == "tls":
-            names |= {clients_ca(cluster.metadata.name), of_certificate(clients_ca(cluster.metadata.name))}
+            names |= {
+                clients_ca(cluster.metadata.name),
+                certificate_secret(clients_ca(cluster.metadata.name)),
+            }
     return frozenset(names)
 
 
 def jaas_config(user: str, password: str) -> str:
-    """`sasl.jaas.config` of a client that logs in so."""
+    """`sasl.jaas.config` of a client with these credentials."""
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
     return f'{SCRAM_MODULE} required username="{user}" password="{quoted}";'
 
 
 def iterations_of(version: str) -> int:
-    """The number of iterations that tells that a credential was set from this version of a Secret."""
+    """The number of iterations of a credential that is set from this version of a Secret."""
     return ITERATIONS_MIN + 1 + zlib.crc32(version.encode()) % _ITERATIONS_SPREAD
 
 
-def _unseen(user: User, reason: str, message: str, *, keep: bool = False) -> UserPlan:
+def _not_observed(user: User, reason: str, message: str, *, keep_status: bool = False) -> UserPlan:
     findings = (
         no("Ready", reason, message),
         unknown("CredentialsReady", reason),
         unknown("AclsSynced", reason),
     )
-    return UserPlan(findings, user.status, keep=keep)
+    return UserPlan(findings, user.status, keep_status=keep_status)
 
 
 def _plan(user: User, access: AccessState, observed: Observed, cluster: BrokerCluster) -> UserPlan:
     credentials = _credentials(user, access, observed, cluster)
     acls, acl_steps = _acls(user, access, cluster)
-    steps = (*_left_over(user, access, observed.secrets), *credentials.steps, *acl_steps)
+    steps = (*_obsolete_steps(user, access, observed.secrets), *credentials.steps, *acl_steps)
     status = UserStatus(
         username=user.username,
         secret=user.secret_name if user.secret_name in observed.secrets and user.spec.authentication else "",
@@ -155,10 +158,10 @@ def _plan(user: User, access: AccessState, observed: Observed, cluster: BrokerCl
         ready = no("Ready", "Applying", str(steps[0]))
     else:
         ready = yes("Ready", "Applied", "; ".join((credentials.finding.message, acls.message)))
-    once_done = (
+    status_when_done = (
         status.model_copy(update={"secret_version": credentials.version}) if credentials.version else None
     )
-    return UserPlan((ready, credentials.finding, acls), status, steps, once_done=once_done)
+    return UserPlan((ready, credentials.finding, acls), status, steps, status_when_done=status_when_done)
 
 
 # ---- credentials
@@ -167,12 +170,18 @@ def _plan(user: User, access: AccessState, observed: Observed, cluster: BrokerCl
 def _credentials(user: User, access: AccessState, observed: Observed, cluster: BrokerCluster) -> _Credentials:
     kind = user.authentication_type
     if kind is None:
-        return _Credentials(yes("CredentialsReady", "NotAsked", "something else lets the user in"))
+        return _Credentials(
+            yes(
+                "CredentialsReady",
+                "NotAsked",
+                "spec.authentication is not set: the operator manages no credentials for the user",
+            )
+        )
     name = user.secret_name
     secret = observed.secrets.get(name)
     if secret is not None and secret.owner != user.key:
         message = (
-            f"Secret {name} is there, and is not of {user.key}: delete it, or give the User another name"
+            f"Secret {name} exists and {user.key} does not own it: delete it, or give the User another name"
         )
         return _Credentials(_refused("SecretConflict", message))
     if kind == "tls":
@@ -227,7 +236,7 @@ def _given_password(user: User, secrets: Mapping[str, Secret]) -> tuple[str | No
     source = user.password_source
     assert source is not None
     if source.name not in secrets:
-        return None, f"Secret {source.name}, which is to have the password, does not exist"
+        return None, f"Secret {source.name} of spec.authentication.password does not exist"
     password = text_of(secrets[source.name], source.key)
     problem = _password_problem(password)
     return password, f"Secret {source.name}, key {source.key}: {problem}" if problem else ""
@@ -235,9 +244,9 @@ def _given_password(user: User, secrets: Mapping[str, Secret]) -> tuple[str | No
 
 def _password_problem(password: str | None) -> str:
     if not password:
-        return "there is no password"
+        return "the password is missing"
     if not (password.isascii() and password.isprintable()):
-        return "the password is not of printable ASCII characters (a line's end is none)"
+        return "the password must consist of printable ASCII characters, without a line feed"
     return ""
 
 
@@ -253,27 +262,30 @@ def _certificate(
     trusted = _trusted(cluster, observed.secrets)
     authority = _authority(cluster, observed.secrets, trusted)
     if authority is None:
-        return _Credentials(_refused("NotSupported", f"{cluster.key} has no authority for clients"))
+        return _Credentials(
+            _refused("NotSupported", f"{cluster.key} has no certificate authority for clients")
+        )
     data = {} if secret is None else secret.data
     pair = Pair(data["user.key"], data["user.crt"]) if {"user.key", "user.crt"} <= set(data) else None
     lifetime = lifetime_of(cluster.spec.clients_ca)
-    # What an authority signs ends with it: one that is about to be renewed itself is waited for.
+    # A certificate expires with its authority at the latest: while the authority is due, users' certificates
+    # wait.
     due = authority_reason(authority, lifetime, observed.now_ms)
     seen = replace(lifetime, renewal_days=0) if due else lifetime
     subject = Subject(user.login_name)
     reason = renewal_reason(pair, authority.certificate, subject, seen, observed.now_ms)
     if not reason and data.get("ca.crt") != authority.certificate:
-        reason = "the authority's certificate is another one"
+        reason = "the authority's certificate has changed"
     if not reason and not (data.get("user.p12") and data.get("user.password")):
         reason = "its key store is missing"
-    if reason and (pair is None or not may_wait(pair, trusted, subject, seen, observed.now_ms)):
+    if reason and (pair is None or not renewal_can_wait(pair, trusted, subject, seen, observed.now_ms)):
         return _due(PutCertificate(user.secret_name, user.login_name, reason, authority, lifetime))
     return _Credentials(yes("CredentialsReady", "Ready", f"the certificate is in Secret {user.secret_name}"))
 
 
 def _trusted(cluster: BrokerCluster, secrets: Mapping[str, Secret]) -> bytes:
-    """By whose certificates brokers let users in: the newest authority's first."""
-    public = secrets.get(of_certificate(clients_ca(cluster.metadata.name)))
+    """The authorities' certificates that brokers trust for clients, the newest first."""
+    public = secrets.get(certificate_secret(clients_ca(cluster.metadata.name)))
     return b"" if public is None else public.data.get(CA_CERTIFICATE, b"")
 
 
@@ -283,8 +295,8 @@ def _authority(cluster: BrokerCluster, secrets: Mapping[str, Secret], trusted: b
     return Pair(key.data[CA_KEY], current[0]) if key is not None and CA_KEY in key.data and current else None
 
 
-def _left_over(user: User, access: AccessState, secrets: Mapping[str, Secret]) -> Iterator[UserStep]:
-    """What another type of authentication has left behind."""
+def _obsolete_steps(user: User, access: AccessState, secrets: Mapping[str, Secret]) -> Iterator[UserStep]:
+    """The steps that remove ACLs, credentials and Secrets of a previous type of authentication."""
     if user.status.username != user.username and _owns_acls(user):
         yield from _acls_of({user.status.username}, access)
     if user.authentication_type != "scram-sha-512":
@@ -318,7 +330,7 @@ def _owns_acls(user: User) -> bool:
 
 
 def _acls_record(user: User, steps: Sequence[UserStep]) -> Literal["", "simple"]:
-    """Whether the ACLs are ours: from when the spec has some, until they are taken away."""
+    """`status.authorization`: "simple" while the operator owns the user's ACLs."""
     before = user.status.authorization
     if user.spec.authorization is not None:
         return user.spec.authorization.type if user.metadata.acted_upon else before
@@ -326,7 +338,7 @@ def _acls_record(user: User, steps: Sequence[UserStep]) -> Literal["", "simple"]
 
 
 def steps_of_acls(missing: frozenset[AclBinding], surplus: frozenset[AclBinding]) -> tuple[UserStep, ...]:
-    """New ones first: who may still do a thing is not to be refused in between."""
+    """The changes, additions first: an operation that stays allowed is never denied in between."""
     steps: list[UserStep] = []
     if missing:
         steps.append(CreateAcls(sorted(missing)))
@@ -335,19 +347,19 @@ def steps_of_acls(missing: frozenset[AclBinding], surplus: frozenset[AclBinding]
     return tuple(steps)
 
 
-# ---- the end
+# ---- deletion
 
 
 def _plan_deletion(user: User, owner: User, access: AccessState | None) -> UserPlan:
     """The Secret goes with the resource that owns it."""
-    findings = (no("Ready", "Deleting", "the credentials and the ACLs are being taken back"),)
+    findings = (no("Ready", "Deleting", "the credentials and the ACLs are being removed"),)
     if owner is not user or not user.metadata.managed:
-        return UserPlan(findings, user.status, done=True)
+        return UserPlan(findings, user.status, deletion_complete=True)
     if access is None:
         return UserPlan(findings, user.status)
     acls = _acls_of({user.username, user.status.username}, access) if _owns_acls(user) else ()
     steps = (*acls, *_credential_of(user, access))
-    return UserPlan(findings, user.status, steps, done=not steps)
+    return UserPlan(findings, user.status, steps, deletion_complete=not steps)
 
 
 def _acls_of(usernames: set[str], access: AccessState) -> Iterator[UserStep]:
@@ -357,6 +369,6 @@ def _acls_of(usernames: set[str], access: AccessState) -> Iterator[UserStep]:
 
 
 def _credential_of(user: User, access: AccessState) -> Iterator[UserStep]:
-    """Of SCRAM; one that we have not set is not ours to delete."""
+    """The deletion of the SCRAM credential, if the operator has set it."""
     if user.status.secret_version and MECHANISM in access.scram.get(user.login_name, {}):
         yield DeleteScramCredential(user.login_name)

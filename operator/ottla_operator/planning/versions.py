@@ -1,8 +1,8 @@
-"""`spec.version`: the protocol version that brokers speak among themselves, raised as Kafka documents it.
+"""`spec.version`: upgrades of inter.broker.protocol.version, in the two rolls of Kafka's upgrade notes.
 
-Pure; called by `reconcile` before the revision is made, for the version is part of it. A new image rolls
-first, with the protocol version that the brokers speak now; when all run it, a second roll raises the
-version. What was raised anywhere is not lowered again: brokers may have written what older ones cannot read.
+Pure; called by `reconcile` before the revision is computed, since the version is part of it. A new image is
+rolled out first, with the current protocol version; when all brokers run it, a second roll raises the
+version. A version is never lowered: brokers may have written data that older versions cannot read.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ottla_operator.resources.cluster import BrokerClusterSpec, UpgradeStatus
 from ottla_operator.resources.settings import DEFAULT_PROTOCOL_VERSION, PROTOCOL_VERSION, release_of
 
 IMAGE: Final = "image"
-"""The trait that says what binaries a broker runs."""
+"""The key in `traits` of the brokers' image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
     version: str | None = None
-    """For the revision: what to tell the brokers; None: nothing, for it is theirs, or the settings say so."""
+    """The version to set in the revision; None when it is the brokers' default or `spec.config` sets it."""
     status: UpgradeStatus | None = None
     running: str = ""
-    """The oldest that a broker speaks; "" while there are none."""
+    """The lowest version of the running brokers; "" without brokers."""
     refused: str = ""
 
 
 def version_of(instance: BrokerInstance, default: str = DEFAULT_PROTOCOL_VERSION) -> str:
-    """As `3.9`; "" of a broker of which nobody knows what it runs with."""
+    """The protocol version of a broker, such as `3.9`; "" when its settings are unknown."""
     if not instance.config_hash or (not instance.settings and instance.config_hash == "unknown"):
         return ""
     return release_of(instance.settings.get(PROTOCOL_VERSION, default))
@@ -43,8 +43,8 @@ def plan_upgrade(
     before: UpgradeStatus | None = None,
     default: str | None = None,
 ) -> Upgrade:
-    """`before`: how far the status says it is. `default`: what brokers speak that are told nothing, where it
-    is not the brokers' own default."""
+    """`before`: the status' record of the upgrade. `default`: the version of brokers without the setting,
+    if not DEFAULT_PROTOCOL_VERSION."""
     default = release_of(default or DEFAULT_PROTOCOL_VERSION)
     members = [observed.brokers[b] for b in range(spec.replicas) if b in observed.brokers]
     running = sorted({v for v in (version_of(b, default) for b in members) if v}, key=_number)
@@ -53,28 +53,28 @@ def plan_upgrade(
         return Upgrade(running=oldest)
     wanted = release_of(spec.version or default)
 
-    def told(version: str) -> str | None:
+    def unless_default(version: str) -> str | None:
         return None if version == default else version
 
     if not running:
-        return Upgrade(told(wanted))
+        return Upgrade(unless_default(wanted))
     newest = running[-1]
     if _number(wanted) < _number(newest):
-        refused = f"brokers speak version {newest} already, and cannot go back to {wanted}"
-        return Upgrade(told(newest), None, oldest, refused)
+        refused = f"brokers use inter.broker.protocol.version {newest}, which cannot be lowered to {wanted}"
+        return Upgrade(unless_default(newest), None, oldest, refused)
     if wanted == newest:
         under_way = oldest != newest
         status = UpgradeStatus(from_version=oldest, to_version=wanted, phase="Protocol")
-        return Upgrade(told(wanted), status if under_way else None, oldest)
+        return Upgrade(unless_default(wanted), status if under_way else None, oldest)
     image = traits.get(IMAGE, "")
     same_image = len(members) == spec.replicas and all(b.settings.get(IMAGE, "") == image for b in members)
-    # The one that is bounced for it is out of service, too: what has begun goes on.
+    # A phase that has begun continues: the broker that is being restarted for it is out of service, too.
     begun = before is not None and (before.to_version, before.phase) == (wanted, "Protocol")
     phase: Literal["Binaries", "Protocol"] = "Binaries"
     if same_image and (begun or all(observed.in_service(b.id) for b in members)):
         phase = "Protocol"
     status = UpgradeStatus(from_version=oldest, to_version=wanted, phase=phase)
-    return Upgrade(told(wanted if phase == "Protocol" else newest), status, oldest)
+    return Upgrade(unless_default(wanted if phase == "Protocol" else newest), status, oldest)
 
 
 def _number(version: str) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from ottla.client.admin_types import (
 from ottla.client.errors import NetworkError, UnsupportedVersionError
 from ottla.client.routing import ClusterUnreachable
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.security.acls import AclBinding, AclFilter, EntryFilter, PatternFilter
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import ConnectionLost, UnsupportedApi
 from ottla_operator.planning.observed import (
@@ -53,8 +54,10 @@ from ottla_operator.planning.steps import (
     ResetOffsets,
     SetScramCredential,
 )
-from ottla_operator.platform.access import observe_access, take_access_step
-from ottla_operator.platform.port import Address, KafkaStep, StepFailed
+from ottla_operator.planning.users import MECHANISM
+from ottla_operator.platform.interfaces import Address, KafkaStep, StepFailed
+
+AccessStep = SetScramCredential | DeleteScramCredential | CreateAcls | DeleteAcls
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +78,7 @@ class KafkaAdmin:
         """`properties`: those of Kafka's clients that say how to connect, asked for on every observation;
         when they change, as with a certificate that was renewed, connections are made anew."""
         self._properties = properties
-        self._connected_by: Mapping[str, str] = {}
+        self._connection_properties: Mapping[str, str] = {}
         self._security: ClientSecurity | None = None
         self._brokers: tuple[Address, ...] = ()
         self._admin: AdminClient | None = None
@@ -91,17 +94,17 @@ class KafkaAdmin:
     async def _client(self, brokers: Sequence[Address]) -> AdminClient:
         """Raises ValueError for properties that make no sense."""
         properties = self._properties()
-        if properties != self._connected_by:
+        if properties != self._connection_properties:
             await self.close()
             self._security = ClientSecurity.of_properties(properties) if properties else None
-            self._connected_by = properties
+            self._connection_properties = properties
         if self._admin is None or tuple(brokers) != self._brokers:
             await self.close()
             self._brokers = tuple(brokers)
-            self._admin = self._connected_to(brokers)
+            self._admin = self._admin_for(brokers)
         return self._admin
 
-    def _connected_to(self, brokers: Sequence[Address]) -> AdminClient:
+    def _admin_for(self, brokers: Sequence[Address]) -> AdminClient:
         return AdminClient(
             bootstrap_servers=list(brokers),
             client_id="ottla-operator",
@@ -125,14 +128,14 @@ class KafkaAdmin:
             return KafkaState(problem=_reason(error))
         registered = frozenset(node.id for node in cluster.brokers)
         without = KafkaState(
-            True, cluster.cluster_id or "", -1, registered, problem="no controller is in office"
+            True, cluster.cluster_id or "", -1, registered, problem="the cluster has no elected controller"
         )
         node = next((node for node in cluster.brokers if node.id == cluster.controller_id), None)
         if node is None:
             return without
         try:
             async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
-                seen = await self._ask_controller(node)
+                seen = await self._observe_controller(node)
         except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
             # It is named as the controller, and may be gone since: another one is elected soon.
             return replace(without, problem=f"the controller, broker {node.id}: {_reason(error)}")
@@ -149,10 +152,10 @@ class KafkaAdmin:
         seen_access = await self._access(admin) if access else None
         return replace(seen, groups=found, quotas=quotas, access=seen_access)
 
-    async def _ask_controller(self, node: Node) -> KafkaState | None:
+    async def _observe_controller(self, node: Node) -> KafkaState | None:
         """The cluster as this broker tells it; None when it says that it is not the controller."""
         address = (node.host, node.port)
-        controller = self._controllers.setdefault(address, self._connected_to([address]))
+        controller = self._controllers.setdefault(address, self._admin_for([address]))
         described = await controller.describe_cluster()
         if described.controller_id != node.id:
             return None
@@ -193,7 +196,7 @@ class KafkaAdmin:
     async def _access(self, admin: AdminClient) -> AccessState | None:
         try:
             async with asyncio.timeout(_OBSERVE_TIMEOUT_S):
-                return await observe_access(admin)
+                return await _observe_access(admin)
         except (KafkaError, UnsupportedApi, *_UNREACHABLE) as error:
             log.warning("credentials and ACLs could not be read: %s", _reason(error))
             return None
@@ -255,12 +258,12 @@ class KafkaAdmin:
             *({(tp.topic, tp.partition): at for tp, at in m.items()} for m in (starts, ends, at_time))
         )
 
-    async def take(self, step: KafkaStep) -> None:
+    async def execute(self, step: KafkaStep) -> None:
         admin = self._admin
         if admin is None:
             raise StepFailed("Unreachable", "no broker is running")
         try:
-            await _take(admin, step)
+            await _execute(admin, step)
         except (UnsupportedVersionError, UnsupportedApi) as error:
             raise StepFailed("NotSupported", f"{step}: {error}") from None
         except _UNREACHABLE as error:
@@ -320,7 +323,7 @@ def _topic_state(
     )
 
 
-async def _take(admin: AdminClient, step: KafkaStep) -> None:
+async def _execute(admin: AdminClient, step: KafkaStep) -> None:
     match step:
         case CreateTopic():
             await _create_topic(admin, step)
@@ -340,7 +343,7 @@ async def _take(admin: AdminClient, step: KafkaStep) -> None:
         case DeleteGroup():
             await _ignoring(ErrorCode.GROUP_ID_NOT_FOUND, admin.delete_group(step.group))
         case SetScramCredential() | DeleteScramCredential() | CreateAcls() | DeleteAcls():
-            await take_access_step(admin, step)
+            await _execute_access_step(admin, step)
         case Reassign():
             await _reassign(admin, step)
         case ElectPreferredLeaders():
@@ -385,3 +388,43 @@ async def _ignoring(code: ErrorCode, call: Coroutine[Any, Any, object]) -> None:
     except KafkaError as error:
         if error.code != code:
             raise
+
+
+# ---- credentials and ACLs of Users
+
+
+async def _observe_access(admin: AdminClient) -> AccessState:
+    """Raises KafkaError, UnsupportedApi and what an unreachable cluster raises."""
+    scram = dict(await admin.describe_user_scram_credentials())
+    try:
+        bindings = await admin.describe_acls()
+    except KafkaError as error:
+        if error.code != ErrorCode.SECURITY_DISABLED:
+            raise
+        return AccessState(scram, None)
+    acls: dict[str, set[AclBinding]] = {}
+    for binding in bindings:
+        acls.setdefault(binding.entry.principal, set()).add(binding)
+    return AccessState(scram, {principal: frozenset(found) for principal, found in acls.items()})
+
+
+async def _execute_access_step(admin: AdminClient, step: AccessStep) -> None:
+    match step:
+        case SetScramCredential():
+            await admin.set_scram_credential(step.user, MECHANISM, step.password, step.iterations)
+        case DeleteScramCredential():
+            try:
+                await admin.delete_scram_credentials(step.user, [MECHANISM])
+            except KafkaError as error:
+                if error.code != ErrorCode.RESOURCE_NOT_FOUND:
+                    raise
+        case CreateAcls():
+            (await admin.create_acls(step.bindings)).raise_first()
+        case DeleteAcls():
+            removed = await admin.delete_acls([_exactly(binding) for binding in step.bindings])
+            for found in removed.raise_first().values():
+                found.raise_first()
+
+
+def _exactly(binding: AclBinding) -> AclFilter:
+    return AclFilter(PatternFilter(*binding.pattern), EntryFilter(*binding.entry))

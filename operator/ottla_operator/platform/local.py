@@ -27,9 +27,9 @@ from ottla.local.zookeeper import EmbeddedZooKeeper, ZooKeeperUnavailable
 from ottla.security.clients import ClientSecurity
 from ottla.wire.connection import BrokerConnection
 from ottla_operator.planning.observed import BrokerInstance, BrokerRunState, ZooKeeperState
-from ottla_operator.platform.last_words import last_words
+from ottla_operator.platform.interfaces import Address, BrokerLaunch, StepFailed
 from ottla_operator.platform.local_security import LocalSecurity
-from ottla_operator.platform.port import Address, Launch, StepFailed
+from ottla_operator.platform.process_status import exit_message
 from ottla_operator.platform.secret_files import SecretFiles
 from ottla_operator.resources import BrokerCluster
 from ottla_operator.resources.cluster import ListenerStatus
@@ -45,7 +45,7 @@ _HTTP_PORT, _HTTP_HOST = "ottla.http.port", "ottla.http.host"
 
 
 @dataclass(slots=True)
-class _Running:
+class _BrokerRun:
     """What is known of one broker's process since this platform was made."""
 
     process: BrokerProcess
@@ -55,7 +55,7 @@ class _Running:
     """HOST:PORT of its metrics and probes, if it has them."""
     started_at_ms: int | None = None
     ready_since_ms: int | None = None
-    stop_asked_ms: int | None = None
+    stop_requested_ms: int | None = None
     exited_at_ms: int | None = None
     crashes: int = 0
     last_crash: str = ""
@@ -77,7 +77,7 @@ class LocalPlatform:
         self._security: ClientSecurity | None = None
         self._first_port = first_port
         self._clock_ms = clock_ms
-        self._brokers: dict[int, _Running] = {}
+        self._brokers: dict[int, _BrokerRun] = {}
         self._zookeeper: EmbeddedZooKeeper | None = None
         self._problems: dict[int, str] = {}
         # A child dies with the thread that started it, and ZooKeeper's start blocks: it gets a thread of
@@ -142,11 +142,13 @@ class LocalPlatform:
     def traits(self, cluster: BrokerCluster) -> Mapping[str, str]:
         return self._secured.traits(cluster) if cluster.spec.is_secured else {}
 
-    async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
+    async def ensure_children(
+        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+    ) -> Sequence[str]:
         if not cluster.spec.is_secured:
             return ()
         brokers = {*range(cluster.spec.replicas), *self._known()}
-        return await self._secured.keep(cluster, sorted(brokers), self._clock_ms())
+        return await self._secured.ensure_children(cluster, sorted(brokers), self._clock_ms())
 
     def _revision_file(self, broker: int) -> Path:
         return self.brokers_dir / str(broker) / "revision.json"
@@ -202,7 +204,7 @@ class LocalPlatform:
 
     async def observe(self, cluster: BrokerCluster) -> tuple[ZooKeeperState, dict[int, BrokerInstance]]:
         known = self._known()
-        self._connect_by(self._secured.client_properties(cluster) if cluster.spec.is_secured else {})
+        self._use_properties(self._secured.client_properties(cluster) if cluster.spec.is_secured else {})
         instances = await asyncio.gather(*(self._observe(broker) for broker in known))
         external = cluster.spec.zookeeper.connect is not None
         running = (external and not cluster.metadata.deleting) or (
@@ -211,7 +213,7 @@ class LocalPlatform:
         zookeeper = ZooKeeperState(running, self._connect(cluster))
         return zookeeper, {instance.id: instance for instance in instances}
 
-    def _connect_by(self, properties: Mapping[str, str]) -> None:
+    def _use_properties(self, properties: Mapping[str, str]) -> None:
         if properties != self._properties:
             self._properties = properties
             self._security = ClientSecurity.of_properties(properties) if properties else None
@@ -223,7 +225,7 @@ class LocalPlatform:
         message = self._problems.get(broker, "")
         if running is not None:
             ready = running.process.running and await self._probe(running.port)
-            state, message = self._judge(broker, running, ready)
+            state, message = self._update_state(broker, running, ready)
         return BrokerInstance(
             id=broker,
             state=state,
@@ -249,12 +251,12 @@ class LocalPlatform:
         connection.close()
         return True
 
-    def _judge(self, broker: int, running: _Running, ready: bool) -> tuple[BrokerRunState, str]:
+    def _update_state(self, broker: int, running: _BrokerRun, ready: bool) -> tuple[BrokerRunState, str]:
         """The state of a process of ours, keeping the times at which it changed."""
         now_ms = self._clock_ms()
         if running.process.running:
-            if running.stop_asked_ms is not None:
-                if now_ms - running.stop_asked_ms > TERMINATION_GRACE_MS:
+            if running.stop_requested_ms is not None:
+                if now_ms - running.stop_requested_ms > TERMINATION_GRACE_MS:
                     running.process.kill()
                 return "Stopping", ""
             if not ready:
@@ -269,7 +271,7 @@ class LocalPlatform:
                 running.crashes = 0
             return "Running", ""
         running.ready_since_ms = None
-        if running.stop_asked_ms is not None:
+        if running.stop_requested_ms is not None:
             running.exited_at_ms = running.exited_at_ms or now_ms
             return "Stopped", ""
         if running.exited_at_ms is None:
@@ -278,11 +280,11 @@ class LocalPlatform:
             running.last_crash = _crash_message(running.process)
         return "Crashed", self._problems.get(broker, running.last_crash)
 
-    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
         before = self._revision(broker)
         if launch is None:
             assert before is not None, f"broker {broker} never ran: there is nothing to start it as"
-            launch = Launch(before["hash"], before["static"], before["properties"])
+            launch = BrokerLaunch(before["hash"], before["static"], before["properties"])
             secured = before.get("secured")
         else:
             secured = self._secured.settings(cluster, broker) if cluster.spec.is_secured else None
@@ -293,7 +295,7 @@ class LocalPlatform:
                 return
             same = before is not None and before["hash"] == launch.config_hash
             crashes, last_crash = (running.crashes, running.last_crash) if same else (0, "")
-            crashed = running.stop_asked_ms is None and running.exited_at_ms is not None
+            crashed = running.stop_requested_ms is None and running.exited_at_ms is not None
             if crashes and crashed and self._clock_ms() - (running.exited_at_ms or 0) < running.back_off_ms:
                 return
         problem = self.port_problem(cluster, broker, launch.properties)
@@ -319,7 +321,7 @@ class LocalPlatform:
         process.start()
         host = launch.properties.get(_HTTP_HOST, "")
         host = HOST if host in ("", "0.0.0.0", "::") else host
-        self._brokers[broker] = _Running(
+        self._brokers[broker] = _BrokerRun(
             process,
             port,
             http_address=f"{host}:{http}" if http > 0 else "",
@@ -328,10 +330,12 @@ class LocalPlatform:
             last_crash=last_crash,
         )
 
-    async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:
+    async def stop_broker(
+        self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
+    ) -> None:
         running = self._brokers.get(broker)
-        if running is not None and running.stop_asked_ms is None:
-            running.stop_asked_ms = self._clock_ms()
+        if running is not None and running.stop_requested_ms is None:
+            running.stop_requested_ms = self._clock_ms()
             running.process.terminate()
 
     async def remove_broker(self, cluster: BrokerCluster, broker: int, *, delete_volume: bool) -> None:
@@ -395,7 +399,7 @@ def _crash_message(process: BrokerProcess) -> str:
     code = process.exit_code
     if code is None or code < 0:
         return f"was killed by signal {-(code or 0)}"
-    reason = last_words(process.log_tail(15))
+    reason = exit_message(process.log_tail(15))
     return f"ended with code {code}" + (f": {reason}" if reason else "")
 
 

@@ -22,11 +22,11 @@ from typing import Final
 from ottla.local.ports import free_port
 from ottla.local.processes import ChildProcess
 from ottla_operator.planning.observed import DriverInstance
-from ottla_operator.planning.pipeline_config import DriverLaunch, driver_heap_mib, filled_in
-from ottla_operator.planning.pipelines import CONFIG_FILE, UNUSABLE
-from ottla_operator.platform import driver_status
-from ottla_operator.platform.last_words import last_words
-from ottla_operator.platform.port import StepFailed
+from ottla_operator.planning.pipeline_config import DriverLaunch, complete_config, driver_heap_mib
+from ottla_operator.planning.pipelines import CONFIG_FILE, EXIT_CANNOT_START
+from ottla_operator.platform import process_status
+from ottla_operator.platform.interfaces import StepFailed
+from ottla_operator.platform.process_status import exit_message
 from ottla_operator.platform.secret_files import SecretFiles, write_private
 from ottla_operator.resources import Pipeline
 
@@ -40,7 +40,7 @@ _LOG_LINES: Final = 40
 
 
 @dataclass(slots=True)
-class _Running:
+class _DriverRun:
     """What is known of one pipeline's driver since we started."""
 
     process: ChildProcess
@@ -49,11 +49,11 @@ class _Running:
     started_at_ms: int
     log_from: int
     """Where in the log this process began."""
-    stop_asked_ms: int | None = None
+    stop_requested_ms: int | None = None
     ended_at_ms: int | None = None
     crashes: int = 0
     last_exit: int | None = None
-    last_words: str = ""
+    exit_message: str = ""
 
     @property
     def back_off_ms(self) -> int:
@@ -76,7 +76,7 @@ class LocalDrivers:
         self._folder = data.absolute() / "pipelines"
         self._clock_ms = clock_ms
         self._secrets = secrets
-        self._drivers: dict[str, _Running] = {}
+        self._drivers: dict[str, _DriverRun] = {}
 
     def folder(self, pipeline: Pipeline) -> Path:
         """Where relative paths of its configuration lead."""
@@ -93,48 +93,48 @@ class LocalDrivers:
     async def observe(self, pipelines: Iterable[Pipeline]) -> Mapping[str, DriverInstance]:
         known = {p.key: self._drivers[p.key] for p in pipelines if p.key in self._drivers}
         asked = {key: f"{HOST}:{d.port}" for key, d in known.items() if d.process.running}
-        told = await driver_status.ask(asked)
+        told = await process_status.fetch_progress(asked)
         instances = {}
         for key, driver in known.items():
-            seen = self._judge(driver)
+            seen = self._update_state(driver)
             progress = told.get(key) if seen.state == "Running" else None
             instances[key] = DriverInstance(
                 state=seen.state,
                 name=f"process {driver.process.pid}" if driver.process.running else "",
                 revision=driver.revision,
                 crashes=driver.crashes,
-                resting=seen.resting,
+                backing_off=seen.backing_off,
                 exit_code=driver.last_exit,
-                message=driver.last_words,
+                message=driver.exit_message,
                 progress=progress,
             )
         return instances
 
-    def _judge(self, driver: _Running) -> DriverInstance:
+    def _update_state(self, driver: _DriverRun) -> DriverInstance:
         """State and rest of a process of ours, keeping the times at which it changed."""
         now_ms = self._clock_ms()
         if driver.process.running:
-            if driver.stop_asked_ms is not None:
-                if now_ms - driver.stop_asked_ms > GRACE_MS:
+            if driver.stop_requested_ms is not None:
+                if now_ms - driver.stop_requested_ms > GRACE_MS:
                     driver.process.kill()
                 return DriverInstance("Stopping")
             if now_ms - driver.started_at_ms > BACK_OFF_RESET_MS:
                 driver.crashes = 0
             return DriverInstance("Running")
-        if driver.stop_asked_ms is not None:
+        if driver.stop_requested_ms is not None:
             return DriverInstance("Stopped")
         if driver.ended_at_ms is None:
             driver.ended_at_ms = now_ms
             driver.last_exit = driver.process.exit_code
-            driver.last_words = _how_it_ended(driver)
+            driver.exit_message = _how_it_ended(driver)
             driver.crashes += driver.last_exit != 0
         if driver.last_exit == 0:
             return DriverInstance("Stopped")
-        return DriverInstance("Crashed", resting=now_ms - driver.ended_at_ms < driver.back_off_ms)
+        return DriverInstance("Crashed", backing_off=now_ms - driver.ended_at_ms < driver.back_off_ms)
 
     # ---- steps
 
-    async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
         return ()
 
     async def start(self, pipeline: Pipeline, launch: DriverLaunch) -> None:
@@ -145,7 +145,7 @@ class LocalDrivers:
             raise StepFailed("SparkMissing", "pyspark is not installed: pip install 'ottla[pipeline]'")
         folder = self.folder(pipeline)
         config = self._folder / pipeline.metadata.name / CONFIG_FILE
-        content = filled_in(
+        content = complete_config(
             pipeline,
             launch,
             checkpoint=str(folder / "checkpoint") if pipeline.spec.storage is not None else None,
@@ -158,14 +158,14 @@ class LocalDrivers:
         except OSError as error:
             raise StepFailed("FolderNotWritable", f"{folder}: {error.strerror}") from None
         port, log_file = free_port(HOST), self.log(pipeline)
-        again = before is not None and before.revision == launch.revision and before.stop_asked_ms is None
+        again = before is not None and before.revision == launch.revision and before.stop_requested_ms is None
         process = ChildProcess(
             f"driver of {pipeline.metadata.name}",
             command_of(pipeline, config, port),
             log=log_file,
             folder=folder,
         )
-        running = _Running(
+        running = _DriverRun(
             process,
             port,
             launch.revision,
@@ -173,18 +173,18 @@ class LocalDrivers:
             log_file.stat().st_size if log_file.exists() else 0,
         )
         if again and before is not None:
-            running.crashes, running.last_exit, running.last_words = (
+            running.crashes, running.last_exit, running.exit_message = (
                 before.crashes,
                 before.last_exit,
-                before.last_words,
+                before.exit_message,
             )
         process.start()
         self._drivers[pipeline.key] = running
 
     async def stop(self, pipeline: Pipeline, after: DriverLaunch | None) -> None:
         driver = self._drivers.get(pipeline.key)
-        if driver is not None and driver.stop_asked_ms is None:
-            driver.stop_asked_ms = self._clock_ms()
+        if driver is not None and driver.stop_requested_ms is None:
+            driver.stop_requested_ms = self._clock_ms()
             driver.process.terminate()
 
     async def remove(self, pipeline: Pipeline) -> None:
@@ -217,7 +217,7 @@ class LocalDrivers:
             driver.process.kill()
 
 
-def _how_it_ended(driver: _Running) -> str:
+def _how_it_ended(driver: _DriverRun) -> str:
     """With all lines of a job that could not begin, else with the last one."""
     code = driver.process.exit_code
     if code is None or code < 0:
@@ -228,5 +228,5 @@ def _how_it_ended(driver: _Running) -> str:
             said = file.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
     except OSError:
         said = []
-    words = "\n".join(said) if code == UNUSABLE else last_words("\n".join(said))
+    words = "\n".join(said) if code == EXIT_CANNOT_START else exit_message("\n".join(said))
     return f"ended with code {code}" + (f": {words}" if words else "")

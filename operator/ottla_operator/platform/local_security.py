@@ -17,9 +17,9 @@ from ottla_operator.planning.cluster_secrets import (
     CA_CERTIFICATE,
     OPERATOR,
     brokers_secret,
+    certificate_secret,
     clients_ca,
     cluster_ca,
-    of_certificate,
     operator_secret,
     plan_secrets,
     secret_names,
@@ -71,7 +71,7 @@ class LocalSecurity:
     @staticmethod
     def authority(cluster: BrokerCluster) -> str:
         """The Secret with the certificate by which clients know the brokers."""
-        return of_certificate(cluster_ca(cluster.metadata.name))
+        return certificate_secret(cluster_ca(cluster.metadata.name))
 
     # ---- brokers
 
@@ -88,7 +88,7 @@ class LocalSecurity:
         files = SecurityFiles(
             keystore=str(self._secrets.path(brokers_secret(name), f"{_file(broker)}.pem")),
             cluster_ca=str(self._secrets.path(self.authority(cluster), CA_CERTIFICATE)),
-            clients_ca=str(self._secrets.path(of_certificate(clients_ca(name)), CA_CERTIFICATE)),
+            clients_ca=str(self._secrets.path(certificate_secret(clients_ca(name)), CA_CERTIFICATE)),
         )
         ports = self.client_ports(cluster, broker)
         own = [
@@ -105,7 +105,7 @@ class LocalSecurity:
     def listening_at(self, settings: Mapping[str, str], port: int) -> dict[str, str]:
         return {**settings, "listeners": f"{_BETWEEN}://{self._host}:{port},{settings['listeners']}"}
 
-    async def keep(self, cluster: BrokerCluster, brokers: Iterable[int], now_ms: int) -> list[str]:
+    async def ensure_children(self, cluster: BrokerCluster, brokers: Iterable[int], now_ms: int) -> list[str]:
         """Authorities and certificates as they should be. What was done, in words; raises StepFailed."""
         read = await self._secrets.read(secret_names(cluster.metadata.name))
         found = {name: secret.data for name, secret in read.items()}
@@ -114,7 +114,7 @@ class LocalSecurity:
         for name, data in planned.data.items():
             if found.get(name) != data:
                 await self._secrets.put(cluster, name, data)
-        return [f"write Secret {name}: {', '.join(why)}" for name, why in planned.news.items()]
+        return [f"write Secret {name}: {', '.join(why)}" for name, why in planned.changes.items()]
 
     # ---- the operator
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla_operator.planning.observed import Secret
-from ottla_operator.platform.port import StepFailed
+from ottla_operator.platform.interfaces import StepFailed
 from ottla_operator.resources import AnyResource
 
 _OWNER: Final = ".owner"

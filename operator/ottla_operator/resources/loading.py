@@ -6,7 +6,7 @@ file, the document in it, the resource and the field; reading has no side effect
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from ottla_operator.conditions import find, merge, no
 from ottla_operator.resources import API_VERSION, KINDS, AnyResource, Problem
+from ottla_operator.resources.common import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +236,20 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
         if found is not None:
             return found
     return None
+
+
+def invalid_status(
+    kind: str, metadata: Mapping[str, Any], status: Mapping[str, Any], problems: Sequence[str], now_ms: int
+) -> dict[str, Any]:
+    """The status with Ready=False InvalidSpec, and everything else as it was."""
+    status_model = KINDS[kind].model_fields["status"].annotation
+    assert isinstance(status_model, type)
+    assert issubclass(status_model, Status)
+    parsed = status_model.model_validate(status)
+    finding = no("Ready", "InvalidSpec", "; ".join(problems))
+    generation = int(metadata.get("generation", 0))
+    conditions = merge(parsed.conditions, [finding], generation=generation, now_ms=now_ms, keep_others=True)
+    ready = find(conditions, "Ready")
+    assert ready is not None
+    ordered = [ready, *(condition for condition in conditions if condition is not ready)]
+    return parsed.model_copy(update={"conditions": ordered}).model_dump(by_alias=True, exclude_none=True)

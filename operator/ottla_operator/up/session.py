@@ -19,7 +19,6 @@ from watchfiles import awatch
 
 from ottla.local.java import JavaUnusable, find_java
 from ottla.local.zookeeper import ZooKeeperUnavailable, spark_jars
-from ottla_operator.acting import Pass
 from ottla_operator.platform.kafka import KafkaAdmin
 from ottla_operator.platform.local import LocalPlatform
 from ottla_operator.platform.local_drivers import LocalDrivers
@@ -28,7 +27,8 @@ from ottla_operator.reconcile import Reconciler, is_ready
 from ottla_operator.resources import BrokerCluster, Pipeline, User
 from ottla_operator.resources.common import config_texts
 from ottla_operator.resources.loading import load_folder
-from ottla_operator.up.connecting import ClientFiles
+from ottla_operator.step_executor import ReconcileResult
+from ottla_operator.up.client_files import ClientFiles
 from ottla_operator.up.store import FolderStore
 from ottla_operator.up.view import View
 
@@ -92,7 +92,7 @@ class Session:
         )
         self._announced = False
         self._controller: int | None = None
-        self._noted: set[str] = set()
+        self._printed: set[str] = set()
         self.stopping = asyncio.Event()
         self._wake = asyncio.Event()
 
@@ -134,19 +134,19 @@ class Session:
         watcher = loop.create_task(self._watch())
         try:
             while not self.stopping.is_set():
-                result = await self._pass(view)
+                result = await self._reconcile(view)
                 busy = result is None or not result.idle or not self._announced
                 await self._pause(POLL_BUSY_S if busy else POLL_IDLE_S)
         finally:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
             running = " after the pipelines" if self._runs_pipelines() else ""
-            view.say(f"stopping: brokers first{running}, then ZooKeeper")
+            view.print_line(f"stopping: brokers first{running}, then ZooKeeper")
             await self.drivers.shutdown()
             await self.kafka.close()
             await self.platform.shutdown(last=self._controller)
             self._lock.close()
-            view.say("stopped")
+            view.print_line("stopped")
 
     def _runs_pipelines(self) -> bool:
         return any(isinstance(entry.resource, Pipeline) for entry in self.store.entries.values())
@@ -178,7 +178,7 @@ class Session:
                 log.warning("watching %s failed: %s", folder, error)
             await asyncio.sleep(POLL_IDLE_S)
 
-    async def _pass(self, view: View) -> Pass | None:
+    async def _reconcile(self, view: View) -> ReconcileResult | None:
         """One pass, given up when a stop is asked for; None when it did not come to its end."""
         try:
             if self.files.exists():
@@ -186,7 +186,7 @@ class Session:
         except Exception as error:
             # A full disk, a bug of ours: no reason to take the brokers down.
             log.exception("the files could not be taken in")
-            self._broken(view, error)
+            self._show_error(view, error)
             return None
         passing = asyncio.ensure_future(self._reconciler.reconcile())
         stop = asyncio.ensure_future(self.stopping.wait())
@@ -200,47 +200,47 @@ class Session:
             result = passing.result()
         except Exception as error:
             log.exception("a pass failed")
-            self._broken(view, error)
+            self._show_error(view, error)
             return None
         if result.observed is not None and result.observed.kafka.controller_id >= 0:
             self._controller = result.observed.kafka.controller_id
-        self._notes(view)
-        self._tell_of_http(view)
-        self._tell_of_users(view)
+        self._print_notes(view)
+        self._print_http_addresses(view)
+        self._print_users(view)
         view.show(list(self.store.entries.values()), self.store.errors, result.steps)
         self._announce(view)
         return result
 
-    def _broken(self, view: View, error: Exception) -> None:
+    def _show_error(self, view: View, error: Exception) -> None:
         view.show(list(self.store.entries.values()), [f"internal error: {error!r} (see up.log)"], [])
 
-    def _notes(self, view: View) -> None:
+    def _print_notes(self, view: View) -> None:
         for entry in self.store.entries.values():
             for note in entry.resource.notes() if entry.resource is not None else ():
                 line = f"note: {entry.key}: {note}"
-                if line not in self._noted:
-                    self._noted.add(line)
-                    view.say(line)
+                if line not in self._printed:
+                    self._printed.add(line)
+                    view.print_line(line)
 
-    def _tell_of_http(self, view: View) -> None:
+    def _print_http_addresses(self, view: View) -> None:
         """Where each broker has its metrics and probes, when it is started."""
         for broker, address in self.platform.http_addresses().items():
             line = f"broker {broker} metrics=http://{address}/metrics"
-            if line not in self._noted:
-                self._noted.add(line)
-                view.say(line)
+            if line not in self._printed:
+                self._printed.add(line)
+                view.print_line(line)
 
-    def _tell_of_users(self, view: View) -> None:
+    def _print_users(self, view: View) -> None:
         """How each user connects, once, and again when that has changed."""
         cluster = self._cluster()
         if cluster is None:
             return
         resources = (entry.resource for entry in self.store.entries.values())
         users = [user for user in resources if isinstance(user, User)]
-        for user, line in self._clients.keep(cluster, users):
-            if is_ready(user) and line not in self._noted:
-                self._noted.add(line)
-                view.say(line)
+        for user, line in self._clients.write(cluster, users):
+            if is_ready(user) and line not in self._printed:
+                self._printed.add(line)
+                view.print_line(line)
 
     def _announce(self, view: View) -> None:
         """Say `ready …` whenever all resources have become Ready."""
@@ -257,5 +257,5 @@ class Session:
         if ready and not self._announced:
             assert cluster is not None
             zookeeper = self.platform.zookeeper_connect(cluster)
-            view.say(f"ready bootstrap={cluster.status.bootstrap_servers} zookeeper={zookeeper}")
+            view.print_line(f"ready bootstrap={cluster.status.bootstrap_servers} zookeeper={zookeeper}")
         self._announced = ready

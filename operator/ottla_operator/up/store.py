@@ -18,8 +18,7 @@ from typing import Any
 from ottla_operator.conditions import iso_time, merge, unknown
 from ottla_operator.resources import KINDS, AnyResource, Problem
 from ottla_operator.resources.common import Status
-from ottla_operator.resources.invalid import invalid_status
-from ottla_operator.resources.loading import Document, Loaded, parse_resource
+from ottla_operator.resources.loading import Document, Loaded, invalid_status, parse_resource
 
 MISSING_MS_MAX = 2_000
 
@@ -108,7 +107,7 @@ class FolderStore:
         seen = set()
         for document in loaded.documents:
             seen.add(document.key)
-            self._take_in(document)
+            self._apply_document(document)
         for entry in list(self.entries.values()):
             if entry.key in seen or Path(entry.file) in loaded.unreadable:
                 entry.missing_since_ms = None
@@ -119,7 +118,7 @@ class FolderStore:
             self._save()
         return after != before
 
-    def _take_in(self, document: Document) -> None:
+    def _apply_document(self, document: Document) -> None:
         entry = self.entries.get(document.key)
         if entry is None:
             entry = self._create(document)

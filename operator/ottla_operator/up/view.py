@@ -41,18 +41,18 @@ def _rows(entry: Entry) -> tuple[str, str, str]:
     for condition in conditions_of(entry):
         known = condition.reason == reason or (condition.message and condition.message in lines[0])
         if condition.type != "Ready" and is_unusual(condition) and not known:
-            lines.append(_in_words(condition))
+            lines.append(_describe(condition))
     return status, reason, "\n".join(line for line in lines if line)
 
 
-def _in_words(condition: Condition) -> str:
+def _describe(condition: Condition) -> str:
     return f"{condition.type}={condition.status} {condition.reason} {condition.message}".rstrip()
 
 
 class View(Protocol):
     def show(self, entries: Sequence[Entry], errors: Sequence[str], steps: Sequence[str]) -> None: ...
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """One line as it is, for people and for programs that read our output."""
         ...
 
@@ -92,7 +92,7 @@ class PlainView:
                 if condition.type != "Ready" and old is not None and old[:2] == shown[key][:2]:
                     continue  # a lag, a progress: it would be a line a second
                 if old != shown[key]:
-                    self._line(f"{entry.key} {_in_words(condition)}")
+                    self._line(f"{entry.key} {_describe(condition)}")
             self._show_brokers(entry)
         self._shown = shown
 
@@ -109,7 +109,7 @@ class PlainView:
     def _line(self, text: str) -> None:
         self._write(f"{self._clock()} {text}")
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self._write(line)
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class LiveView:
         recent = [Text(line, style="dim") for line in self._recent]
         return Group(table, *below, Text(), *recent)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self._live.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def close(self) -> None:

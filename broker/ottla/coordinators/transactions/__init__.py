@@ -1,6 +1,6 @@
-"""Transactions across partitions (KIP-98): who may write under a transactional id, and how it ends.
+"""The transaction coordinator: transactions across partitions (KIP-98), and fencing of producers.
 
-The pure core (`transaction`, `transitions`, `records`, `replay`, `inspection`) takes the time as an argument
-and returns effects; `coordinator` is the thin shell that writes `__transaction_state`, answers, and has
+The pure modules (`transaction`, `transitions`, `records`, `replay`, `requests`) take the time as an argument
+and return effects; `coordinator` applies them: it writes `__transaction_state`, completes responses, and has
 markers sent.
 """

@@ -1,12 +1,13 @@
-"""The transaction coordinator as the server sees it: a coroutine per question, and a partition's coming and
-going.
+"""The transaction coordinator (TransactionCoordinator, TransactionStateManager): one method per API, and
+loading and unloading of partitions.
 
-A thin shell. The rules are in `transitions`; here their effects are carried out: answers are futures, records
-go to the journal, markers to whoever sends them. Everything runs on the event loop; state changes only
-between awaits, so no locks. What goes on, goes on by callbacks: it does not hang on a client that waits.
+Called by the server's handlers. The rules are in `transitions`; this module applies their effects: it
+completes the futures of responses, appends records, and has markers sent. Everything runs on the event loop,
+and state changes only between awaits, so there are no locks. Writes and markers continue by callbacks,
+independent of the client's request.
 
-Invariant: what was begun for one ownership of a partition changes nothing in a later one (`_Owned` is
-compared by identity); the next owner reads the log, and finishes what is decided there.
+Invariant: work that started under one ownership of a partition changes nothing under a later one (`_Owned` is
+compared by identity); the next owner reads the log, and completes the transactions that are prepared there.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from ottla.coordinators.journal import TRANSACTION_ERRORS, Journal
-from ottla.coordinators.journal import Entry as Record
+from ottla.coordinators.config import TransactionConfig
+from ottla.coordinators.interfaces import Cancellable, LoopScheduler, Scheduler
+from ottla.coordinators.log_appender import TRANSACTION_ERRORS, LogAppender
+from ottla.coordinators.log_appender import Entry as Record
 from ottla.coordinators.ownership import OwnedPartitions, read_partition
-from ottla.coordinators.ports import Cancellable, LoopScheduler, Scheduler
 from ottla.coordinators.records import partition_for
-from ottla.coordinators.transactions import inspection, records, transitions
-from ottla.coordinators.transactions.config import TransactionConfig
-from ottla.coordinators.transactions.ports import (
+from ottla.coordinators.transactions import records, requests, transitions
+from ottla.coordinators.transactions.interfaces import (
     Marker,
     MarkerSender,
     NewProducerId,
     NoProducerId,
     TransactionLog,
 )
-from ottla.coordinators.transactions.replay import Replay
+from ottla.coordinators.transactions.replay import TransactionReplay
 from ottla.coordinators.transactions.transaction import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -55,12 +56,12 @@ logger = logging.getLogger(__name__)
 
 WRITE_RETRY_MS: Final = 100
 TOMBSTONES_PER_BATCH: Final = 200
-"""Some 16 KiB, as Kafka's batches of them."""
+"""About 16 KiB, as in Kafka."""
 
 
 @dataclass(eq=False, slots=True)
 class _Owned:
-    """A partition of the log that this broker owns, and has read."""
+    """A loaded partition of `__transaction_state`, during one ownership of it."""
 
     partition: int
     epoch: int
@@ -68,13 +69,15 @@ class _Owned:
 
 
 class Outcome(NamedTuple):
+    """The result of a request: an error, or the producer id and epoch."""
+
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
 
 
 _Waiter = asyncio.Future[Outcome | None]
-"""None: a fresh producer id is needed."""
+"""A deferred response; the result None means that a new producer id is needed."""
 
 
 class TransactionCoordinator:
@@ -91,7 +94,8 @@ class TransactionCoordinator:
         clock: Callable[[], int],
         scheduler: Scheduler | None = None,
     ) -> None:
-        """`clock` gives wall time in ms; `partition_count` must not change once transactions are loaded."""
+        """`clock` returns wall time in ms; `partition_count` must be constant once transactions are
+        loaded."""
         self._config = config
         self._log = log
         self._partition_count = partition_count
@@ -99,51 +103,51 @@ class TransactionCoordinator:
         self._new_producer_id = new_producer_id
         self._clock = clock
         self._scheduler = scheduler or LoopScheduler()
-        self._journal = Journal(log, Codec.NONE)
+        self._appender = LogAppender(log, Codec.NONE)
         self._partitions = OwnedPartitions(log, self._scheduler, self._read, self._admit)
         self._owned: dict[int, _Owned] = {}
         self._timers: dict[str, Cancellable] = {}
 
-    # -- life ----------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to serve, to abort what takes too long, and to forget ids that nobody uses."""
+        """Start serving, aborting timed out transactions, and removing expired transactional ids."""
         self._partitions.active = True
         config = self._config
-        self._every(
+        self._schedule_periodically(
             "abort", config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out
         )
-        self._every(
+        self._schedule_periodically(
             "expire",
             config.transaction_remove_expired_transaction_cleanup_interval_ms,
             self.remove_expired,
         )
 
-    def _every(self, name: str, interval_ms: int, action: Callable[[], None]) -> None:
+    def _schedule_periodically(self, name: str, interval_ms: int, action: Callable[[], None]) -> None:
         def run() -> None:
             self._timers[name] = self._scheduler.call_later(interval_ms, run)
             try:
                 action()
             except Exception:
-                logger.exception("looking for transactions to %s failed", name)
+                logger.exception("The periodic task to %s transactions failed", name)
 
         self._timers[name] = self._scheduler.call_later(interval_ms, run)
 
     async def stop(self) -> None:
-        """Answer no more, and wait for the records under way."""
+        """Stop serving, and wait for the appends under way."""
         self._partitions.active = False
         for timer in self._timers.values():
             timer.cancel()
         for partition in self._partitions:
             self.unload(partition)
-        await self._journal.drain()
+        await self._appender.drain()
 
     def partition_for(self, transactional_id: str) -> int:
         """The partition of `__transaction_state` whose leader coordinates the id."""
         return partition_for(transactional_id, self._partition_count())
 
     def load(self, partition: int) -> asyncio.Task[None] | None:
-        """Call when this broker becomes the partition's leader. The task ends when it is served."""
+        """Call when this broker becomes the partition's leader. The task ends when it is loaded."""
         return self._partitions.load(partition)
 
     def unload(self, partition: int) -> None:
@@ -153,28 +157,29 @@ class TransactionCoordinator:
 
     async def _read(self, partition: int) -> _Owned:
         epoch = self._log.leader_epoch(partition)
-        replay = Replay()
+        replay = TransactionReplay()
         await read_partition(self._log, partition, replay)
         return _Owned(partition, epoch, replay.transactions)
 
     def _admit(self, partition: int, owned: _Owned) -> None:
         self._owned[partition] = owned
         logger.info(
-            "loaded %d transactional ids from %s-%d, epoch %d",
+            "Loaded %d transactional ids from %s-%d, epoch %d",
             len(owned.transactions), self._log.topic, partition, owned.epoch,
         )  # fmt: skip
         for transactional_id in list(owned.transactions):
-            self._happen(owned, transactional_id, transitions.Loaded())
+            self._handle_event(owned, transactional_id, transitions.Loaded())
 
-    # -- questions -----------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------
 
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, given: tuple[int, int] | None
     ) -> Outcome:
-        """A producer id and epoch for who begins, or begins anew (KIP-360), under the transactional id.
+        """InitProducerId: a producer id and epoch for the transactional id. `given` are the producer's
+        current id and epoch, if it continues after an error (KIP-360).
 
-        INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, and what every
-        coordinator answers that is none, or cannot write.
+        INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, the errors of
+        `OwnedPartitions.check`, and `TRANSACTION_ERRORS`.
         """
         if not transactional_id:
             return Outcome(ErrorCode.INVALID_REQUEST)
@@ -192,7 +197,7 @@ class TransactionCoordinator:
                 )
                 fresh = None
             if transactional_id in owned.transactions:
-                outcome = await self._ask(owned, transactional_id, Init(timeout_ms, given, fresh))
+                outcome = await self._request(owned, transactional_id, Init(timeout_ms, given, fresh))
             if outcome is not None:
                 return outcome
             try:
@@ -207,22 +212,22 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> ErrorCode:
-        """The producer is about to write to the partitions.
+        """AddPartitionsToTxn, AddOffsetsToTxn: add partitions to the producer's transaction.
 
         INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and as above.
         """
-        return await self._ask_about(
+        return await self._request_existing(
             transactional_id, Add(producer_id, producer_epoch, frozenset(partitions))
         )
 
     async def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> ErrorCode:
-        """Decide the transaction's outcome. NONE once it is in the log; markers may still be on their way.
+        """EndTxn: commit or abort the transaction. NONE once that is in the log; markers are written later.
 
         INVALID_TXN_STATE, and as above.
         """
-        return await self._ask_about(transactional_id, End(producer_id, producer_epoch, commit))
+        return await self._request_existing(transactional_id, End(producer_id, producer_epoch, commit))
 
     def verify(
         self,
@@ -231,17 +236,17 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether the partitions are in the producer's transaction (KIP-890)."""
+        """Verify that the partitions are in the producer's transaction (KIP-890); an error per partition."""
         owned = self._owner(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
         if isinstance(owned, ErrorCode):
             return dict.fromkeys(partitions, owned)
         transaction = owned.transactions.get(transactional_id)
         if transaction is None:
             return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        return inspection.verify(transaction, producer_id, producer_epoch, partitions)
+        return requests.verify(transaction, producer_id, producer_epoch, partitions)
 
     def describe(self, transactional_id: str) -> DescribeTransactionsResponse.TransactionState:
-        """INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, and what every coordinator answers that is none."""
+        """INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, and the errors of `OwnedPartitions.check`."""
         owned = self._owner(transactional_id)
         error = ErrorCode.NONE
         if not self._partitions.active:
@@ -253,7 +258,7 @@ class TransactionCoordinator:
         else:
             transaction = owned.transactions.get(transactional_id)
             if transaction is not None:
-                return inspection.describe(transaction)
+                return requests.describe(transaction)
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         return DescribeTransactionsResponse.TransactionState(
             error_code=error, transactional_id=transactional_id
@@ -268,28 +273,28 @@ class TransactionCoordinator:
         transactions = (
             transaction for owned in self._owned.values() for transaction in owned.transactions.values()
         )
-        return inspection.list_transactions(transactions, request, self._clock())
+        return requests.list_transactions(transactions, request, self._clock())
 
-    # -- from time to time ---------------------------------------------------------------------------
+    # -- periodic tasks ------------------------------------------------------------------------------
 
     def abort_timed_out(self) -> None:
-        """Abort what has been open for longer than its producer's timeout, and fence the producer."""
+        """Abort transactions that exceed their producer's timeout, and fence the producer."""
         for owned in list(self._owned.values()):
             for transactional_id, transaction in list(owned.transactions.items()):
                 if transaction.entry.state is State.ONGOING:
-                    self._happen(owned, transactional_id, transitions.TimedOut())
+                    self._handle_event(owned, transactional_id, transitions.TimedOut())
 
     def remove_expired(self) -> None:
-        """Forget the ids that nobody has used for transactional.id.expiration.ms."""
+        """Remove transactional ids that were not used for transactional.id.expiration.ms."""
         expired = transitions.Expired(self._config.transactional_id_expiration_ms)
         for owned in list(self._owned.values()):
-            doomed = []
+            to_delete = []
             for transactional_id, transaction in list(owned.transactions.items()):
                 after, effects = transitions.step(transaction, expired, self._clock())
                 owned.transactions[transactional_id] = after
-                doomed += [transactional_id for _ in effects]
-            for start in range(0, len(doomed), TOMBSTONES_PER_BATCH):
-                batch = doomed[start : start + TOMBSTONES_PER_BATCH]
+                to_delete += [transactional_id for _ in effects]
+            for start in range(0, len(to_delete), TOMBSTONES_PER_BATCH):
+                batch = to_delete[start : start + TOMBSTONES_PER_BATCH]
                 tombstones = [(records.key_bytes(transactional_id), None) for transactional_id in batch]
                 self._append(owned, batch, tombstones, self._config.request_timeout_ms, None)
 
@@ -300,7 +305,7 @@ class TransactionCoordinator:
         error = self._partitions.check(partition)
         return self._owned[partition] if error is ErrorCode.NONE else error
 
-    async def _ask_about(self, transactional_id: str, event: Add | End) -> ErrorCode:
+    async def _request_existing(self, transactional_id: str, event: Add | End) -> ErrorCode:
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         owned = self._owner(transactional_id)
@@ -308,16 +313,16 @@ class TransactionCoordinator:
             return owned
         if transactional_id not in owned.transactions:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        outcome = await self._ask(owned, transactional_id, event)
+        outcome = await self._request(owned, transactional_id, event)
         assert outcome is not None
         return outcome.error
 
-    async def _ask(self, owned: _Owned, transactional_id: str, event: Event) -> Outcome | None:
+    async def _request(self, owned: _Owned, transactional_id: str, event: Event) -> Outcome | None:
         waiter: _Waiter = asyncio.get_running_loop().create_future()
-        self._happen(owned, transactional_id, event, waiter)
+        self._handle_event(owned, transactional_id, event, waiter)
         return await waiter
 
-    def _happen(
+    def _handle_event(
         self, owned: _Owned, transactional_id: str, event: Event, waiter: _Waiter | None = None
     ) -> None:
         transaction, effects = transitions.step(owned.transactions[transactional_id], event, self._clock())
@@ -327,9 +332,9 @@ class TransactionCoordinator:
         for effect in effects:
             match effect:
                 case transitions.Answer(error):
-                    _settle(waiter, Outcome(error, *_given(error, transaction.entry)))
+                    _complete(waiter, Outcome(error, *_producer_of(error, transaction.entry)))
                 case transitions.NeedProducerId():
-                    _settle(waiter, None)
+                    _complete(waiter, None)
                 case transitions.Write(entry):
                     self._write(owned, transactional_id, entry, waiter)
                 case transitions.WriteLater(entry):
@@ -356,14 +361,14 @@ class TransactionCoordinator:
             error = ErrorCode.UNKNOWN_SERVER_ERROR if done.cancelled() else done.result()
             error = TRANSACTION_ERRORS.get(error, error)
             if self._owned.get(owned.partition) is not owned:
-                # Whoever owns it now knows what became of it.
-                _settle(waiter, Outcome(error or ErrorCode.NOT_COORDINATOR))
+                # The next owner of the partition reads the record, if it was appended.
+                _complete(waiter, Outcome(error or ErrorCode.NOT_COORDINATOR))
                 return
             event = transitions.NotStored(error) if error else transitions.Stored()
             for transactional_id in transactional_ids:
-                self._happen(owned, transactional_id, event, waiter)
+                self._handle_event(owned, transactional_id, event, waiter)
 
-        self._journal.append(owned.partition, batch, self._clock(), timeout_ms=timeout_ms).add_done_callback(
+        self._appender.append(owned.partition, batch, self._clock(), timeout_ms=timeout_ms).add_done_callback(
             written
         )
 
@@ -373,7 +378,7 @@ class TransactionCoordinator:
 
         def marked(partitions: frozenset[TopicPartition]) -> None:
             if is_wanted():
-                self._happen(owned, transactional_id, transitions.Marked(partitions))
+                self._handle_event(owned, transactional_id, transitions.Marked(partitions))
 
         marker = Marker(
             effect.producer_id, effect.producer_epoch, owned.epoch, effect.commit, effect.partitions
@@ -381,11 +386,11 @@ class TransactionCoordinator:
         self._markers.send(marker, marked, is_wanted)
 
 
-def _given(error: ErrorCode, entry: Entry) -> tuple[int, int]:
+def _producer_of(error: ErrorCode, entry: Entry) -> tuple[int, int]:
     return (NO_PRODUCER_ID, NO_EPOCH) if error else (entry.producer_id, entry.producer_epoch)
 
 
-def _settle(waiter: _Waiter | None, outcome: Outcome | None) -> None:
-    """Who waited may have gone, or have been answered."""
+def _complete(waiter: _Waiter | None, outcome: Outcome | None) -> None:
+    """Complete a response, unless its request was cancelled or it is already completed."""
     if waiter is not None and not waiter.done():
         waiter.set_result(outcome)

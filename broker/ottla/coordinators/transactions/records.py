@@ -1,8 +1,8 @@
-"""The records of `__transaction_state`, exactly as Kafka writes them.
+"""The records of `__transaction_state` in Kafka's format.
 
-A key is an int16 version and the transactional id. A value is an int16 version and a struct; no value is a
-tombstone. Versions written are those of Kafka 3.9 in ZooKeeper mode, newer ones are read. Called by
-`coordinator` to write, by `replay` to read.
+A key is an int16 version and the transactional id. A value is an int16 version and a struct; a record without
+a value is a tombstone. Records are written in the versions of Kafka 3.9 in ZooKeeper mode, newer versions are
+read. Called by `coordinator` to write, by `replay` to read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def value_bytes(entry: Entry) -> bytes:
 
 
 def parse_key(key: bytes) -> str | None:
-    """The transactional id; None for kinds this coordinator does not keep. Raises MalformedMessage."""
+    """The transactional id; None for unknown record types. Raises MalformedMessage."""
     if len(key) < _VERSION.size:
         raise MalformedMessage("record key in __transaction_state", "it is shorter than its version")
     (version,) = _VERSION.unpack_from(key)
@@ -77,7 +77,7 @@ def parse_key(key: bytes) -> str | None:
 
 
 def key_schema(version: int) -> type[Message] | None:
-    """What a key of this version is; None for kinds this coordinator does not keep."""
+    """The schema of keys with this version; None for unknown record types."""
     return TransactionLogKey if version == KEY_VERSION else None
 
 
@@ -93,7 +93,7 @@ def parse_value(value: bytes) -> Entry:
     try:
         state = State(stored.transaction_status)
     except ValueError as problem:
-        raise MalformedMessage(what, f"no state has number {stored.transaction_status}") from problem
+        raise MalformedMessage(what, f"unknown transaction state {stored.transaction_status}") from problem
     return Entry(
         stored.producer_id,
         stored.producer_epoch,

@@ -1,4 +1,4 @@
-"""From a partition of `__transaction_state` back to the transactions it holds.
+"""Restores transactions from a partition of `__transaction_state`.
 
 Called when this broker becomes the partition's leader. Later records win; a tombstone removes.
 """
@@ -15,7 +15,9 @@ from ottla.protocol.records import BatchHeader, Record, decode_batch
 logger = logging.getLogger(__name__)
 
 
-class Replay:
+class TransactionReplay:
+    """Call `apply_batch` with every batch in order, then read `transactions`."""
+
     def __init__(self) -> None:
         self.transactions: dict[str, Transaction] = {}
         self.record_count = 0
@@ -29,12 +31,12 @@ class Replay:
             try:
                 self._apply(record)
             except ProtocolError as problem:
-                logger.error("offset %d of __transaction_state is skipped: %s", record.offset, problem)
+                logger.error("Skipping offset %d of __transaction_state: %s", record.offset, problem)
 
     def _apply(self, record: Record) -> None:
         transactional_id = None if record.key is None else records.parse_key(record.key)
         if transactional_id is None:
-            logger.warning("offset %d of __transaction_state: an unknown kind of record", record.offset)
+            logger.warning("Unknown record type at offset %d of __transaction_state", record.offset)
         elif record.value is None:
             self.transactions.pop(transactional_id, None)
         else:

@@ -1,10 +1,9 @@
-"""One transactional id: what is written down of it, and what is about to be.
+"""One transactional id (TransactionMetadata): its last record, and its pending record.
 
-`transitions` says what may happen to it, `records` writes it down, `inspection` shows it.
+Changed by `transitions`, written by `records`, described by `requests`.
 
-Invariants: only `TRANSITIONS` says which state follows which; what is not in the log yet is `pending`, and
-there is one such thing at a time; epochs of a producer id only grow; partitions go as their markers are
-written.
+Invariants: state transitions are those of `TRANSITIONS`; a change that is not in the log yet is `pending`, at
+most one at a time; epochs of a producer id only grow; a partition is removed when its marker is written.
 """
 
 from __future__ import annotations
@@ -19,37 +18,37 @@ NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 NOT_STARTED: Final = -1
 LAST_EPOCH: Final = 2**15 - 2
-"""The highest epoch that a producer gets: one more must be left, to fence it with."""
+"""The highest epoch that a producer gets: the next one is reserved for fencing it."""
 
 
 class State(IntEnum):
     """The numbers are those in `__transaction_state`."""
 
     EMPTY = 0
-    """A producer has the id, and no transaction."""
+    """A producer has the id, without a transaction."""
     ONGOING = 1
-    """Partitions were added, and may be written to."""
+    """The transaction has partitions."""
     PREPARE_COMMIT = 2
-    """It will be committed, whatever happens now; markers are on their way."""
+    """The transaction will be committed; its markers are being written."""
     PREPARE_ABORT = 3
-    """It will be aborted, whatever happens now; markers are on their way."""
+    """The transaction will be aborted; its markers are being written."""
     COMPLETE_COMMIT = 4
-    """Every marker of the commit was written."""
+    """All markers of the commit are written."""
     COMPLETE_ABORT = 5
-    """Every marker of the abort was written."""
+    """All markers of the abort are written."""
     DEAD = 6
     """The id has expired; its tombstone is being written."""
     PREPARE_EPOCH_FENCE = 7
-    """The producer is being fenced in the midst of its transaction. Passed through at once on the way from
-    ONGOING to PREPARE_ABORT, never written and never seen, and a name that ListTransactions knows."""
+    """The producer of an open transaction is being fenced. Never written and never returned, because ONGOING
+    changes to PREPARE_ABORT at once; ListTransactions accepts its name as a filter."""
 
     @property
-    def shown(self) -> str:
-        """As ListTransactions and DescribeTransactions show it."""
+    def api_name(self) -> str:
+        """The name in ListTransactions and DescribeTransactions."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
-BY_NAME: Final = {state.shown: state for state in State}
+BY_NAME: Final = {state.api_name: state for state in State}
 
 TRANSITIONS: Final[dict[State, frozenset[State]]] = {
     State.EMPTY: frozenset({State.EMPTY, State.ONGOING, State.DEAD}),
@@ -67,7 +66,7 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one record says of a transactional id; times are wall time in ms."""
+    """The content of one record of a transactional id; times are wall time in ms."""
 
     producer_id: int
     producer_epoch: int
@@ -78,30 +77,32 @@ class Entry:
     """When the first partition was added; -1 before."""
     updated_ms: int
     last_producer_id: int = NO_PRODUCER_ID
-    """The producer id before this one, known to this coordinator alone: the record has no place for it."""
+    """The previous producer id. It is in memory only: the record has no field for it."""
     last_producer_epoch: int = NO_EPOCH
-    """The epoch that the producer itself gave up for this one (KIP-360); -1 if it was fenced."""
+    """The previous epoch of the same producer (KIP-360); -1 if that producer was fenced."""
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the next producer needs another producer id."""
+        """Whether the next producer needs a new producer id, because the epochs are used up."""
         return self.producer_epoch >= LAST_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
+    """The state of a transactional id in its coordinator."""
+
     transactional_id: str
     entry: Entry
-    """As of the last record that is replicated; but partitions go as soon as their marker is written."""
+    """The last replicated record, without the partitions whose marker is written."""
     pending: Entry | None = None
-    """The record that is being written, or will be once all markers are."""
+    """The record that is being written, or that follows after all markers."""
     fencing: bool = False
-    """The epoch is one to fence with, which nobody was given. Its record may be in the log or not, so that
-    the next attempt fences with the same."""
+    """Whether the epoch is used for fencing, and no producer has it. Its record may be in the log or not, so
+    the next attempt fences with the same epoch."""
 
 
 def created(transactional_id: str, *, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-    """A transactional id that nobody has used so far, before its first record."""
+    """A new transactional id, before its first record."""
     return Transaction(
         transactional_id,
         Entry(producer_id, NO_EPOCH, timeout_ms, State.EMPTY, frozenset(), NOT_STARTED, now_ms),

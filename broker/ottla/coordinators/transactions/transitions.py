@@ -1,15 +1,15 @@
-"""What happens to a transaction: a table from (state, event) to a rule, which returns the next one, and
-effects.
+"""The transaction state machine: a table from (state, event) to a rule, which returns the next transaction
+and effects.
 
-Called by `coordinator`, which carries the effects out in order and reports how writing went, as the next
-event. Pure: the time comes in as wall time in ms.
+Called by `coordinator`, which applies the effects in order and reports the result of a write as the next
+event. Pure: the time is an argument, wall time in ms.
 
-Theory of operation: a rule that changes anything makes the change `pending` and asks to `Write` it; `Stored`
-makes it so. While something is pending all others hear CONCURRENT_TRANSACTIONS and come again. After Prepare…
-is stored the pending record is that of Complete…, which is written once every partition is `Marked`: so a
-transaction is pending from the moment its end is decided until it is over. Fencing a producer that is in the
-midst of its transaction is an abort under the next epoch; nobody is given that epoch, and the new producer,
-which is told to come again, gets the one after (KIP-360, KIP-588).
+Theory of operation: a rule that changes the transaction sets the change as `pending` and returns `Write`;
+`Stored` applies it. While a change is pending, requests get CONCURRENT_TRANSACTIONS and are retried. After
+Prepare… is stored, Complete… is pending, and is written once every partition is `Marked`: a transaction has a
+pending change from the start of its end until it is complete. Fencing a producer with an open transaction
+aborts the transaction with the next epoch. No producer gets that epoch: the new producer retries, and gets
+the epoch after it (KIP-360, KIP-588).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from ottla.protocol.errors import ErrorCode
 
 
 class Init(NamedTuple):
-    """A producer wants to begin under the id (InitProducerId)."""
+    """InitProducerId."""
 
     timeout_ms: int
     given: tuple[int, int] | None
-    """The producer id and epoch that it has, if it goes on after an error (KIP-360)."""
+    """The producer's current id and epoch, if it continues after an error (KIP-360)."""
     fresh_producer_id: int | None = None
-    """In case one is needed."""
+    """A new producer id, if a previous `Init` returned `NeedProducerId`."""
 
 
 class Add(NamedTuple):
-    """The producer is about to write to these (AddPartitionsToTxn, AddOffsetsToTxn)."""
+    """AddPartitionsToTxn, AddOffsetsToTxn: the producer will write to these partitions."""
 
     producer_id: int
     producer_epoch: int
@@ -52,7 +52,7 @@ class Add(NamedTuple):
 
 
 class End(NamedTuple):
-    """The producer commits or aborts (EndTxn)."""
+    """EndTxn: the producer commits or aborts."""
 
     producer_id: int
     producer_epoch: int
@@ -60,31 +60,31 @@ class End(NamedTuple):
 
 
 class TimedOut(NamedTuple):
-    """Someone looks whether the transaction has outlived its timeout."""
+    """Periodic: abort the transaction if it has exceeded its timeout."""
 
 
 class Expired(NamedTuple):
-    """Someone looks whether nobody used the id for so long (transactional.id.expiration.ms)."""
+    """Periodic: remove the id if it was not used for this time (transactional.id.expiration.ms)."""
 
     expiration_ms: int
 
 
 class Loaded(NamedTuple):
-    """This broker became its coordinator, and read it from the log."""
+    """This broker became the coordinator and loaded the transaction from the log."""
 
 
 class Stored(NamedTuple):
-    """What was to be written is replicated."""
+    """The record of the last write is replicated."""
 
 
 class NotStored(NamedTuple):
-    """What was to be written is not, or not known to be."""
+    """The last write failed, or its result is unknown."""
 
     error: ErrorCode
 
 
 class Marked(NamedTuple):
-    """The markers in these partitions are written, or no longer needed."""
+    """The markers of these partitions are written, or no longer needed."""
 
     partitions: frozenset[TopicPartition]
 
@@ -95,7 +95,7 @@ Event: TypeAlias = Init | Add | End | TimedOut | Expired | Loaded | Stored | Not
 
 
 class Answer(NamedTuple):
-    """Tell who asked. NONE: it is as was asked for."""
+    """Complete the response. NONE is success."""
 
     error: ErrorCode
 
@@ -107,17 +107,17 @@ class Write(NamedTuple):
 
 
 class WriteLater(NamedTuple):
-    """The same, after a while: the log could not take it."""
+    """Append the pending entry after a delay, because the previous attempt failed."""
 
     entry: Entry
 
 
 class WriteTombstone(NamedTuple):
-    """Append a tombstone, and report Stored (the transaction is no more then) or NotStored."""
+    """Append a tombstone, and report Stored, which removes the transaction, or NotStored."""
 
 
 class SendMarkers(NamedTuple):
-    """Have the outcome written to these partitions, and report them Marked."""
+    """Have markers written to these partitions, and report them Marked."""
 
     commit: bool
     producer_id: int
@@ -126,7 +126,7 @@ class SendMarkers(NamedTuple):
 
 
 class NeedProducerId(NamedTuple):
-    """Ask again, with a fresh producer id."""
+    """Repeat the `Init` with a new producer id."""
 
 
 Effect: TypeAlias = Answer | Write | WriteLater | WriteTombstone | SendMarkers | NeedProducerId
@@ -134,10 +134,10 @@ Step: TypeAlias = tuple[Transaction, list[Effect]]
 
 
 def step(transaction: Transaction, event: Event, now_ms: int) -> Step:
-    """The transaction after the event, and what there is to do."""
-    guard = _GUARDS.get(type(event))
-    if guard is not None:
-        error = guard(transaction, event)
+    """The transaction after the event, and the effects."""
+    check = _CHECKS.get(type(event))
+    if check is not None:
+        error = check(transaction, event)
         if error is not None:
             return transaction, [Answer(error)]
     rule = _TABLE[type(event)].get(transaction.entry.state, _nothing)
@@ -148,7 +148,7 @@ def _nothing(transaction: Transaction, event: Event, now_ms: int) -> Step:
     return transaction, []
 
 
-def _refuse(error: ErrorCode) -> Callable[[Transaction, Any, int], Step]:
+def _reject(error: ErrorCode) -> Callable[[Transaction, Any, int], Step]:
     return lambda transaction, event, now_ms: (transaction, [Answer(error)])
 
 
@@ -158,16 +158,16 @@ def _write(transaction: Transaction, entry: Entry) -> Step:
     return replace(transaction, pending=entry), [Write(entry)]
 
 
-# -- who may ask -----------------------------------------------------------------------------------------
+# -- checks of the producer ------------------------------------------------------------------------------
 
 
-def _guard_init(transaction: Transaction, event: Init) -> ErrorCode | None:
+def _check_init(transaction: Transaction, event: Init) -> ErrorCode | None:
     if transaction.pending is not None:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     entry = transaction.entry
     if event.given is None or entry.producer_epoch == NO_EPOCH or event.given[0] == entry.producer_id:
         return None
-    # It may have missed the answer by which it got the next producer id.
+    # The response with its next producer id may have been lost.
     given_id, given_epoch = event.given
     if given_id == entry.last_producer_id and given_epoch >= LAST_EPOCH:
         return None
@@ -175,7 +175,8 @@ def _guard_init(transaction: Transaction, event: Init) -> ErrorCode | None:
 
 
 def check_producer(transaction: Transaction, producer_id: int, producer_epoch: int) -> ErrorCode | None:
-    """Whether this is the producer that has the transactional id now."""
+    """The error of a producer that is not the current one of the transactional id; None for the current
+    one."""
     if producer_id != transaction.entry.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if producer_epoch != transaction.entry.producer_epoch:
@@ -183,7 +184,7 @@ def check_producer(transaction: Transaction, producer_id: int, producer_epoch: i
     return None
 
 
-def _guard_producer(transaction: Transaction, event: Add | End) -> ErrorCode | None:
+def _check_request(transaction: Transaction, event: Add | End) -> ErrorCode | None:
     error = check_producer(transaction, event.producer_id, event.producer_epoch)
     if error is None and transaction.pending is not None:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -194,7 +195,7 @@ def _guard_producer(transaction: Transaction, event: Add | End) -> ErrorCode | N
 
 
 def _init(transaction: Transaction, event: Init, now_ms: int) -> Step:
-    """Give the next epoch of the producer id, or the first one of the next producer id."""
+    """Write the next epoch of the producer id, or epoch 0 of a new producer id."""
     entry = transaction.entry
     given_epoch = None if event.given is None else event.given[1]
     producer_id, epoch, last_epoch = entry.producer_id, entry.producer_epoch + 1, NO_EPOCH
@@ -209,7 +210,7 @@ def _init(transaction: Transaction, event: Init, now_ms: int) -> Step:
         if entry.producer_epoch in (NO_EPOCH, given_epoch):
             last_epoch = entry.producer_epoch
         elif given_epoch == entry.last_producer_epoch:
-            # It missed the answer, and nobody else came meanwhile: that would have left -1 here.
+            # The response was lost, and no other producer used the id since: that would have set -1 here.
             epoch, last_epoch = entry.producer_epoch, entry.last_producer_epoch
         else:
             return transaction, [Answer(ErrorCode.PRODUCER_FENCED)]
@@ -230,16 +231,16 @@ def _init(transaction: Transaction, event: Init, now_ms: int) -> Step:
 
 
 def _fence(transaction: Transaction, event: Init | TimedOut, now_ms: int) -> Step:
-    """Abort under the next epoch, which nobody gets. Who asked comes again when it is over."""
+    """Abort with the next epoch, which no producer gets. The request is retried after the abort."""
     entry = transaction.entry
     epoch = entry.producer_epoch if transaction.fencing else entry.producer_epoch + 1
     fenced = replace(entry, producer_epoch=epoch, last_producer_epoch=NO_EPOCH)
-    # From now on, and whether the abort can be written or not, nobody else adds or ends anything.
+    # The old epoch is fenced from now on, also if the write of the abort fails.
     transaction = replace(transaction, entry=fenced, fencing=True)
     return _write(transaction, replace(fenced, state=State.PREPARE_ABORT, updated_ms=now_ms))
 
 
-def _fence_late(transaction: Transaction, event: TimedOut, now_ms: int) -> Step:
+def _fence_if_timed_out(transaction: Transaction, event: TimedOut, now_ms: int) -> Step:
     entry = transaction.entry
     if transaction.pending is not None or entry.started_ms + entry.timeout_ms >= now_ms:
         return transaction, []
@@ -272,8 +273,8 @@ def _end(transaction: Transaction, event: End, now_ms: int) -> Step:
     return _write(transaction, replace(transaction.entry, state=state, updated_ms=now_ms))
 
 
-def _end_again(*, committed: bool, error: ErrorCode) -> Callable[[Transaction, End, int], Step]:
-    """A repetition is answered with `error`; the other outcome is out of the question."""
+def _repeat_end(*, committed: bool, error: ErrorCode) -> Callable[[Transaction, End, int], Step]:
+    """A repeated request gets `error`; one with the other outcome gets INVALID_TXN_STATE."""
 
     def rule(transaction: Transaction, event: End, now_ms: int) -> Step:
         same = event.commit == committed
@@ -293,7 +294,7 @@ def _stored(transaction: Transaction, event: Stored, now_ms: int) -> Step:
     entry, before = transaction.pending, transaction.entry
     assert entry is not None
     if entry.state is State.EMPTY:
-        # Kafka goes on showing when the last transaction began.
+        # As Kafka, keep the start time of the last transaction.
         entry = replace(entry, started_ms=before.started_ms)
     stored = replace(transaction, entry=entry, pending=None)
     if entry.state not in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
@@ -304,7 +305,7 @@ def _stored(transaction: Transaction, event: Stored, now_ms: int) -> Step:
 
 
 def _send_markers(transaction: Transaction, event: Loaded, now_ms: int) -> Step:
-    """From here on, only one outcome is possible."""
+    """Send the markers of a prepared transaction; its outcome can no longer change."""
     entry = transaction.entry
     commit = entry.state is State.PREPARE_COMMIT
     complete = replace(
@@ -324,13 +325,13 @@ def _marked(transaction: Transaction, event: Marked, now_ms: int) -> Step:
     assert complete is not None
     assert complete.state in TRANSITIONS[entry.state]
     if not entry.partitions:
-        return transaction, []  # Its completion is being written.
+        return transaction, []  # The record of the completion is being written.
     rest = entry.partitions - event.partitions
     return replace(transaction, entry=replace(entry, partitions=rest)), [] if rest else [Write(complete)]
 
 
 def _not_stored(transaction: Transaction, event: NotStored, now_ms: int) -> Step:
-    """What is decided stays decided. All else can be asked for again."""
+    """Retry the write of a completion. All other changes are dropped; the request gets the error."""
     entry = transaction.pending
     assert entry is not None
     if entry.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
@@ -340,33 +341,33 @@ def _not_stored(transaction: Transaction, event: NotStored, now_ms: int) -> Step
 
 _Rule: TypeAlias = Callable[[Transaction, Any, int], Step]
 
-_OVER: Final = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+_NOT_OPEN: Final = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 _PREPARED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
-_WAIT: Final = _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
-_INVALID: Final = _refuse(ErrorCode.INVALID_TXN_STATE)
+_CONCURRENT: Final = _reject(ErrorCode.CONCURRENT_TRANSACTIONS)
+_INVALID: Final = _reject(ErrorCode.INVALID_TXN_STATE)
 
-_GUARDS: Final[dict[type[Any], Callable[[Transaction, Any], ErrorCode | None]]] = {
-    Init: _guard_init,
-    Add: _guard_producer,
-    End: _guard_producer,
+_CHECKS: Final[dict[type[Any], Callable[[Transaction, Any], ErrorCode | None]]] = {
+    Init: _check_init,
+    Add: _check_request,
+    End: _check_request,
 }
 
 _TABLE: Final[dict[type[Any], dict[State, _Rule]]] = {
-    Init: {**dict.fromkeys(_OVER, _init), State.ONGOING: _fence, **dict.fromkeys(_PREPARED, _WAIT)},
-    Add: {**dict.fromkeys(_OVER, _begin), State.ONGOING: _add, **dict.fromkeys(_PREPARED, _WAIT)},
+    Init: {**dict.fromkeys(_NOT_OPEN, _init), State.ONGOING: _fence, **dict.fromkeys(_PREPARED, _CONCURRENT)},
+    Add: {**dict.fromkeys(_NOT_OPEN, _begin), State.ONGOING: _add, **dict.fromkeys(_PREPARED, _CONCURRENT)},
     End: {
         State.EMPTY: _INVALID,
         State.ONGOING: _end,
-        State.PREPARE_COMMIT: _end_again(committed=True, error=ErrorCode.CONCURRENT_TRANSACTIONS),
-        State.PREPARE_ABORT: _end_again(committed=False, error=ErrorCode.CONCURRENT_TRANSACTIONS),
-        State.COMPLETE_COMMIT: _end_again(committed=True, error=ErrorCode.NONE),
-        State.COMPLETE_ABORT: _end_again(committed=False, error=ErrorCode.NONE),
+        State.PREPARE_COMMIT: _repeat_end(committed=True, error=ErrorCode.CONCURRENT_TRANSACTIONS),
+        State.PREPARE_ABORT: _repeat_end(committed=False, error=ErrorCode.CONCURRENT_TRANSACTIONS),
+        State.COMPLETE_COMMIT: _repeat_end(committed=True, error=ErrorCode.NONE),
+        State.COMPLETE_ABORT: _repeat_end(committed=False, error=ErrorCode.NONE),
     },
-    TimedOut: {State.ONGOING: _fence_late},
-    Expired: dict.fromkeys(_OVER, _expire),
+    TimedOut: {State.ONGOING: _fence_if_timed_out},
+    Expired: dict.fromkeys(_NOT_OPEN, _expire),
     Loaded: dict.fromkeys(_PREPARED, _send_markers),
     Stored: dict.fromkeys(State, _stored),
     NotStored: dict.fromkeys(State, _not_stored),
     Marked: dict.fromkeys(_PREPARED, _marked),
 }
-"""Where there is no rule, nothing happens."""
+"""A pair of event and state without a rule changes nothing."""

@@ -30,8 +30,7 @@ from ottla.server.coordination.transactions import TransactionService
 from ottla.server.dispatch.fetch_sessions import FetchSessionCache
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.dispatch.throttling import broker_quotas
-from ottla.server.inter_broker.controller_channel import Connect, ControllerChannel
-from ottla.server.inter_broker.peers import Peers
+from ottla.server.inter_broker.controller_channel import ControllerChannel
 from ottla.server.logs.log_cleaner import LogCleaner
 from ottla.server.logs.log_dir_failure_handler import LogDirFailureHandler
 from ottla.server.logs.lost_logs import LostLogDetector
@@ -39,6 +38,7 @@ from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.storage.manager import LogManager
 from ottla.storage.retention import DeletionPolicy
 from ottla.wire.connection import BrokerConnection
+from ottla.wire.inter_broker import Connect, InterBrokerClient
 
 log = logging.getLogger("ottla.broker")
 
@@ -59,6 +59,7 @@ class Replication:
     controller: Controller
     channel: ControllerChannel
     connect: Connect
+    inter_broker: InterBrokerClient
     replicas: ReplicaManager
     purgatory: Purgatory
     page_cache_reader: PageCacheReader
@@ -122,24 +123,27 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
     undo.callback(page_cache_reader.close)
     purgatory = Purgatory(loop, sessions)
     undo.callback(purgatory.close)
+    inter_broker = InterBrokerClient(
+        cache.broker, connect, request_timeout_s=config.get_int("request.timeout.ms") / 1000
+    )
+    undo.callback(inter_broker.close)
     controller = Controller(
         broker_id=config.broker_id,
         store=context.store,
         config=config,
         clock=clock,
-        client_factory=connect,
+        inter_broker=inter_broker,
         create_topic_policy=configuration.create_topic_policy,
     )
-    timeout_s = config.get_int("request.timeout.ms") / 1000
-    channel = ControllerChannel(controller, cache, connect, timeout_s=timeout_s)
+    channel = ControllerChannel(controller, cache, inter_broker)
     replicas = ReplicaManager(
         broker_id=config.broker_id,
         config=config,
         logs=logs,
         cache=cache,
         clock=clock,
-        steady_clock=monotonic_clock_ms,
-        connect=connect,
+        monotonic_clock=monotonic_clock_ms,
+        inter_broker=inter_broker,
         alter_partition=channel.alter_partition,
         listener=purgatory,
     )
@@ -150,9 +154,7 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
         loop, logs, replicas, context.store, config.broker_id, context.on_failure
     )
     undo.push_async_callback(log_dir_failures.stop)
-    peers = Peers(cache, connect, timeout_s=timeout_s)
-    undo.callback(peers.close)
-    lost_logs = LostLogDetector(replicas, cache, peers.ask, log_dir_failures.notify_controller)
+    lost_logs = LostLogDetector(replicas, cache, inter_broker, log_dir_failures.notify_controller)
     undo.push_async_callback(lost_logs.stop)
     replicas.start()
     cleaner = LogCleaner(config, logs, replicas, clock)
@@ -166,6 +168,7 @@ def start_replication(context: BrokerContext, configuration: Configuration, logs
         controller=controller,
         channel=channel,
         connect=connect,
+        inter_broker=inter_broker,
         replicas=replicas,
         purgatory=purgatory,
         page_cache_reader=page_cache_reader,
@@ -201,7 +204,7 @@ async def start_coordinators(
         purgatory=replication.purgatory,
         cache=replication.cache,
         channel=replication.channel,
-        connect=replication.connect,
+        inter_broker=replication.inter_broker,
         clock=context.clock,
         page_cache_reader=replication.page_cache_reader,
     )

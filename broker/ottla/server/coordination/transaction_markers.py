@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from ottla.coordinators.transactions.ports import Marker
+from ottla.coordinators.transactions.interfaces import Marker
 from ottla.coordinators.transactions.transaction import TopicPartition
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
@@ -26,8 +26,8 @@ from ottla.protocol.topic_names import OFFSETS_TOPIC
 from ottla.replication.manager import ReplicaManager
 from ottla.server.coordination.replicated_log import append_replicated
 from ottla.server.dispatch.purgatory import Purgatory
-from ottla.server.inter_broker.peers import Peers
 from ottla.wire.connection import UnsupportedApi
+from ottla.wire.inter_broker import InterBrokerClient, Purpose
 
 log = logging.getLogger(__name__)
 
@@ -102,11 +102,15 @@ class TransactionMarkerChannelManager:
     """See the module; implements the coordinator's MarkerSender."""
 
     def __init__(
-        self, broker_id: int, cache: MetadataCache, peers: Peers, writer: TransactionMarkerWriter
+        self,
+        broker_id: int,
+        cache: MetadataCache,
+        inter_broker: InterBrokerClient,
+        writer: TransactionMarkerWriter,
     ) -> None:
         self._broker_id = broker_id
         self._cache = cache
-        self._peers = peers
+        self._inter_broker = inter_broker
         self._writer = writer
         self._queues: dict[int, list[_PendingMarker]] = {}
         """Brokers with a request in flight, and the markers of the next request."""
@@ -198,7 +202,9 @@ class TransactionMarkerChannelManager:
 
     async def _send_to(self, broker_id: int, batch: list[_PendingMarker]) -> None:
         try:
-            response = await self._peers.ask(broker_id, _request(batch))
+            response = await self._inter_broker.request(
+                broker_id, _request(batch), Purpose.TRANSACTION_MARKERS
+            )
         except Exception as problem:
             # Retry after any error: a marker that is not sent again leaves a transaction open for ever.
             expected = isinstance(problem, OSError | TimeoutError | UnsupportedApi)

@@ -23,8 +23,8 @@ from ottla.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTx
 from ottla.protocol.records import NO_SEQUENCE
 from ottla.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.replication.manager import ReplicaManager
-from ottla.server.inter_broker.peers import Peers
 from ottla.wire.connection import UnsupportedApi
+from ottla.wire.inter_broker import InterBrokerClient, Purpose
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +57,14 @@ class AddPartitionsToTxnManager:
         self,
         broker_id: int,
         cache: MetadataCache,
-        peers: Peers,
+        inter_broker: InterBrokerClient,
         transactions: TransactionCoordinator,
         replicas: ReplicaManager,
         clock: Callable[[], int],
     ) -> None:
         self._broker_id = broker_id
         self._cache = cache
-        self._peers = peers
+        self._inter_broker = inter_broker
         self._transactions = transactions
         self._replicas = replicas
         self._clock = clock
@@ -117,7 +117,7 @@ class AddPartitionsToTxnManager:
                 write.producer_id,
                 write.producer_epoch,
                 frozenset({key}),
-                write.knows_abortable,
+                write.supports_abortable,
             )
         )
         return errors.get(key, ErrorCode.NONE), guard
@@ -162,7 +162,9 @@ class AddPartitionsToTxnManager:
     async def _send(self, coordinator: int, batch: list[_PendingVerification]) -> None:
         message = AddPartitionsToTxnRequest(transactions=[_transaction(pending.request) for pending in batch])
         try:
-            response = await self._peers.ask(coordinator, message, least_version=VERIFY_FROM)
+            response = await self._inter_broker.request(
+                coordinator, message, Purpose.TRANSACTION_VERIFICATION, version_min=VERIFY_FROM
+            )
         except UnsupportedApi as problem:
             log.warning("Transactions are not verified: %s", problem)
             for pending in batch:

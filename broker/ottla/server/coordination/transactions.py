@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ottla.coordinators.transactions.config import TransactionConfig
+from ottla.coordinators.config import TransactionConfig
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
-from ottla.coordinators.transactions.ports import NoProducerId
+from ottla.coordinators.transactions.interfaces import NoProducerId
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.dynamic_broker import DynamicBrokerConfig
 from ottla.metadata.producer_ids import NoBlock, ProducerIdBlock, ProducerIds
@@ -29,8 +29,8 @@ from ottla.server.coordination.transaction_markers import (
 from ottla.server.coordination.transaction_verification import AddPartitionsToTxnManager
 from ottla.server.dispatch.purgatory import Purgatory
 from ottla.server.inter_broker.controller_channel import ControllerChannel
-from ottla.server.inter_broker.peers import Connect, Peers
 from ottla.server.logs.page_cache_reader import PageCacheReader
+from ottla.wire.inter_broker import InterBrokerClient
 
 _PRODUCER_ID_WAIT_S: Final = 2.0
 """Shorter than clients' request timeouts: a retriable error is better than a timeout."""
@@ -50,7 +50,7 @@ class TransactionService:
         purgatory: Purgatory,
         cache: MetadataCache,
         channel: ControllerChannel,
-        connect: Connect,
+        inter_broker: InterBrokerClient,
         clock: Callable[[], int],
         page_cache_reader: PageCacheReader,
     ) -> None:
@@ -64,12 +64,10 @@ class TransactionService:
         self._partitions: int | None = None
         timeout_ms = config.get_int("request.timeout.ms")
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
-        # A marker may wait for replicas, and verifications on the same connection would wait behind it.
-        for_markers, for_verification = (Peers(cache, connect, timeout_s=timeout_ms / 1000) for _ in range(2))
-        self._peers = (for_markers, for_verification)
+
         self.marker_writer = TransactionMarkerWriter(replicas, purgatory, clock, timeout_ms=timeout_ms)
         self.markers = TransactionMarkerChannelManager(
-            config.broker_id, cache, for_markers, self.marker_writer
+            config.broker_id, cache, inter_broker, self.marker_writer
         )
         self.coordinator = TransactionCoordinator(
             config=TransactionConfig.read(config.get_int),
@@ -88,7 +86,7 @@ class TransactionService:
             clock=clock,
         )
         self.add_partitions_manager = AddPartitionsToTxnManager(
-            config.broker_id, cache, for_verification, self.coordinator, replicas, clock
+            config.broker_id, cache, inter_broker, self.coordinator, replicas, clock
         )
         purgatory.on_leader.append(self._on_leader)
         purgatory.on_not_leader.append(self._on_not_leader)
@@ -106,8 +104,6 @@ class TransactionService:
         await self.markers.stop()
         await self.add_partitions_manager.stop()
         await self.coordinator.stop()
-        for peers in self._peers:
-            peers.close()
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         if VERIFICATION in names:

@@ -31,7 +31,7 @@ from ottla.protocol.types import Message
 from ottla.security.principals import Principal
 from ottla.server.dispatch.counters import TIMED_EVERY, RequestCounters
 from ottla.server.dispatch.splits import Split, has_items
-from ottla.server.network.connection import Connection, Part, Slot
+from ottla.server.network.connection import Connection, Part, PendingResponse
 
 if TYPE_CHECKING:
     from ottla.server.dispatch.sliced_work import SlicedTask
@@ -169,7 +169,7 @@ class Request:
         "_body_offset",
         "_frame",
         "_message",
-        "_slot",
+        "_pending",
         "_timed_from",
         "amend",
         "answered",
@@ -200,7 +200,7 @@ class Request:
         self._frame: memoryview | None = frame
         self._body_offset = header.body_offset
         self._message: Message | None = None
-        self._slot: Slot | None = None
+        self._pending: PendingResponse | None = None
 
     def decode(self, cls: type[M]) -> M:
         """The body. Views in it are valid until the request is answered. Raises MalformedMessage."""
@@ -233,10 +233,10 @@ class Request:
             self._frame = None
             self.connection.detach()
 
-    def park(self) -> None:
+    def defer_response(self) -> None:
         """A Produce waits for its replicas, and keeps no bytes of the client's: those behind it may go on."""
         self._frame = self._message = None
-        self._slot = self.connection.park()
+        self._pending = self.connection.defer_response()
 
     def prepare(self, message: Message) -> None:
         """Do to the response what is still to be done to it."""
@@ -262,10 +262,10 @@ class Request:
             self.route.counters.times_ms.append((perf_counter() - self._timed_from) * 1000)
         # The frame's bytes are the buffer's again from here on.
         self._frame = self._message = None
-        if self._slot is None:
+        if self._pending is None:
             self.connection.respond(parts)
         else:
-            self.connection.respond_parked(self._slot, parts)
+            self.connection.complete(self._pending, parts)
 
     def timed(self) -> None:
         """Measure how long this one takes."""

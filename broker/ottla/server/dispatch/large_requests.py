@@ -61,9 +61,9 @@ class PartRequest(Request):
         self._timed_from = 0.0
         self._frame = None
         self._message = message
-        self._slot = None
+        self._pending = None
 
-    def park(self) -> None:
+    def defer_response(self) -> None:
         """The connection takes no further request before the whole is answered."""
 
     def detach(self) -> None:

@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import KafkaError, ProtocolError
 from ottla.protocol.grouping import indexes_by_topic
 from ottla.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
-from ottla.protocol.types import Message
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.requests import PartitionKey, PartitionState
 from ottla.wire.connection import UnsupportedApi
+from ottla.wire.inter_broker import InterBrokerClient, Purpose
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,6 @@ ANSWER_TIMEOUT_S: Final = 5.0
 RETRY_S_MIN: Final = 1.0
 RETRY_S_MAX: Final = 60.0
 
-Send = Callable[[int, Message], Awaitable[DescribeLogDirsResponse]]
 _FAILURES = (OSError, TimeoutError, KafkaError, ProtocolError, UnsupportedApi)
 
 
@@ -47,14 +46,13 @@ class LostLogDetector:
         self,
         replicas: ReplicaManager,
         cache: MetadataCache,
-        send: Send,
+        inter_broker: InterBrokerClient,
         notify_controller: Callable[[], None],
     ) -> None:
-        """`send` sends a request to another broker; `notify_controller` makes the controller send all of this
-        broker's replicas again."""
+        """`notify_controller` makes the controller send all of this broker's replicas again."""
         self._replicas = replicas
         self._cache = cache
-        self._send = send
+        self._inter_broker = inter_broker
         self._notify_controller = notify_controller
         self._refused: set[PartitionKey] = set()
         self._retrying: asyncio.Task[None] | None = None
@@ -89,7 +87,9 @@ class LostLogDetector:
         )
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                response = await self._send(member, request)
+                response: DescribeLogDirsResponse = await self._inter_broker.request(
+                    member, request, Purpose.DESCRIBE_LOG_DIRS
+                )
         except _FAILURES as error:
             log.warning("Cannot ask broker %d for its log sizes: %r", member, error)
             return set(keys)

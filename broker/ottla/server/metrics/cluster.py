@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from ottla.controller.context import ControllerContext
 from ottla.controller.controller import Controller
-from ottla.controller.state import ClusterState
 from ottla.metadata.cache import MetadataCache
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
@@ -20,14 +20,14 @@ _LABELS = ("topic", "partition")
 
 
 def families(controller: Controller, cache: MetadataCache, replicas: ReplicaManager) -> Iterator[Family]:
-    state = controller.state
+    state = controller.context
     yield from _controller(controller, state)
     if state is not None:
         yield from _whole_cluster(cache)
     yield from _partitions(replicas)
 
 
-def _controller(controller: Controller, state: ClusterState | None) -> Iterator[Family]:
+def _controller(controller: Controller, state: ControllerContext | None) -> Iterator[Family]:
     prefix = "kafka_controller_kafkacontroller_"
     partitions = [] if state is None else [tp for tp in state.partitions() if not state.is_deleting(tp.topic)]
     offline = imbalanced = 0

@@ -1,10 +1,11 @@
-"""Who is on a SASL connection: it stands between a client's frames and the dispatcher (KIP-43, 152, 368).
+"""SASL authentication of a connection: it handles frames before the dispatcher (KIP-43, 152, 368).
 
-One for each connection of SASL_PLAINTEXT or SASL_SSL, made by ottla.server.network.secure_listeners. Until
-the client has said who it is, only ApiVersions, SaslHandshake and tokens are taken; anything else closes the
-connection. After SaslHandshake 0 tokens are frames of their own, from 1 on SaslAuthenticate's.
+Each connection of SASL_PLAINTEXT or SASL_SSL has one, made by ottla.server.network.secure_listeners. Until
+the client has authenticated, only ApiVersions, SaslHandshake and tokens are accepted; any other request
+closes the connection. After SaslHandshake 0 a token is a frame of its own, from version 1 on it is in
+SaslAuthenticate.
 
-| state        | next is                                | then |
+| state        | accepts                                | next state |
 |--------------|----------------------------------------|---|
 | VERSIONS     | ApiVersions, SaslHandshake             | HANDSHAKE, AUTHENTICATE |
 | HANDSHAKE    | SaslHandshake                          | AUTHENTICATE |
@@ -12,10 +13,10 @@ connection. After SaslHandshake 0 tokens are frames of their own, from 1 on Sasl
 | COMPLETE     | any request; SaslHandshake begins anew | COMPLETE; AUTHENTICATE |
 | FAILED       | nothing                                | |
 
-Invariants: a failure is answered, and the connection closed, connection.failed.authentication.delay.ms later,
-so that guessing is slow; a connection ends SETUP_S after its beginning if nobody has authenticated; one whose
-session is over is closed by its next request (unless that begins a new session); neither principal nor
-mechanism ever change.
+Invariants: after a failure the response is sent, and the connection closed,
+connection.failed.authentication.delay.ms later, which slows down guessing; a connection is closed after
+SETUP_S without authentication; one whose session has expired is closed by its next request, unless that
+re-authenticates; neither principal nor mechanism change at re-authentication.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from ottla.server.network.connection import Connection, FrameHandler
 log = logging.getLogger(__name__)
 
 SETUP_S: Final = 30.0
-"""As for TLS' handshake."""
+"""The limit for authentication, the same as for the TLS handshake."""
 REAUTHENTICATION_MIN_S: Final = 1.0
 
 
@@ -57,26 +58,26 @@ class State(enum.Enum):
 
 
 class Mechanism(NamedTuple):
-    """A mechanism that a listener serves."""
+    """A SASL mechanism that a listener has enabled."""
 
     start: Callable[[], SaslServer]
     session_max_ms: int
-    """connections.max.reauth.ms; 0: sessions do not end."""
+    """connections.max.reauth.ms; 0: sessions do not expire."""
 
 
 class SaslRules(NamedTuple):
-    """What holds for all connections of a listener, as it is when each is made."""
+    """The SASL settings of a listener, as of the creation of a connection."""
 
     mechanisms: Mapping[str, Mechanism]
     failure_delay_ms: int
     principal_of: Callable[[Connection, str, SaslServer], Principal]
-    """Of a mechanism and its finished exchange. Raises ValueError."""
+    """(connection, mechanism, finished exchange) -> the principal. Raises ValueError."""
     clock: Callable[[], int]
     """Wall time in ms."""
 
 
-class _Refused(Exception):
-    """The end of it: what to answer, if anything, and the reason."""
+class _AuthenticationFailed(Exception):
+    """Authentication has failed: the reason, and the response, if there is one."""
 
     def __init__(self, reason: str, answer: bytes | None = None) -> None:
         super().__init__(reason)
@@ -84,6 +85,8 @@ class _Refused(Exception):
 
 
 class Authenticator:
+    """See the module."""
+
     __slots__ = (
         "_deadline",
         "_exchange",
@@ -92,7 +95,7 @@ class Authenticator:
         "_mechanism",
         "_on_authenticated",
         "_pass_on",
-        "_restarted_s",
+        "_reauthenticated_s",
         "_rules",
         "_session_ends_s",
         "_state",
@@ -106,7 +109,8 @@ class Authenticator:
         pass_on: FrameHandler,
         on_authenticated: Callable[[Connection], None],
     ) -> None:
-        """`pass_on` takes the frames of those who are known; `on_authenticated` is told once."""
+        """`pass_on` handles the frames of authenticated clients and ApiVersions; `on_authenticated` is called
+        after each authentication."""
         self._rules = rules
         self._loop = loop
         self._pass_on = pass_on
@@ -117,47 +121,49 @@ class Authenticator:
         self._wrong_mechanism = ""
         self._exchange: SaslServer | None = None
         self._session_ends_s: float | None = None
-        self._restarted_s = -REAUTHENTICATION_MIN_S
+        self._reauthenticated_s = -REAUTHENTICATION_MIN_S
         self._deadline: asyncio.TimerHandle | None = None
 
-    def expect(self, connection: Connection) -> None:
-        """Give the client its time from now on."""
+    def start_deadline(self, connection: Connection) -> None:
+        """Close the connection after SETUP_S without authentication."""
         reason = f"not authenticated within {SETUP_S:.0f} s"
         self._deadline = self._loop.call_later(SETUP_S, connection.close, reason)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        """A connection's next frame. Never raises."""
+        """Handle a connection's next frame. Never raises."""
         if self._state is State.COMPLETE:
-            if self._session_ends_s is not None and not self._goes_on(connection, frame):
+            if self._session_ends_s is not None and not self._is_session_valid(connection, frame):
                 return
             if self._state is State.COMPLETE:
                 self._pass_on(connection, frame)
                 return
         try:
             if self._state is State.AUTHENTICATE:
-                self._take_token(connection, frame)
+                self._handle_token(connection, frame)
             elif self._state is not State.FAILED:
-                self._take_request(connection, frame)
+                self._handle_request(connection, frame)
         except MalformedMessage as problem:
-            self._fail(connection, _Refused(f"not a request: {problem}"))
-        except _Refused as refusal:
-            self._fail(connection, refusal)
+            self._fail(connection, _AuthenticationFailed(f"not a request: {problem}"))
+        except _AuthenticationFailed as failure:
+            self._fail(connection, failure)
 
     # --- the handshake ------------------------------------------------------------------------------
 
-    def _take_request(self, connection: Connection, frame: memoryview) -> None:
+    def _handle_request(self, connection: Connection, frame: memoryview) -> None:
         header = frames.parse_request_header(frame)
         if header.api_key == ApiKey.API_VERSIONS and self._state is State.VERSIONS:
             if header.api_version <= ApiVersionsRequest.max_version:
                 self._state = State.HANDSHAKE
             self._pass_on(connection, frame)
         elif header.api_key == ApiKey.SASL_HANDSHAKE and header.api_version <= 1:
-            self._shake_hands(connection, header, frame)
+            self._handle_handshake(connection, header, frame)
         else:
             name = _name(header.api_key)
-            raise _Refused(f"Unexpected Kafka request of type {name} during SASL handshake.")
+            raise _AuthenticationFailed(f"Unexpected Kafka request of type {name} during SASL handshake.")
 
-    def _shake_hands(self, connection: Connection, header: frames.RequestHeader, frame: memoryview) -> None:
+    def _handle_handshake(
+        self, connection: Connection, header: frames.RequestHeader, frame: memoryview
+    ) -> None:
         message = codec.decode(SaslHandshakeRequest, header.api_version, frame, header.body_offset)
         self._framed = self._framed or header.api_version >= 1
         wanted = message.mechanism
@@ -166,7 +172,7 @@ class Authenticator:
         answer = SaslHandshakeResponse(mechanisms=list(known))
         if mechanism is None:
             answer.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            raise _Refused(f"Unsupported SASL mechanism {wanted}", _encoded(answer, header))
+            raise _AuthenticationFailed(f"Unsupported SASL mechanism {wanted}", _encoded(answer, header))
         if self._mechanism and self._mechanism != wanted:
             self._wrong_mechanism = (
                 f"SASL mechanism '{wanted}' requested by client is not supported for re-authentication "
@@ -180,23 +186,23 @@ class Authenticator:
 
     # --- tokens -------------------------------------------------------------------------------------
 
-    def _take_token(self, connection: Connection, frame: memoryview) -> None:
+    def _handle_token(self, connection: Connection, frame: memoryview) -> None:
         if self._wrong_mechanism:
-            raise _Refused(self._wrong_mechanism)
+            raise _AuthenticationFailed(self._wrong_mechanism)
         if not self._framed:
             try:
                 answer, _ = self._evaluate(connection, bytes(frame))
             except SaslFailed as failure:
-                raise _Refused(str(failure)) from None
-            self._go_on(connection, len(answer).to_bytes(4, "big") + answer)
+                raise _AuthenticationFailed(str(failure)) from None
+            self._respond_to_token(connection, len(answer).to_bytes(4, "big") + answer)
             return
         header = frames.parse_request_header(frame)
         if header.api_key != ApiKey.SASL_AUTHENTICATE:
-            raise _Refused(
+            raise _AuthenticationFailed(
                 f"Unexpected Kafka request of type {_name(header.api_key)} during SASL authentication."
             )
         if header.api_version > SaslAuthenticateRequest.max_version:
-            raise _Refused(f"SaslAuthenticate v{header.api_version} is not served")
+            raise _AuthenticationFailed(f"SaslAuthenticate v{header.api_version} is not served")
         message = codec.decode(SaslAuthenticateRequest, header.api_version, frame, header.body_offset)
         response = SaslAuthenticateResponse()
         try:
@@ -206,12 +212,13 @@ class Authenticator:
         except SaslFailed as failure:
             response.error_code = ErrorCode.SASL_AUTHENTICATION_FAILED
             response.error_message = str(failure)
-            raise _Refused(str(failure), _encoded(response, header)) from None
-        self._go_on(connection, _encoded(response, header))
+            raise _AuthenticationFailed(str(failure), _encoded(response, header)) from None
+        self._respond_to_token(connection, _encoded(response, header))
 
     def _evaluate(self, connection: Connection, token: bytes) -> tuple[bytes, int]:
-        """The answer, and at the end how long the session will last, 0 for ever. Raises SaslFailed."""
-        exchange, again = self._exchange, self._session_ends_s is not None
+        """Returns the answer to a token, and the lifetime of the session in ms after the last one, 0 without
+        a limit. Raises SaslFailed."""
+        exchange, reauthenticating = self._exchange, self._session_ends_s is not None
         assert exchange is not None
         now_ms = self._rules.clock()
         try:
@@ -220,14 +227,14 @@ class Authenticator:
                 return answer, 0
             principal = self._rules.principal_of(connection, self._mechanism, exchange)
         except SaslFailed as failure:
-            raise SaslFailed(str(failure) or self._usual_words(again)) from None
+            raise SaslFailed(str(failure) or self._default_error(reauthenticating)) from None
         except ValueError:
-            raise SaslFailed(self._usual_words(again)) from None
-        except Exception:  # the client gets its answer, also from a mechanism with a bug
+            raise SaslFailed(self._default_error(reauthenticating)) from None
+        except Exception:  # a bug in a mechanism: the client gets an error response
             log.exception("%r: SASL mechanism %s failed", connection, self._mechanism)
-            raise SaslFailed(self._usual_words(again)) from None
+            raise SaslFailed(self._default_error(reauthenticating)) from None
         before = connection.principal
-        if again and principal != before:
+        if reauthenticating and principal != before:
             raise SaslFailed(
                 "Cannot change principals during re-authentication from "
                 f"{before.type}.{before.name}: {principal.type}.{principal.name}"
@@ -236,8 +243,8 @@ class Authenticator:
         connection.by_token = exchange.by_token
         return answer, self._begin_session(exchange.expires_ms, now_ms)
 
-    def _usual_words(self, again: bool) -> str:
-        doing = "re-authentication" if again else "authentication"
+    def _default_error(self, reauthenticating: bool) -> str:
+        doing = "re-authentication" if reauthenticating else "authentication"
         return (
             f"Authentication failed during {doing} due to invalid credentials with SASL mechanism "
             f"{self._mechanism}"
@@ -255,48 +262,49 @@ class Authenticator:
         self._session_ends_s = self._loop.time() + lifetime_ms / 1000
         return lifetime_ms
 
-    def _go_on(self, connection: Connection, answer: bytes) -> None:
+    def _respond_to_token(self, connection: Connection, answer: bytes) -> None:
         exchange = self._exchange
         assert exchange is not None
         if exchange.complete:
             self._exchange = None
             self._state = State.COMPLETE
-            self._settle()
+            self._cancel_deadline()
             self._on_authenticated(connection)
         connection.respond((answer,))
 
-    def _settle(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     # --- sessions -----------------------------------------------------------------------------------
 
-    def _goes_on(self, connection: Connection, frame: memoryview) -> bool:
-        """Whether this request of a session that ends some time is taken; it may begin the next session."""
+    def _is_session_valid(self, connection: Connection, frame: memoryview) -> bool:
+        """Whether a request of a session with an expiry is accepted; a SaslHandshake begins
+        re-authentication."""
         assert self._session_ends_s is not None
         now_s = self._loop.time()
         key = int.from_bytes(frame[:2], "big")
-        if key == ApiKey.SASL_HANDSHAKE and now_s - self._restarted_s >= REAUTHENTICATION_MIN_S:
-            self._restarted_s = now_s
+        if key == ApiKey.SASL_HANDSHAKE and now_s - self._reauthenticated_s >= REAUTHENTICATION_MIN_S:
+            self._reauthenticated_s = now_s
             self._state = State.HANDSHAKE
         elif now_s > self._session_ends_s:
-            connection.close("its session is over, and it has not authenticated anew")
+            connection.close("its session has expired without re-authentication")
             return False
         return True
 
     # --- failure ------------------------------------------------------------------------------------
 
-    def _fail(self, connection: Connection, refusal: _Refused) -> None:
-        """Answer and close, after a while."""
+    def _fail(self, connection: Connection, failure: _AuthenticationFailed) -> None:
+        """Send the response and close the connection, after the delay for failures."""
         self._state = State.FAILED
-        self._settle()
-        log.info("%r failed to authenticate: %s", connection, refusal)
+        self._cancel_deadline()
+        log.info("%r failed to authenticate: %s", connection, failure)
         delay_s = self._rules.failure_delay_ms / 1000
 
         def end() -> None:
-            if refusal.answer is not None:
-                connection.respond((refusal.answer,))
+            if failure.answer is not None:
+                connection.respond((failure.answer,))
             connection.close()
 
         self._loop.call_later(delay_s, end)

@@ -3,11 +3,11 @@
 Called by ottla.server.network.framing (one `FrameBuffer` a connection) and ottla.server.network.listener
 (which makes both).
 
-- `BufferPool`: when more than `KEPT_BYTES_MAX` are in use, a connection has a buffer only while bytes wait in
-  it or a request refers to it. So the memory follows the bytes under way and not the number of connections.
-  What is free beyond `FREE_BYTES_MAX` goes back to the system.
-- `RequestMemory`: Kafka's SimpleMemoryPool, not strict: a request is let in while any memory is left at all,
-  so that one may overdraw it by up to socket.request.max.bytes. Who is not let in, waits, first come first
+- `BufferPool`: when more than `KEPT_BYTES_MAX` are in use, a connection has a buffer only while it holds
+  received bytes or a request refers to it. So the memory depends on the bytes in flight and not on the number
+  of connections. Free buffers beyond `FREE_BYTES_MAX` are returned to the system.
+- `RequestMemory`: Kafka's SimpleMemoryPool, not strict: a request is admitted while any memory is left, so
+  that one request may exceed the limit by up to socket.request.max.bytes. The others wait, first come first
   served.
 
 No I/O here.
@@ -21,13 +21,13 @@ from collections.abc import Callable
 
 BASE_BYTES = 64 * 1024
 POOLED_BYTES_MAX = 2 << 20
-"""A bigger buffer is made for one request, and goes with it. A producer's requests are 1 MiB by default."""
+"""A larger buffer is made for one request, and freed with it. A producer's requests are 1 MiB by default."""
 FREE_BYTES_MAX = 16 << 20
 KEPT_BYTES_MAX = 8 << 20
-"""Up to so much in use, a connection keeps its buffer from one request to the next: taking one anew each time
-costs half a microsecond."""
+"""Up to so many bytes in use, a connection keeps its buffer between requests: to take one each time costs
+half a microsecond."""
 PLENTY_BYTES = 64 << 20
-"""Up to so much in use, a connection may have a buffer of the size that its last requests needed."""
+"""Up to so many bytes in use, a connection may have a buffer of the size that its last requests needed."""
 
 
 class BufferPool:
@@ -41,10 +41,11 @@ class BufferPool:
         self._free: dict[int, list[memoryview]] = {}
         self.free_bytes = 0
         self.lent_bytes = 0
-        """What connections hold: their capacities, of which the system has backed what was written to."""
+        """The capacities of the buffers that connections hold; the system backs only pages that were
+        written."""
 
     def take(self, size: int) -> memoryview:
-        """A buffer of at least `size` bytes, its content whatever it is."""
+        """A buffer of at least `size` bytes with undefined content."""
         base = self.base_bytes
         if size > POOLED_BYTES_MAX:
             capacity = size
@@ -56,11 +57,11 @@ class BufferPool:
                 self.lent_bytes += capacity
                 return free.pop()
         self.lent_bytes += capacity
-        # Of a mapping of its own the system backs only what is written to, and gets it back at once.
+        # The system backs only the written pages of a mapping, and gets them back at once.
         return memoryview(bytearray(capacity)) if capacity <= base else _mapped(capacity)
 
     def give(self, view: memoryview) -> None:
-        """Take `view` back; nobody refers to it any more."""
+        """Take `view` back; nothing refers to it any more."""
         capacity = len(view)
         self.lent_bytes -= capacity
         if capacity <= POOLED_BYTES_MAX and self.free_bytes + capacity <= FREE_BYTES_MAX:
@@ -71,7 +72,7 @@ class BufferPool:
             free.append(view)
 
     def write_off(self, view: memoryview) -> None:
-        """`view` is not wanted any more, but somebody may still refer to it: it goes with them."""
+        """Release `view` while something may still refer to it: it is freed with the last reference."""
         self.lent_bytes -= len(view)
 
 
@@ -80,17 +81,18 @@ def _mapped(size: int) -> memoryview:
 
 
 class RequestMemory:
-    """queued.max.request.bytes: how much the requests of all connections may take up, from the moment that
-    their size is known until they are answered. For a limit of -1 there is no instance at all."""
+    """queued.max.request.bytes: the limit of the bytes of all requests, from the moment that their size is
+    known until their response. A limit of -1 has no instance."""
 
     __slots__ = ("_call_soon", "_waiting", "_waking", "available", "limit")
 
     def __init__(self, limit: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """`call_soon` is the loop's: who waits is not let in from within somebody else's answer."""
+        """`call_soon` is the loop's: waiting connections are not resumed within the response of another
+        one."""
         assert limit > 0
         self.limit = limit
         self.available = limit
-        """Below zero when the last request that was let in was bigger than what was left."""
+        """Below zero when the last admitted request was larger than what was left."""
         self._call_soon = call_soon
         self._waiting: deque[Callable[[], None]] = deque()
         self._waking = False
@@ -109,7 +111,7 @@ class RequestMemory:
             self._call_soon(self._wake)
 
     def wait(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once there is memory. A connection that is gone by then must bear it."""
+        """Call `wake` once there is memory, also if the connection was closed meanwhile."""
         self._waiting.append(wake)
 
     def _wake(self) -> None:

@@ -1,7 +1,6 @@
-"""What the server knows of a client's connection, whichever kind it is: how to answer, and to hold it up.
+"""The interface of a client's connection, for the dispatcher and the handlers.
 
-`ottla.server.network.plaintext_connection` and `ottla.server.network.tls_connection` are the kinds there are.
-Called by ottla.server.dispatch.dispatcher, and by handlers through it.
+Implemented by ottla.server.network.socket_connection and ottla.server.network.tls_connection.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from ottla.storage.segment import FileSlice
 Part = bytes | bytearray | memoryview | FileSlice
 
 
-class Slot:
-    """The place of an answer among those of its connection."""
+class PendingResponse:
+    """A response that is not ready, in its place in the order of its connection's responses."""
 
     __slots__ = ("parts",)
 
@@ -25,37 +24,37 @@ class Slot:
 
 
 class Connection(Protocol):
-    """What handlers and the dispatcher may do with a connection."""
+    """See the module."""
 
     listener: str
     peer_host: str
     principal: Principal
-    """Who is at the other end; ANONYMOUS where nobody has to say. It may change by authentication only."""
+    """The authenticated client; ANONYMOUS without authentication. Only authentication changes it."""
     by_token: bool
-    """Whether a delegation token said so (KIP-48)."""
+    """Whether the client authenticated with a delegation token (KIP-48)."""
     closed: bool
 
     def respond(self, parts: Sequence[Part]) -> None:
-        """Answer the current request; parts go out in order (a response with its size in front)."""
+        """Send the response to the current request: its size, header and body, in `parts`."""
 
     def skip_response(self) -> None:
-        """The current request gets no answer (Produce with acks=0)."""
+        """End the current request without a response (Produce with acks=0)."""
 
     def detach(self) -> None:
-        """Nobody needs the frame of the current request any more, which is yet to be answered: it may wait
-        long, and need not keep a buffer for that."""
+        """Release the frame of the current request before its response: the request may wait long, and its
+        bytes are not needed meanwhile."""
 
-    def park(self) -> Slot:
-        """The current request waits for others than this client, and needs its frame no more: the Produce
-        requests behind it may go on."""
+    def defer_response(self) -> PendingResponse:
+        """Release the current request and its frame: it waits for replication. The Produce requests behind it
+        are handed out meanwhile."""
 
-    def respond_parked(self, slot: Slot, parts: Sequence[Part]) -> None:
-        """Answer the request that was parked there; it goes out behind the answers to those before it."""
+    def complete(self, response: PendingResponse, parts: Sequence[Part]) -> None:
+        """Respond to a deferred request. The response is sent after those to the requests before it."""
 
     def mute(self, duration_ms: int) -> None:
-        """Throttle (KIP-219): take no further request for that long from now. To be called before the current
-        request is answered (the answer may bring on the next one); answers go out at once all the same. A
-        second call can only lengthen it; 0 or less does nothing."""
+        """Throttle the client (KIP-219): hand out no further request for that long. Responses are sent
+        nevertheless. Call it before the response to the current request, which lets the next one in. A second
+        call can only lengthen the time; 0 or less does nothing."""
 
     def close(self, reason: str = "") -> None: ...
 

@@ -1,11 +1,11 @@
-"""How many connections there may be, and how fast they may come (max.connections; KIP-402, KIP-612).
+"""Limits on the number of connections and on the rate of new ones (max.connections; KIP-402, KIP-612).
 
-Called by ottla.server.network.listener for each connection that comes and goes. As in Kafka a full broker or
-listener accepts nobody until somebody leaves, but the brokers' own listener (where they have one to
-themselves) goes by its own limit only: for one of those the client's connection that was idle longest makes
-room. An address that has its share is refused at once, one that comes too often after a wait. The settings
-are read each time: they may change while the broker runs. No I/O but the resolving of names in
-max.connections.per.ip.overrides, when it is set.
+Called by ottla.server.network.listener for each connection that is opened or closed. As in Kafka, a broker or
+a listener at its limit accepts no connection until one is closed. The inter-broker listener, where it is not
+the only one, has only its own limit: for a connection of another broker the client connection that has been
+idle longest is closed. An address at its limit is refused at once, one above its rate after a delay. The
+settings are read each time: they may change while the broker runs. The only I/O is the resolution of names in
+max.connections.per.ip.overrides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.quotas.rates import Windows
 log = logging.getLogger(__name__)
 
 
-def _steady_ms() -> int:
+def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
@@ -33,7 +33,7 @@ class ConnectionLimits:
         self,
         config: BrokerConfig,
         rates: ConnectionQuotas | None = None,
-        clock: Callable[[], int] = _steady_ms,
+        clock: Callable[[], int] = _monotonic_ms,
     ) -> None:
         self._config = config
         self._rates = rates or ConnectionQuotas(Windows())
@@ -47,7 +47,7 @@ class ConnectionLimits:
         self.count = 0
 
     def is_protected(self, listener: str) -> bool:
-        """Whether connections to `listener` are let in whatever the others have, and never closed for one."""
+        """Whether `listener` is the inter-broker listener, to which max.connections does not apply."""
         return listener == self._protected
 
     def has_room(self, listener: str) -> bool:
@@ -60,8 +60,7 @@ class ConnectionLimits:
         return self.count > self._config.get_int("max.connections")
 
     def accepted(self, listener: str) -> int:
-        """A connection has come, to be asked about once: for how many ms it and those behind it have to wait
-        before it is admitted."""
+        """Count a new connection; returns for how many ms the listener has to wait before it admits it."""
         name = "max.connection.creation.rate"
         return self._rates.accepted(
             listener,
@@ -71,17 +70,17 @@ class ConnectionLimits:
         )
 
     def refused_for(self, address: str, listener: str) -> int:
-        """Positive: its address makes too many connections, and it is to be closed after so many ms."""
+        """Positive: the address exceeds its rate, and the connection is to be closed after so many ms."""
         of_broker = not self.is_protected(listener)
         return self._rates.record_address(address, listener, self._clock(), of_broker=of_broker)
 
     def admit(self, address: str, listener: str) -> bool:
-        """Count a connection; False, uncounted, when its address has as many as it may have."""
+        """Count a connection; False, and not counted, when its address is at its limit."""
         limit = self._limits_by_address().get(address)
         if limit is None:
             limit = self._config.get_int("max.connections.per.ip")
         if self._by_address[address] >= limit:
-            log.info("refused a connection from %s, which has %d, all that it may have", address, limit)
+            log.info("refused a connection from %s: max.connections.per.ip, %d, is reached", address, limit)
             return False
         self._by_address[address] += 1
         self._by_listener[listener] += 1

@@ -1,20 +1,20 @@
 """A connection's receive buffer: socket bytes in, whole request frames out, nothing copied.
 
 Kafka frames a request as a four-byte big-endian size and that many bytes. A frame is handed out as a
-memoryview of the buffer itself, and a record batch inside it stays such a view until it is written to
-the log, so the buffer's bytes may not move while a request is being worked on. Hence the rules:
+memoryview of the buffer, and a record batch in it stays such a view until it is written to the log, so the
+bytes must not move while the request is served. The rules:
 
-- `next_frame` hands out one frame; until `release` no byte before the free space is touched: `space`
-  gives only what is free behind the data (later pipelined frames gather there), perhaps nothing. Whoever
-  waits long without need of the frame's bytes says so (`detach`).
-- Between frames the unread rest may move to the front, or into a bigger buffer when the frame that has
-  begun needs one: not before the bytes that are there fill the one at hand, whatever size was announced.
-- The memory is the pool's: it is taken when bytes come, and given back when there are none left, unless the
-  pool has plenty.
-- With a bound on all requests (`RequestMemory`) a frame is let in once its size is known; `starved` says
-  that it was not, and that the connection has to wait.
+- `next_frame` hands out one frame. Until `release` no byte before the free space changes: `space` returns
+  only the free bytes behind the data, perhaps none; pipelined frames gather there. A request that waits
+  without need of its frame calls `detach`.
+- Between frames the bytes that were not handed out may move to the front of the buffer, or into a larger one
+  for the frame that has begun: only once they fill the present buffer, whatever size the client announced.
+- The buffer is taken from the pool when bytes are received, and given back when it is empty, unless the pool
+  has plenty.
+- With a limit on all requests (`RequestMemory`) memory is reserved for a frame once its size is known.
+  `starved` is set when there is none, and the connection waits.
 
-Called by ottla.server.network.plaintext_connection. No I/O here.
+Called by ottla.server.network.socket_connection. No I/O here.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _API_KEY = Struct(">h")
 MIN_SPACE_BYTES = 4096
 SMALL_FRAMES_BEFORE_SHRINK = 256
 AHEAD = 4
-"""Room for so many frames of a client whose requests are replicated together: they are to be read together.
-For others a larger buffer costs a tenth of a Produce of 64 KiB: what is read has left the cache by then."""
+"""A connection with deferred responses has space for so many frames: its requests are replicated together,
+and so are to be read together. For others a larger buffer costs a tenth of a Produce of 64 KiB, because the
+bytes leave the CPU cache before they are used."""
 FIRST_GROWTH_BYTES = 1 << 20
-"""What a buffer for a frame above `POOLED_BYTES_MAX` grows to first."""
+"""The first size of a buffer for a frame above `POOLED_BYTES_MAX`."""
 
 
 class InvalidFrameSize(Exception):
@@ -44,6 +45,8 @@ class InvalidFrameSize(Exception):
 
 
 class FrameBuffer:
+    """See the module."""
+
     __slots__ = (
         "_end",
         "_max_frame",
@@ -72,40 +75,40 @@ class FrameBuffer:
         self._end = 0  # first free byte
         self._need = 0  # bytes (size included) of the frame that has begun, once known
         self._pinned = False  # a request refers to bytes of the buffer
-        self._usual = pool.base_bytes  # what the bigger ones of the last frames needed
+        self._usual = pool.base_bytes  # the size of a buffer for the larger of the last frames
         self._small_frames = 0
         self.ahead = 1
-        """For how many frames there is to be room."""
+        """For how many frames the buffer has space."""
         self.busy = False
-        """A frame is out."""
+        """A frame is handed out, and not released."""
         self.reserved = 0
-        """What of the memory of all requests is this connection's."""
+        """The bytes that this connection has reserved in RequestMemory."""
         self.starved = False
-        """The frame that has begun was not let in, for want of memory."""
+        """RequestMemory had no bytes left for the frame that has begun."""
 
     @property
     def capacity(self) -> int:
-        """Bytes of the buffer at hand; 0 while there is none."""
+        """Bytes of the buffer; 0 while there is none."""
         return 0 if self._view is None else len(self._view)
 
     @property
     def buffered(self) -> int:
         return len(self._rest) + self._end - self._start
 
-    def take_up_to(self, max_frame_bytes: int) -> None:
-        """Larger frames from now on: the client is known."""
+    def set_max_frame_bytes(self, max_frame_bytes: int) -> None:
+        """Allow frames of another size."""
         self._max_frame = max_frame_bytes
 
     def space(self) -> memoryview:
-        """Where the next bytes go; empty only while a frame is out and the buffer is full behind it. Call
-        `received` afterwards, also with 0."""
+        """The free bytes, to receive into; empty only while a frame is handed out and the buffer is full
+        behind it. Call `received` afterwards, also with 0."""
         view = self._view
         if view is None:
             view = self._take()
         elif not self._pinned:
             room = len(view) - self._end
             if room < MIN_SPACE_BYTES or (self._start and self._need > room + self._end - self._start):
-                view = self._make_room(view)
+                view = self._enlarge_space(view)
         return view[self._end :]
 
     def received(self, count: int) -> None:
@@ -114,8 +117,8 @@ class FrameBuffer:
             self.compact()
 
     def next_frame(self, api_key: int | None = None) -> memoryview | None:
-        """The next whole frame without its size (a request of that API, if one is named), or None. Raises
-        InvalidFrameSize."""
+        """The next whole frame without its size, or None; with `api_key` only if it is a request of that API.
+        Raises InvalidFrameSize."""
         if self._rest and not self.busy:
             self._take()
         start = self._start
@@ -150,13 +153,13 @@ class FrameBuffer:
         return view[start + 4 : start + need]
 
     def detach(self) -> None:
-        """Nobody refers to the bytes of the frame that is out any more; it is not answered yet."""
+        """The bytes of the frame that is handed out are not needed any more."""
         self._pinned = False
         if self._start == self._end and self._view is not None:
             self._give_back()
 
     def release(self) -> None:
-        """The frame handed out is done with: its bytes may be overwritten from now on."""
+        """The request of the frame has its response; its bytes may be overwritten."""
         self.busy = self._pinned = False
         if self.reserved:
             assert self._memory is not None
@@ -173,14 +176,14 @@ class FrameBuffer:
                 self._give_back()
 
     def compact(self) -> None:
-        """Keep no more memory than what was received and not handed out (for when many buffers are out)."""
+        """Keep only the bytes that were not handed out, and give the buffer back, if it is mostly empty."""
         view = self._view
         if view is not None and not self._pinned and (self._end - self._start) * 2 < len(view):
             self._rest = bytes(view[self._start : self._end])
             self._give_back()
 
     def close(self) -> None:
-        """Give everything back; a frame that is out stays readable."""
+        """Give the buffer and the memory back; a frame that is handed out stays readable."""
         if self._view is not None:
             if self._pinned:
                 self._pool.write_off(self._view)
@@ -209,8 +212,8 @@ class FrameBuffer:
         self._view = None
         self._start = self._end = 0
 
-    def _make_room(self, view: memoryview) -> memoryview:
-        """There is little left behind the data, or the frame that has begun does not fit there."""
+    def _enlarge_space(self, view: memoryview) -> memoryview:
+        """Move the data to the front or into a larger buffer: the free space behind it is too small."""
         start, capacity = self._start, len(view)
         pending = self._end - start
         if start and (self._need <= capacity or pending + MIN_SPACE_BYTES <= capacity):

@@ -1,8 +1,8 @@
-"""Which connections may have been idle for connections.max.idle.ms, without asking all of them each second.
+"""Finds the connections that are idle for connections.max.idle.ms, without a look at all of them each second.
 
-Called by ottla.server.network.listener. A connection stands in the bucket of the second in which it would be
-idle for too long if nothing came any more; then it is asked, and stands in a later one if something did. So
-it is asked about once in that time, however many there are.
+Called by ottla.server.network.listener. A connection is in the bucket of the second in which it would reach
+the limit if no byte came. When that second has come it is looked at, and moved to a later bucket if bytes
+came. So each connection is looked at about once in connections.max.idle.ms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BUCKET_S = 1.0
 
 
 class Watched(Protocol):
-    """The part of a connection that this looks at."""
+    """The part of a connection that IdleWatch uses."""
 
     idle_bucket: int
 
@@ -26,11 +26,11 @@ class IdleWatch:
     """Times are seconds of the loop's clock."""
 
     def __init__(self, idle_max_s: float) -> None:
-        """0 or less: nobody is ever idle for too long."""
+        """0 or less: no limit."""
         self._max = idle_max_s
         self._buckets: dict[int, set[Watched]] = {}
-        self.asked = 0
-        """How often anybody was asked (for tests)."""
+        self.checks = 0
+        """How often a connection was looked at (for tests)."""
 
     def watch(self, connection: Watched, now: float) -> None:
         if self._max > 0:
@@ -42,12 +42,12 @@ class IdleWatch:
             bucket.discard(connection)
 
     def idle(self, now: float) -> list[Watched]:
-        """Those that are, which are forgotten with this."""
+        """The connections that are idle for too long; they are not watched any more."""
         found: list[Watched] = []
         due = int(now / BUCKET_S)
         for number in sorted(number for number in self._buckets if number <= due):
             for connection in self._buckets.pop(number):
-                self.asked += 1
+                self.checks += 1
                 idle_s = connection.idle_for(now)
                 if idle_s >= self._max:
                     found.append(connection)

@@ -1,9 +1,9 @@
-"""The key set (JWKS) that tokens are verified by: fetched by file or http, and again when it is time.
+"""The key set (JWKS) that verifies OAUTHBEARER tokens, fetched by file or http and refreshed.
 
-Made by ottla.server.network.secure_listeners for OAUTHBEARER, asked for each token, ticked about once a
-second. It is fetched once at the start, where a failure is told at once; later in a thread, when
-sasl.oauthbearer.jwks.endpoint.refresh.ms is over, and sooner for a key that is not known, but no more often
-than the retry back-off allows. What was fetched last stays until there is something better.
+Made by ottla.server.network.secure_listeners; `get` is called for each token, `tick` about once a second. The
+first fetch is at the start of the broker, and its failure is raised. Later fetches are in a thread: after
+sasl.oauthbearer.jwks.endpoint.refresh.ms, and for an unknown key, but no more often than the retry back-off
+allows. A fetch that fails leaves the keys as they are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KeySet:
     def __init__(
         self, url: str, threads: Executor, *, refresh_s: float, retry_s: float, retry_max_s: float
     ) -> None:
-        """Raises ValueError when there is none at the URL."""
+        """Raises ValueError when the URL has no key set."""
         if not url.startswith(("https://", "http://", "file:")):
             raise ValueError(f"sasl.oauthbearer.jwks.endpoint.url={url}: must be https://, http:// or file:")
         self._url = url
@@ -40,7 +40,7 @@ class KeySet:
         self._fetched = time.monotonic()
 
     def get(self, key_id: str | None) -> Any:
-        """The key of that id, or None; then the set is fetched anew for the next who comes with it."""
+        """The key with that id; None if it is unknown, and then the set is fetched again."""
         found = self._keys.get(key_id)
         if found is None:
             self._fetch_after(self._retry_s)
@@ -55,16 +55,16 @@ class KeySet:
     def _fetch_after(self, pause_s: float) -> None:
         if not self._fetching and time.monotonic() - self._fetched >= pause_s:
             self._fetching = True
-            self._threads.submit(self._fetch_again)
+            self._threads.submit(self._refresh)
 
-    def _fetch_again(self) -> None:
+    def _refresh(self) -> None:
         """In a thread."""
         try:
             self._keys = self._fetch()
             self._failures = 0
         except ValueError as problem:
             self._failures += 1
-            log.warning("the key set stays as it is: %s", problem)
+            log.warning("refreshing the key set failed, the old one is kept: %s", problem)
         finally:
             self._fetched = time.monotonic()
             self._fetching = False

@@ -1,9 +1,9 @@
 """Listening sockets and the connections they accepted.
 
-Called by ottla.server.assembly.broker: `bind` first (so that the real port of a port-0 listener can be
-registered), `listen` before the registration is seen by others, `serve` once the broker may take requests,
-`stop_accepting` and `close_all` on the way down, `tick` about once a second for idle connections. A
-connection that cannot be accepted (out of descriptors) stops the acceptor for a moment instead of spinning.
+Called by ottla.server.assembly.broker: `bind` first (the real port of a port-0 listener is registered),
+`listen` before other brokers see the registration, `serve` once the broker takes requests, `stop_accepting`
+and `close_all` at shutdown, `tick` about once a second for idle connections. When a connection cannot be
+accepted (no file descriptor is left), the acceptor pauses for `ACCEPT_RETRY_S`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ottla.server.network.buffers import KEPT_BYTES_MAX, PLENTY_BYTES, BufferPoo
 from ottla.server.network.connection import FrameHandler
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.idle_watch import IdleWatch
-from ottla.server.network.plaintext_connection import PlaintextConnection
 from ottla.server.network.secure_listeners import SecureListener
+from ottla.server.network.socket_connection import PlaintextConnection, SocketConnection
 
 log = logging.getLogger(__name__)
 
 ACCEPTS_PER_EVENT = 64
 ACCEPT_RETRY_S = 1.0
 COMPACT_S = 30.0
-"""How long those that fell quiet may keep their buffers while others have none."""
+"""How long idle connections keep their buffers while much buffer memory is in use."""
 
 
 class Endpoint(NamedTuple):
@@ -56,8 +56,8 @@ class SocketServer:
         limits: ConnectionLimits | None = None,
         secure: Mapping[str, SecureListener] | None = None,
     ) -> None:
-        """`queued_max_bytes` is queued.max.request.bytes, -1 for no bound; no `limits` are none;
-        `secure` are the listeners that are not PLAINTEXT."""
+        """`queued_max_bytes` is queued.max.request.bytes, -1 for no limit; without `limits` there are none;
+        `secure` has the listeners that are not PLAINTEXT, by name."""
         self._loop = loop
         self._on_frame = on_frame
         self._max_request_bytes = max_request_bytes
@@ -74,16 +74,17 @@ class SocketServer:
         self._listening: dict[str, socket.socket] = {}
         self._accepting: set[str] = set()
         self._held: dict[socket.socket, asyncio.TimerHandle] = {}
-        """Connections that came too fast: to be served or closed later."""
+        """Accepted connections above the rate limits: served or closed later."""
         self._slowed: set[str] = set()
-        """Listeners that accept nobody while one of those waits."""
+        """Listeners that accept no connection while one of those waits."""
         self._serving = False
-        self.connections: set[PlaintextConnection] = set()
+        self.connections: set[SocketConnection] = set()
         self.accepted: dict[str, int] = {}
-        """Connections that were served so far, by listener."""
+        """How many connections each listener has admitted so far."""
 
     def bind(self, endpoint: Endpoint) -> Endpoint:
-        """Take the address; answers the endpoint with its real port. Raises OSError naming the endpoint."""
+        """Bind the address; returns the endpoint with its real port. Raises OSError that names the
+        endpoint."""
         host = endpoint.host or None
         sock: socket.socket | None = None
         try:
@@ -97,7 +98,7 @@ class SocketServer:
                 )[0]
                 sock = socket.socket(found[0], socket.SOCK_STREAM)
                 address = found[4]
-            # A broker that restarts takes its port back at once.
+            # A broker that restarts can bind its port at once.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
         except OSError as e:
@@ -115,7 +116,7 @@ class SocketServer:
         return endpoint._replace(port=sock.getsockname()[1])
 
     def listen(self) -> None:
-        """Let the system take connections; they wait in the backlog for `serve`. Raises OSError."""
+        """Open the ports; connections wait in the backlog for `serve`. Raises OSError."""
         for sock in self._listening.values():
             sock.listen(self._backlog)
 
@@ -135,7 +136,9 @@ class SocketServer:
         for _ in range(ACCEPTS_PER_EVENT):
             if limits is not None and not limits.has_room(listener):
                 self._pause(listener, sock)
-                log.debug("max.connections: nobody is accepted on %s until somebody leaves", listener)
+                log.debug(
+                    "max.connections is reached: %s accepts no connection until one is closed", listener
+                )
                 return
             try:
                 client, address = sock.accept()
@@ -163,7 +166,7 @@ class SocketServer:
         if limits is not None:
             refused_ms = limits.refused_for(peer[0], listener)
             if refused_ms > 0:
-                # Closed at once it would come again at once.
+                # A client that is disconnected at once reconnects at once.
                 self._hold(client, refused_ms, client.close)
                 return
             if not limits.admit(peer[0], listener):
@@ -174,23 +177,23 @@ class SocketServer:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self._send_buffer_bytes > 0:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-        except OSError:  # gone already
+        except OSError:  # the client has disconnected
             client.close()
             if limits is not None:
                 limits.left(peer[0], listener)
             return
         try:
             self.adopt(client, listener, peer)
-        except (OSError, ValueError):  # TLS asks the socket who is there; it is gone already
+        except (OSError, ValueError):  # TLS asks the socket for its peer, which has disconnected
             client.close()
             if limits is not None:
                 limits.left(peer[0], listener)
             return
         if limits is not None and limits.is_exceeded:
-            self._make_room()
+            self._close_longest_idle()
 
     def _hold(self, client: socket.socket, wait_ms: int, then: Callable[[], None]) -> None:
-        """Leave a connection alone for a while."""
+        """Call `then` after that time; the connection is not served meanwhile."""
 
         def wait_is_over() -> None:
             del self._held[client]
@@ -207,17 +210,18 @@ class SocketServer:
         self._accepting.discard(listener)
         self._loop.remove_reader(sock.fileno())
 
-    def _make_room(self) -> None:
-        """A broker has come to a full house: the client that was idle longest goes."""
+    def _close_longest_idle(self) -> None:
+        """max.connections is exceeded by a connection of the inter-broker listener: close the client
+        connection that has been idle longest."""
         assert self._limits is not None
         now = self._loop.time()
         clients = (c for c in self.connections if not self._limits.is_protected(c.listener))
         longest = max(clients, key=lambda c: c.idle_for(now), default=None)
         if longest is not None:
-            longest.close("max.connections: a broker needs its place", level=logging.INFO)
+            longest.close("max.connections is reached, and a broker connects", level=logging.INFO)
 
-    def adopt(self, sock: socket.socket, listener: str, peer: tuple[str, int]) -> PlaintextConnection:
-        """Serve a connected, non-blocking socket, which the limits have admitted if there are any."""
+    def adopt(self, sock: socket.socket, listener: str, peer: tuple[str, int]) -> SocketConnection:
+        """Serve a connected, non-blocking socket that the limits have admitted."""
         secure = self._secure.get(listener)
         connect = PlaintextConnection if secure is None else secure.adopt
         connection = connect(
@@ -237,7 +241,7 @@ class SocketServer:
         self._idle_watch.watch(connection, self._loop.time())
         return connection
 
-    def _closed(self, connection: PlaintextConnection) -> None:
+    def _closed(self, connection: SocketConnection) -> None:
         self.connections.discard(connection)
         self._idle_watch.forget(connection)
         limits = self._limits
@@ -246,14 +250,14 @@ class SocketServer:
             self._accept_again()
 
     def _accept_again(self) -> None:
-        """Where accepting was stopped because of max.connections."""
+        """Resume the listeners that max.connections had stopped, if it allows."""
         if self._serving and len(self._accepting) < len(self._listening):
             for listener in self._listening:
                 if self._limits is None or self._limits.has_room(listener):
                     self._resume(listener)
 
     def tick(self) -> None:
-        """Close connections idle for `connections.max.idle.ms`; gather in buffers that are hardly used."""
+        """Close connections idle for `connections.max.idle.ms`; take back buffers that are mostly empty."""
         now = self._loop.time()
         for connection in self._idle_watch.idle(now):
             connection.close("idle for connections.max.idle.ms", level=logging.INFO)

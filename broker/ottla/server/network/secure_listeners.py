@@ -1,12 +1,12 @@
-"""What a listener asks of those who connect: TLS, SASL, both or neither, by Kafka's settings.
+"""TLS, SASL or both for the connections of a listener, by Kafka's settings.
 
-Called by the broker at its start (one `SecureListeners` for all), by ottla.server.network.listener for each
-client that connects, and about once a second to look for renewed certificates: Kafka takes a new key store
-when a setting changes or the same location is set again (KIP-226), and so it is here; but where certificates
-are renewed in place, as Kubernetes does with a mounted secret, nobody sends such a request. So a changed file
-is enough. A store that cannot be read leaves the one in use where it is.
+`SecureListeners` is made at the broker's start. ottla.server.network.listener calls it for each connection,
+and about once a second to look for renewed certificates: Kafka takes a new key store when a setting changes
+or the same location is set again (KIP-226), and so it is here. Where certificates are renewed in place, as
+Kubernetes does with a mounted Secret, no such request is sent, so a changed file is taken too. A store that
+cannot be read leaves the present one in use.
 
-Invariants: connections keep the context they were made with; who comes by PLAINTEXT costs nothing here.
+Invariants: connections keep the TLS context that they were made with; a PLAINTEXT listener has no part here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ottla.security.tls import TlsSettings, server_context
 from ottla.server.network.authenticator import Authenticator, Mechanism, SaslRules
 from ottla.server.network.connection import Connection, FrameHandler
 from ottla.server.network.key_sets import KeySet
-from ottla.server.network.plaintext_connection import PlaintextConnection
+from ottla.server.network.socket_connection import PlaintextConnection, SocketConnection
 from ottla.server.network.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,12 @@ log = logging.getLogger(__name__)
 HANDSHAKE_THREADS: Final = 2
 
 TokenLookup = Callable[[str, str], tuple[ScramCredential, str, int] | None]
-"""Mechanism and a token's id to its credential, its owner's name, and when it ends."""
+"""(mechanism, id of a delegation token) -> its credential, its owner's name, its expiry as wall time in
+ms."""
 
 
 class SecurityProblem(Exception):
-    """A listener cannot be had as it is set up, in one line."""
+    """The security settings of a listener cannot be used; the message is one line."""
 
 
 class SecureListener:
@@ -82,7 +83,7 @@ class SecureListener:
         try:
             self._builder = self._make_builder()
             if self.is_tls:
-                self._take_tls(*self._tls_now())
+                self._set_tls(*self._load_tls_settings())
             if self.is_sasl:
                 self._rules = self._make_rules()
         except (StoreProblem, ValueError) as problem:
@@ -109,16 +110,16 @@ class SecureListener:
 
     # --- TLS ----------------------------------------------------------------------------------------
 
-    def _tls_now(self) -> tuple[TlsSettings, tuple[object, ...]]:
+    def _load_tls_settings(self) -> tuple[TlsSettings, tuple[object, ...]]:
         settings = TlsSettings.of(self._security.get)
         return settings, settings.stamp()
 
-    def _take_tls(self, settings: TlsSettings, stamp: tuple[object, ...]) -> None:
+    def _set_tls(self, settings: TlsSettings, stamp: tuple[object, ...]) -> None:
         self._context = server_context(settings)
         self._tls = settings, stamp
 
     def problem(self, of_broker: Mapping[str, str]) -> str | None:
-        """What would be wrong with these as the broker's dynamic settings, or None."""
+        """What is wrong with these as the broker's dynamic settings; None if nothing is."""
         config = self._config
         wanted = ListenerSecurity(self.name, of_broker, config.of_cluster, config.given)
         try:
@@ -135,21 +136,23 @@ class SecureListener:
         return None
 
     def renew(self) -> None:
-        """Take another key store, trust store or key set if settings or files have changed, or it is time."""
+        """Reload key store, trust store or key set if settings or files have changed, or a refresh is due."""
         if self._key_set is not None:
             self._key_set.tick()
         if not self.is_tls:
             return
-        found = self._tls_now()
+        found = self._load_tls_settings()
         if found == self._tls:
             return
         try:
-            self._take_tls(*found)
+            self._set_tls(*found)
         except StoreProblem as problem:
-            self._tls = found  # said once
-            log.error("listener %s keeps its certificates: %s", self.name, problem)
+            self._tls = found  # logged once
+            log.error(
+                "listener %s keeps its certificates, the new ones cannot be used: %s", self.name, problem
+            )
         else:
-            log.info("listener %s has taken its key and trust stores anew", self.name)
+            log.info("listener %s has reloaded its key and trust stores", self.name)
 
     # --- SASL ---------------------------------------------------------------------------------------
 
@@ -177,7 +180,7 @@ class SecureListener:
         return lambda: PlainServer(users)
 
     def _login(self, mechanism: str, security: ListenerSecurity) -> jaas.Login:
-        """What the mechanism has to have. Raises ValueError."""
+        """The sasl.jaas.config of a mechanism that requires one. Raises ValueError."""
         text = security.of_mechanism(mechanism, "sasl.jaas.config")
         if text is None:
             raise ValueError(
@@ -189,15 +192,15 @@ class SecureListener:
             raise ValueError(f"sasl.jaas.config of {mechanism}: {problem}") from None
 
     def _token_validation(self, options: Mapping[str, str]) -> Validate:
-        """By a key set where one is configured, also if Kafka's handler for signed tokens is not named, with
-        which Kafka would take unsecured ones. Raises ValueError."""
+        """Verify tokens by the key set if one is configured, even without Kafka's callback handler for signed
+        tokens (Kafka then accepts unsecured tokens). Raises ValueError."""
         security, name = self._security, "OAUTHBEARER"
         url = security.of_mechanism(name, "sasl.oauthbearer.jwks.endpoint.url")
         handler = security.of_mechanism(name, "sasl.server.callback.handler.class") or ""
         if not url:
             if handler.endswith(".OAuthBearerValidatorCallbackHandler"):
                 raise ValueError(f"sasl.oauthbearer.jwks.endpoint.url: needed for {handler}")
-            log.warning("listener %s takes unsecured OAUTHBEARER tokens: for development only", self.name)
+            log.warning("listener %s accepts unsecured OAUTHBEARER tokens: for development only", self.name)
             return UnsecuredRules.of(options).validate
 
         def seconds(setting: str) -> float:
@@ -219,21 +222,21 @@ class SecureListener:
         return lambda token, now_ms: rules.validate(token, keys.get)
 
     def _token_refused(self, reason: str) -> None:
-        log.info("listener %s: a token was refused: %s", self.name, reason)
+        log.info("listener %s: token rejected: %s", self.name, reason)
 
-    # --- clients ------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------------
 
     def adopt(
         self, sock: socket.socket, *, peer: tuple[str, int], on_frame: FrameHandler, **settings: Any
-    ) -> PlaintextConnection:
-        """A connection for a socket; the settings are those of every connection. Raises OSError."""
+    ) -> SocketConnection:
+        """Make the connection of a socket; `settings` are those of every connection. Raises OSError."""
         authenticator = None
         if self._rules is not None:
             authenticator = Authenticator(self._rules, self._loop, on_frame, self._authenticated)
             on_frame = authenticator.on_frame
             settings["max_request_bytes"] = self._security.get_int("sasl.server.max.receive.size")
         if self._context is None:
-            connection = PlaintextConnection(sock, peer=peer, on_frame=on_frame, **settings)
+            connection: SocketConnection = PlaintextConnection(sock, peer=peer, on_frame=on_frame, **settings)
         else:
             wrapped = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             connection = TlsConnection(
@@ -245,7 +248,7 @@ class SecureListener:
                 **settings,
             )
         if authenticator is not None:
-            authenticator.expect(connection)
+            authenticator.start_deadline(connection)
         return connection
 
     def _secured(self, connection: TlsConnection, certificate: bytes | None) -> None:
@@ -263,12 +266,12 @@ class SecureListener:
         )
 
     def _authenticated(self, connection: Connection) -> None:
-        assert isinstance(connection, PlaintextConnection)
-        connection.take_frames_up_to(self._max_request_bytes)
+        assert isinstance(connection, SocketConnection)
+        connection.set_max_request_bytes(self._max_request_bytes)
 
 
 class SecureListeners:
-    """All of a broker's."""
+    """All listeners of a broker that are not PLAINTEXT."""
 
     def __init__(
         self,
@@ -300,7 +303,7 @@ class SecureListeners:
             listener.renew()
 
     def problem(self, of_broker: Mapping[str, str]) -> str | None:
-        """What would be wrong with these as the broker's dynamic settings, or None."""
+        """What is wrong with these as the broker's dynamic settings; None if nothing is."""
         problems = (listener.problem(of_broker) for listener in self.by_name.values())
         return next(filter(None, problems), None)
 

@@ -1,13 +1,13 @@
-"""A client's connection over TLS: the plaintext one's rules, with other ways in and out.
+"""Client connections over TLS.
 
 Made by ottla.server.network.secure_listeners. OpenSSL works on the non-blocking socket itself, so there are
-no buffers of our own between: what is read is decrypted into the frame buffer, what is sent is encrypted from
-where it lies; ranges of files are read and encrypted in pieces.
+no buffers of ours between: bytes are decrypted into the frame buffer, and encrypted from where they are;
+ranges of files are read and encrypted in pieces.
 
-Invariants: nothing is read as a request before the handshake is done and the principal known; a handshake
-ends within `SETUP_S`, or the connection does; its arithmetic (a millisecond with an RSA key) is done in a
-thread, so that many clients who come at once do not hold up those that are there. While that thread has the
-socket, it is not closed: closing waits for the step to end.
+Invariants: no request is read before the handshake is done and the principal is set; a handshake that is not
+done within `SETUP_S` closes the connection; its arithmetic (a millisecond with an RSA key) is done in a
+thread, so that many new clients do not delay the others. While that thread uses the socket, it is not closed:
+closing waits for the step to end.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, cast
 
-from ottla.server.network.plaintext_connection import PlaintextConnection
+from ottla.server.network.socket_connection import SocketConnection
 from ottla.storage.segment import FileSlice
 
 log = logging.getLogger(__name__)
 
 SETUP_S = 30.0
-"""Between connecting and having authenticated. Kafka's clients give up after as much
-(socket.connection.setup.timeout.max.ms); Kafka's broker leaves it to connections.max.idle.ms."""
+"""The limit for TLS handshake and for authentication. Kafka's clients give up after the same time
+(socket.connection.setup.timeout.max.ms); Kafka's broker has connections.max.idle.ms only."""
 PIECE_BYTES = 64 * 1024
-"""What is encrypted at once: four records of TLS."""
+"""Encrypted at once: four records of TLS."""
 RECORD_BYTES = 16 * 1024
 READ_TURN_BYTES = 256 * 1024
-"""What is decrypted of one connection before the others have their turn."""
+"""Decrypted of one connection before other connections are served."""
 
 
 class TlsStream:
-    """A TLS socket with a plain one's manners: it raises BlockingIOError where OpenSSL wants to wait."""
+    """A TLS socket with the interface of a plain one: it raises BlockingIOError where OpenSSL has to wait."""
 
     __slots__ = ("_sock", "close")
 
@@ -46,7 +46,7 @@ class TlsStream:
         self.close = sock.close
 
     def recv_into(self, space: memoryview) -> int:
-        """OpenSSL gives one record at a time: behind a full one there is mostly another."""
+        """OpenSSL returns one record at a time: behind a full one there is mostly another."""
         filled, most = 0, min(len(space), READ_TURN_BYTES)
         try:
             while filled < most:
@@ -66,8 +66,17 @@ class TlsStream:
             raise BlockingIOError from None
 
 
-class TlsConnection(PlaintextConnection):
-    __slots__ = ("_deadline", "_on_secured", "_reads_on", "_secured", "_shaking", "_threads", "_tls", "_wish")
+class TlsConnection(SocketConnection):
+    __slots__ = (
+        "_close_requested",
+        "_deadline",
+        "_handshaking",
+        "_on_secured",
+        "_read_scheduled",
+        "_secured",
+        "_threads",
+        "_tls",
+    )
 
     def __init__(
         self,
@@ -77,32 +86,34 @@ class TlsConnection(PlaintextConnection):
         on_secured: Callable[[TlsConnection, bytes | None], None],
         **settings: Any,
     ) -> None:
-        """`sock` is wrapped already, its handshake yet to be done, in `threads`; `on_secured` is called with
-        the client's certificate in DER, if it has shown one, and may raise ValueError to turn it away.
+        """`sock` is wrapped, without its handshake, which is done in `threads`; `on_secured` is called with
+        the client's certificate in DER, if it sent one, and raises ValueError to refuse the client.
         `settings` are those of every connection."""
         self._tls = sock
         self._secured = False
-        self._shaking = False
-        self._reads_on = False
-        self._wish: tuple[str, int] | None = None  # to be closed, when the thread is done
+        self._handshaking = False
+        self._read_scheduled = False
+        self._close_requested: tuple[str, int] | None = (
+            None  # reason and log level: to be closed when the thread is done
+        )
         self._threads = threads
         self._on_secured = on_secured
         super().__init__(sock, **settings)
         self._sock = cast(Any, TlsStream(sock))
-        self._deadline: asyncio.TimerHandle | None = self._loop.call_later(SETUP_S, self._too_late)
+        self._deadline: asyncio.TimerHandle | None = self._loop.call_later(SETUP_S, self._handshake_timed_out)
 
     # --- the handshake ------------------------------------------------------------------------------
 
-    def _too_late(self) -> None:
+    def _handshake_timed_out(self) -> None:
         self.close(f"no TLS handshake within {SETUP_S:.0f} s", level=logging.INFO)
 
-    def _shake_hands(self) -> None:
-        """Take one step, in a thread; there is no watching of the socket meanwhile."""
+    def _handshake(self) -> None:
+        """Take one step, in a thread; the socket is not watched meanwhile."""
         self._stop_reading()
-        self._shaking = True
-        self._threads.submit(self._step)
+        self._handshaking = True
+        self._threads.submit(self._handshake_step)
 
-    def _step(self) -> None:
+    def _handshake_step(self) -> None:
         """In a thread."""
         problem: Exception | None = None
         try:
@@ -110,26 +121,26 @@ class TlsConnection(PlaintextConnection):
         except Exception as e:
             problem = e
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._step_done, problem)
+            self._loop.call_soon_threadsafe(self._handshake_step_done, problem)
 
-    def _step_done(self, problem: Exception | None) -> None:
-        self._shaking = False
-        if self._wish is not None:
-            self.close(*self._wish)
+    def _handshake_step_done(self, problem: Exception | None) -> None:
+        self._handshaking = False
+        if self._close_requested is not None:
+            self.close(*self._close_requested)
         elif isinstance(problem, ssl.SSLWantReadError):
             self._reading = True
             self._loop.add_reader(self._fd, self._readable)
         elif isinstance(problem, ssl.SSLWantWriteError):
-            self._loop.add_writer(self._fd, self._go_on)
+            self._loop.add_writer(self._fd, self._continue_handshake)
         elif problem is not None:
-            # What is wrong has been told to the client already, by TLS' alert.
+            # The client has received TLS' alert.
             self.close(f"TLS handshake failed: {problem}", level=logging.INFO)
         else:
             self._secure()
 
-    def _go_on(self) -> None:
+    def _continue_handshake(self) -> None:
         self._loop.remove_writer(self._fd)
-        self._shake_hands()
+        self._handshake()
 
     def _secure(self) -> None:
         self._secured = True
@@ -137,7 +148,7 @@ class TlsConnection(PlaintextConnection):
         try:
             self._on_secured(self, self._tls.getpeercert(binary_form=True))
         except ValueError as problem:
-            self.close(f"not let in: {problem}", level=logging.WARNING)
+            self.close(f"client refused: {problem}", level=logging.WARNING)
             return
         self._reading = True
         self._loop.add_reader(self._fd, self._readable)
@@ -145,7 +156,7 @@ class TlsConnection(PlaintextConnection):
 
     @property
     def certificate(self) -> bytes | None:
-        """The client's, in DER, verified; None if it has not shown one."""
+        """The client's certificate in DER, verified; None if it sent none."""
         return self._tls.getpeercert(binary_form=True)
 
     def _cancel_deadline(self) -> None:
@@ -157,23 +168,23 @@ class TlsConnection(PlaintextConnection):
 
     def _readable(self) -> None:
         if not self._secured:
-            self._shake_hands()
+            self._handshake()
             return
         super()._readable()
-        self._read_on()
+        self._schedule_read()
 
     def _resume_reading(self) -> None:
         super()._resume_reading()
-        self._read_on()
+        self._schedule_read()
 
-    def _read_on(self) -> None:
-        """What OpenSSL has decrypted already, no event will tell of."""
-        if self._reading and not self.closed and not self._reads_on and self._tls.pending():
-            self._reads_on = True
-            self._loop.call_soon(self._read_rest)
+    def _schedule_read(self) -> None:
+        """Schedule a read of what OpenSSL has decrypted already: the socket has no event for it."""
+        if self._reading and not self.closed and not self._read_scheduled and self._tls.pending():
+            self._read_scheduled = True
+            self._loop.call_soon(self._read_decrypted)
 
-    def _read_rest(self) -> None:
-        self._reads_on = False
+    def _read_decrypted(self) -> None:
+        self._read_scheduled = False
         if self._reading and not self.closed:
             self._readable()
 
@@ -185,7 +196,7 @@ class TlsConnection(PlaintextConnection):
         assert not isinstance(head, FileSlice)
         if len(head) < RECORD_BYTES and len(out) > 1:
             head = self._join(RECORD_BYTES)
-        # What OpenSSL could not send whole must be given to it again from its start: it stays the head.
+        # OpenSSL has to be given what it could not send again, from the same start: it stays the head.
         sent = self._sock.send(memoryview(head)[:PIECE_BYTES])
         if sent == len(head):
             out.popleft()
@@ -194,7 +205,7 @@ class TlsConnection(PlaintextConnection):
         return True
 
     def _join(self, enough: int) -> bytes | bytearray | memoryview:
-        """Make one of the small parts at the head of the queue: a record costs some 30 bytes and a call."""
+        """Join the small parts at the head of the queue: each record costs some 30 bytes and a call."""
         out = self._out
         chunks: list[bytes | bytearray | memoryview] = []
         size = 0
@@ -229,12 +240,12 @@ class TlsConnection(PlaintextConnection):
     def close(self, reason: str = "", level: int = logging.DEBUG) -> None:
         if self.closed:
             return
-        if self._shaking:
-            self._wish = (reason, level)
+        if self._handshaking:
+            self._close_requested = (reason, level)
             return
         self._cancel_deadline()
         if self._secured:
-            # Tell the client that this is the end of it, where that can be done without waiting.
+            # Send the client the end of the TLS session, if that is possible without waiting.
             with contextlib.suppress(OSError, ValueError):
                 if self._in_loop and self._out and not isinstance(self._out[0], FileSlice):
                     self._send_bytes()

@@ -222,6 +222,12 @@ class Accumulator(BatchQueues):
             self.added(queue.tp)
         return batch
 
+    def leave_partition(self, topic: str) -> None:
+        """The next record without a key may go to another partition."""
+        known = self._topics.get(topic)
+        if known is not None:
+            known.sticky.partition = None
+
     def _choose(self, topic: Topic) -> int:
         """The next sticky partition: one with a leader that can be reached, if there is any."""
         good = []

@@ -116,7 +116,7 @@ class ProducerConfig(Settings):
     message_send_max_retries: int = setting(3, integer())
     retry_backoff_ms: int = setting(100, integer())
     topic_metadata_refresh_interval_ms: int = setting(600_000, integer(-1))
-    """-1: after a failure only."""
+    """How long messages without a key stay in one partition, too. -1: after a failure only."""
     queue_buffering_max_ms: int = setting(5_000, integer())
     queue_buffering_max_messages: int = setting(10_000, integer(1))
     queue_enqueue_timeout_ms: int = setting(-1, integer(-1))

@@ -167,7 +167,8 @@ class ConsumerConnector:
             try:
                 self._coordination.commit()
             except Exception as problem:
-                log.warning("%s: an automatic commit failed: %s", self.consumer_id, problem)
+                told = str(problem) or type(problem).__name__  # kazoo's errors often have no text
+                log.warning("%s: an automatic commit failed: %s", self.consumer_id, told)
 
     def shutdown(self) -> None:
         """Commit (with auto.commit.enable), leave the group, end the streams. A second call does nothing."""

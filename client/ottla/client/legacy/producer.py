@@ -128,6 +128,8 @@ class DefaultEventHandler(EventHandler):
         """By codec; those of compressed.topics may have another one than the rest."""
         self._counts: dict[str, tuple[int, float]] = {}
         """How many partitions topics have, and until when that is believed."""
+        self._kept_until: dict[str, float] = {}
+        """Until when messages without a key stay in one partition, by topic."""
 
     def handle(self, messages: Sequence[KeyedMessage]) -> None:
         if self._callbacks is not None:
@@ -167,6 +169,7 @@ class DefaultEventHandler(EventHandler):
         if failed:
             for message, _ in failed:
                 self._counts.pop(message.topic, None)
+                self._kept_until[message.topic] = -_FOREVER
             tries = self._config.message_send_max_retries
             raise FailedToSendMessageError(
                 f"{len(failed)} of {len(messages)} messages were not delivered after {tries} tries; "
@@ -180,22 +183,32 @@ class DefaultEventHandler(EventHandler):
         return found if message.key is None else found._replace(key=self._encode_key(message.key).payload)
 
     def _partition(self, message: KeyedMessage, encoded: Message, producer: TodaysProducer) -> int | None:
-        """None without a key: any, the same one for a while. Raises ClientError."""
+        """None without a key: a random one with a leader, kept until topic.metadata.refresh.interval.ms have
+        passed or a message was not delivered, as in 0.8.2. Raises ClientError."""
         chosen_by = encoded.key if message.partition_key is None else message.partition_key
+        now = time.monotonic()
         if chosen_by is None:
+            kept_until = self._kept_until.get(message.topic)
+            if kept_until is None or now >= kept_until:
+                self._kept_until[message.topic] = self._next_refresh(now)
+                if kept_until is not None:
+                    producer.leave_partition(message.topic)
             return None
         count, until = self._counts.get(message.topic, (0, 0.0))
-        now = time.monotonic()
         if now >= until:
             count = producer.partitions_for(message.topic)
-            refresh_ms = self._config.topic_metadata_refresh_interval_ms
-            self._counts[message.topic] = count, _FOREVER if refresh_ms < 0 else now + refresh_ms / 1000
+            self._counts[message.topic] = count, self._next_refresh(now)
         partition: int = self._choose(chosen_by, count)
         if not 0 <= partition < count:
             raise ClientError(
                 f"the partitioner gave {partition} for {message.topic}, which has partitions 0 to {count - 1}"
             )
         return partition
+
+    def _next_refresh(self, now: float) -> float:
+        """In seconds of the monotonic clock."""
+        refresh_ms = self._config.topic_metadata_refresh_interval_ms
+        return _FOREVER if refresh_ms < 0 else now + refresh_ms / 1000
 
     def _producer(self, topic: str) -> TodaysProducer:
         config = self._config

@@ -103,7 +103,7 @@ class ZooKeeperCoordination:
                 self.commit()
                 return
             except registry.PROBLEMS as problem:
-                log.warning("%s: a commit failed: %s", self._consumer, problem)
+                log.warning("%s: a commit failed: %s", self._consumer, _text(problem))
                 if not left:
                     return
                 self._closing.wait(_AGAIN_S)
@@ -139,7 +139,8 @@ class ZooKeeperCoordination:
             except ConsumerRebalanceFailedError as problem:
                 log.error("%s", problem)  # as Kafka's: the next change is the next occasion
             except registry.PROBLEMS as problem:
-                log.warning("%s: %s", self._consumer, problem)
+                if not self._closing.is_set():
+                    log.warning("%s: %s", self._consumer, _text(problem))
                 self._closing.wait(_AGAIN_S)
                 self._news.set()
 
@@ -167,13 +168,13 @@ class ZooKeeperCoordination:
                         return
                 except registry.PROBLEMS as problem:
                     # While one looks around in ZooKeeper, others change it.
-                    log.info("%s: a rebalance failed: %s", self._consumer, problem)
+                    log.info("%s: a rebalance failed: %s", self._consumer, _text(problem))
                     why = problem
                 self._stop_reading(commit=self._config.auto_commit_enable)
                 self._closing.wait(self._backoff_s)
         raise ConsumerRebalanceFailedError(
             f"{self._consumer}: no rebalance in rebalance.max.retries={tries} tries: "
-            f"{why or 'former owners have not released their partitions'}"
+            f"{'former owners have not released their partitions' if why is None else _text(why)}"
         ) from why
 
     def _try_to_rebalance(self) -> bool:
@@ -218,3 +219,8 @@ class ZooKeeperCoordination:
             settings = {**self._config.properties(), "bootstrap.servers": servers}
             self._feed = Feed(settings, f"ottla-{self._consumer}", self._streams)
         return self._feed
+
+
+def _text(problem: Exception) -> str:
+    """Many of kazoo's errors have no text but their name."""
+    return str(problem) or type(problem).__name__

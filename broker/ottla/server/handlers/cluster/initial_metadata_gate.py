@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from ottla.controller import loading, requests
-from ottla.controller.state import ClusterState
+from ottla.controller.context import ControllerContext
 from ottla.metadata import znodes
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.store import MetadataStore, StoreError
@@ -38,9 +38,9 @@ async def read_cluster(store: MetadataStore) -> UpdateMetadataRequest:
     InvalidNode."""
     elected = await store.get(znodes.CONTROLLER)
     controller_id = znodes.decode_controller(elected[0]) if elected else _NO_CONTROLLER
-    state = ClusterState(controller_id, 0)
+    state = ControllerContext(controller_id, 0)
     await loading.load(store, state)
-    return requests.whole_metadata(state)
+    return requests.full_update_metadata(state)
 
 
 class InitialMetadataGate:

@@ -11,7 +11,7 @@ Left out on purpose: the new group protocol (KIP-848).
 from __future__ import annotations
 
 from ottla.coordinators.coordinator import GroupCoordinator
-from ottla.coordinators.ports import ClientContext
+from ottla.coordinators.interfaces import ClientContext
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     DeleteGroupsRequest,

@@ -272,7 +272,7 @@ class ProduceHandler:
         if awaited:
             delayed = _DelayedProduce(request, response, hints, self._throttle, len(awaited), failed=failed)
             timeout_ms = max(message.timeout_ms, 0)
-            request.park()
+            request.defer_response()
             for key, offset, result in awaited:
                 self._purgatory.await_replication(
                     key, offset, timeout_ms, partial(delayed.replicated, key, result)

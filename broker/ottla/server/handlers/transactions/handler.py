@@ -17,7 +17,7 @@ from typing import Final
 
 from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
-from ottla.coordinators.transactions.ports import Marker
+from ottla.coordinators.transactions.interfaces import Marker
 from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.grouping import by_topic

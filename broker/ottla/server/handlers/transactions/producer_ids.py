@@ -13,7 +13,7 @@ from typing import Final
 
 from ottla.controller.controller import Controller
 from ottla.coordinators.transactions.coordinator import Outcome
-from ottla.coordinators.transactions.ports import NoProducerId
+from ottla.coordinators.transactions.interfaces import NoProducerId
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     AllocateProducerIdsRequest,

@@ -1,8 +1,8 @@
-"""What kopf watches: every event becomes a word to the controller, and nothing else happens here.
+"""kopf's event handlers: each event enqueues the cluster that it belongs to, for the controller.
 
-Called by `ottla operator`. Only `on.event` handlers: they add no finalizer, store no annotation and are not
-retried. Our own finalizer is the store's. One operator at a time runs (the Deployment recreates it), so there
-is no peering.
+Called by `ottla operator`. All are `on.event` handlers: they add no finalizer, store no annotation and are
+not retried. The store sets the operator's own finalizer. One operator runs at a time (the Deployment
+recreates it), so there is no peering.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from ottla_operator.kubernetes.naming import CLUSTER_LABEL, MANAGED_BY, MANAGER
 from ottla_operator.resources import KINDS, BrokerCluster
 from ottla_operator.resources.common import GROUP, VERSION
 
-Poke = Callable[[str, str], None]
+Enqueue = Callable[[str, str], None]
 """(namespace, cluster)"""
 
-# What we make, and what comes of it: watched by label, on the server's side. Somebody's own Secret, with the
-# password of a user, is heard of when it has the cluster's label, and found by looking when it has none.
+# Objects that the operator creates, and their children: watched by label, which the API server filters. A
+# Secret with a password that a user supplies is watched when it has the cluster's label; the resync finds it
+# otherwise.
 _CHILDREN: Final = (
     ("", "v1", "pods"),
     ("", "v1", "configmaps"),
@@ -38,23 +39,23 @@ WATCHED: Final = (
     *_CHILDREN,
 )
 
-# A watch that stalls says nothing: it is begun anew after this, whatever it did.
+# A stalled watch raises no error: every watch is started again after this time.
 _WATCH_TIMEOUT_S: Final = 300
 
 
-def registry_for(poke: Poke) -> kopf.OperatorRegistry:
+def registry_for(enqueue: Enqueue) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
     kopf.on.login(id="client", registry=registry, errors=kopf.ErrorsMode.PERMANENT)(kopf.login_via_client)
 
     async def resource_changed(body: Any, namespace: str | None, **_: Any) -> None:
         cluster = cluster_of(body)
         if namespace and cluster:
-            poke(namespace, cluster)
+            enqueue(namespace, cluster)
 
     async def child_changed(labels: Any, namespace: str | None, **_: Any) -> None:
         cluster = labels.get(CLUSTER_LABEL)
         if namespace and cluster:
-            poke(namespace, cluster)
+            enqueue(namespace, cluster)
 
     for model in KINDS.values():
         plural = model.definition.plural
@@ -66,7 +67,7 @@ def registry_for(poke: Poke) -> kopf.OperatorRegistry:
 
 
 def cluster_of(body: Any) -> str:
-    """The name of the cluster that a resource of ours is, or belongs to; "" when it does not say."""
+    """The name of the BrokerCluster that a custom resource is, or refers to; "" when there is none."""
     if body.get("kind") == BrokerCluster.definition.kind:
         return str(body["metadata"]["name"])
     reference = (body.get("spec") or {}).get("clusterRef") or {}
@@ -86,10 +87,10 @@ def settings() -> kopf.OperatorSettings:
     return chosen
 
 
-async def watch(poke: Poke, namespaces: Sequence[str], stopping: asyncio.Event) -> None:
-    """Run kopf until told to stop. No namespaces: all of them."""
+async def watch(enqueue: Enqueue, namespaces: Sequence[str], stopping: asyncio.Event) -> None:
+    """Run kopf until `stopping` is set. No namespaces: all of them."""
     await kopf.operator(
-        registry=registry_for(poke),
+        registry=registry_for(enqueue),
         settings=settings(),
         standalone=True,
         clusterwide=not namespaces,

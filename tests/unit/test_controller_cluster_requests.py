@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller_harness import Cluster, run
 
-from ottla.controller.features import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
+from ottla.controller.cluster_requests import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
 from ottla.metadata import znodes
 from ottla.metadata.memory import MemoryStore
 from ottla.protocol.errors import ErrorCode

@@ -15,7 +15,7 @@ from ottla_operator.kubernetes import naming
 from ottla_operator.kubernetes.api import Api, ApiError, Conflict, NotFound
 from ottla_operator.kubernetes.manifests_common import Manifest, difference
 from ottla_operator.kubernetes.observing import Listed, Object, annotations_of, name_of, uid_of
-from ottla_operator.platform.port import StepFailed
+from ottla_operator.platform.interfaces import StepFailed
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _KINDS: Final = (
 )
 
 
-class Objects:
+class ChildObjects:
     """The objects with a cluster's label in its namespace; `component`: of that one alone."""
 
     def __init__(self, api: Api, namespace: str, cluster: str, component: str = "") -> None:

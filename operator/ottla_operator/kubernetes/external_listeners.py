@@ -32,7 +32,7 @@ def service_name(cluster: str, broker: int, listener: str) -> str:
 
 def build_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[Manifest]:
     return [
-        _service(cluster, broker, listener, remembered(listed, cluster, broker).get(listener.name))
+        _service(cluster, broker, listener, advertised_in_config(listed, cluster, broker).get(listener.name))
         for listener in external(cluster)
         for broker in range(brokers)
     ]
@@ -65,7 +65,7 @@ def _service(
     )
 
 
-def left_over(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[str]:
+def obsolete_services(cluster: BrokerCluster, listed: Listed, brokers: int) -> list[str]:
     """Names of Services whose listener or broker is gone."""
     name = cluster.metadata.name
     wanted = {service_name(name, broker, one.name) for one in external(cluster) for broker in range(brokers)}
@@ -131,12 +131,12 @@ def as_annotation(addresses: Advertised) -> dict[str, str]:
     return {naming.ADVERTISED_ANNOTATION: text}
 
 
-def moved(config: Object | None, addresses: Advertised) -> bool:
+def addresses_changed(config: Object | None, addresses: Advertised) -> bool:
     """Whether clients outside reach the broker elsewhere than it says."""
     return config is not None and _addresses_in(config) != dict(addresses)
 
 
-def remembered(listed: Listed, cluster: BrokerCluster, broker: int) -> Advertised:
+def advertised_in_config(listed: Listed, cluster: BrokerCluster, broker: int) -> Advertised:
     """What the broker's ConfigMap has it advertise."""
     config = listed.find("ConfigMap", naming.broker_config(cluster.metadata.name, broker))
     return _addresses_in(config) if config is not None else {}

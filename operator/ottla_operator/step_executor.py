@@ -1,17 +1,19 @@
-"""Taking the steps that were planned, and writing what became of them into statuses and Events.
+"""Executes the planned steps, and writes the results into statuses and Events.
 
-Called by `reconcile`, resource by resource. A step that fails becomes a condition of its resource and keeps
-no other from being tried.
+Called by `reconcile`, resource by resource. A failed step becomes a condition of its resource; the steps that
+follow it are still executed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ottla_operator.conditions import Condition, Finding, find, is_true, merge, no, yes
+from ottla_operator.planning.certificates import Subject, issue, pkcs12
 from ottla_operator.planning.observed import Observed
 from ottla_operator.planning.pipeline_config import DriverLaunch
 from ottla_operator.planning.revision import Revision
@@ -22,6 +24,7 @@ from ottla_operator.planning.steps import (
     PutPassword,
     RemoveBroker,
     ReplaceBroker,
+    SecretStep,
     StartBroker,
     StartDriver,
     Step,
@@ -29,11 +32,11 @@ from ottla_operator.planning.steps import (
     StopDriver,
     StopZooKeeper,
 )
-from ottla_operator.platform.credentials import take_secret_step
-from ottla_operator.platform.port import (
+from ottla_operator.planning.users import jaas_config
+from ottla_operator.platform.interfaces import (
+    BrokerLaunch,
     Drivers,
     Kafka,
-    Launch,
     Platform,
     Recorder,
     Secrets,
@@ -45,49 +48,52 @@ from ottla_operator.resources.common import Status
 
 log = logging.getLogger(__name__)
 
+_PASSWORD_BYTES: Final = 24  # 32 characters
+
 S = TypeVar("S", bound=Status)
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """What one resource's planner said."""
+class ResourcePlan:
+    """The result of one resource's planner."""
 
     resource: AnyResource
     findings: Sequence[Finding]
     status: Status
     steps: Sequence[Step] = ()
-    done: bool = False
-    keep: bool = False
-    """What the status says stays, unless the spec changed since or nothing was ever said."""
-    once_done: Status | None = None
-    """The status in its place when all steps could be taken."""
+    deletion_complete: bool = False
+    keep_status: bool = False
+    """The cluster cannot be observed: the status stays, unless the spec has changed or there is no status
+    yet."""
+    status_when_done: Status | None = None
+    """Replaces `status` when all steps succeeded."""
     launch: DriverLaunch | None = None
-    """Of a Pipeline: what its driver is to run with."""
+    """Of a Pipeline: the configuration to run its driver with."""
 
 
 @dataclass(slots=True)
-class Pass:
-    """What a pass did."""
+class ReconcileResult:
+    """What one reconciliation did and found."""
 
     steps: list[str] = field(default_factory=list)
     observed: Observed | None = None
 
     cluster: BrokerClusterStatus | None = None
-    """What the BrokerCluster's status says now."""
+    """The BrokerCluster's new status."""
     unready: list[str] = field(default_factory=list)
-    """The kinds of the resources that are not Ready, one for each."""
+    """The kinds of the resources that are not Ready, one entry for each resource."""
     failures: list[str] = field(default_factory=list)
-    """The reasons of steps that could not be taken."""
-    settled: bool = True
-    """All resources are Ready: nothing is expected to change by itself."""
+    """The reasons of failed steps."""
+    converged: bool = True
+    """All resources are Ready: nothing is expected to change without an event."""
 
     @property
     def idle(self) -> bool:
         return not self.steps
 
 
-class Actor:
-    """Does what a pass has planned, through the ports."""
+class StepExecutor:
+    """Executes the plans of one reconciliation through the interfaces of `platform.interfaces`."""
 
     def __init__(
         self,
@@ -107,50 +113,54 @@ class Actor:
         self._clock_ms = clock_ms
         self._recorder = recorder
 
-    async def act(
+    async def execute(
         self,
-        planned: Planned,
+        planned: ResourcePlan,
         cluster: BrokerCluster,
         target: Revision,
-        result: Pass,
+        result: ReconcileResult,
         failures: list[StepFailed],
     ) -> None:
-        """Take a resource's steps and write its status; `failures`: of what was tried for it before."""
+        """Execute a resource's steps and write its status. `failures`: earlier ones of the same resource."""
         metadata = planned.resource.metadata
         if metadata.acted_upon:
 
-            async def take(step: Step) -> None:
-                await self._take(planned.resource, step, cluster, target)
+            async def run_step(step: Step) -> None:
+                await self._execute_step(planned.resource, step, cluster, target)
 
-            failures = failures + await self._take_all(planned, take, result)
-            if planned.once_done is not None and not failures:
-                planned = replace(planned, status=planned.once_done)
+            failures = failures + await self._execute_all(planned, run_step, result)
+            if planned.status_when_done is not None and not failures:
+                planned = replace(planned, status=planned.status_when_done)
         await self.finish(planned, failures, result)
 
-    async def act_on_driver(self, planned: Planned, pipeline: Pipeline, result: Pass) -> None:
-        """The same of a Pipeline, which needs no cluster for it."""
+    async def execute_driver_steps(
+        self, planned: ResourcePlan, pipeline: Pipeline, result: ReconcileResult
+    ) -> None:
+        """Execute a Pipeline's steps and write its status; this works without a cluster."""
         metadata, failures = pipeline.metadata, list[StepFailed]()
         if metadata.acted_upon:
             if planned.launch is not None and not any(isinstance(s, StartDriver) for s in planned.steps):
-                failures = await self._keep_driver(pipeline, planned.launch, result)
+                failures = await self._ensure_driver_children(pipeline, planned.launch, result)
 
-            async def take(step: Step) -> None:
+            async def run_step(step: Step) -> None:
                 match step:
                     case StartDriver():
-                        assert planned.launch is not None, "a driver is started with something"
+                        assert planned.launch is not None, "a driver is started with a launch configuration"
                         await self._drivers.start(pipeline, planned.launch)
                     case StopDriver():
                         await self._drivers.stop(pipeline, planned.launch if step.again else None)
                     case _:
-                        raise AssertionError(f"{step} is none of a driver's")
+                        raise AssertionError(f"{step} is not a step of a driver")
 
             if not failures:
-                failures = await self._take_all(planned, take, result)
+                failures = await self._execute_all(planned, run_step, result)
         await self.finish(planned, failures, result)
 
-    async def _keep_driver(self, pipeline: Pipeline, launch: DriverLaunch, result: Pass) -> list[StepFailed]:
+    async def _ensure_driver_children(
+        self, pipeline: Pipeline, launch: DriverLaunch, result: ReconcileResult
+    ) -> list[StepFailed]:
         try:
-            done = await self._drivers.keep(pipeline, launch)
+            done = await self._drivers.ensure_children(pipeline, launch)
         except StepFailed as failure:
             self.record(pipeline, failure.reason, failure.message, warning=True)
             return [failure]
@@ -159,16 +169,17 @@ class Actor:
             self.record(pipeline, "Kept", what)
         return []
 
-    async def keep(
-        self, cluster: BrokerCluster, target: Revision, observed: Observed, result: Pass
+    async def ensure_children(
+        self, cluster: BrokerCluster, target: Revision, observed: Observed, result: ReconcileResult
     ) -> list[StepFailed]:
-        """Put right what surrounds the brokers, unless we are to keep our hands off."""
+        """Create and repair the objects around the brokers, unless the resource is paused, unmanaged or
+        deleted."""
         metadata = cluster.metadata
         if metadata.deleting or not metadata.acted_upon:
             return []
         lagging = any(partition.under_replicated for partition in observed.kafka.partitions())
         try:
-            done = await self._platform.keep(cluster, launch_of(target), under_replicated=lagging)
+            done = await self._platform.ensure_children(cluster, launch_of(target), under_replicated=lagging)
         except StepFailed as failure:
             self.record(cluster, failure.reason, failure.message, warning=True)
             return [failure]
@@ -181,26 +192,26 @@ class Actor:
         if self._recorder is not None:
             self._recorder.record(resource, reason, message, warning=warning)
 
-    async def _take_all(
-        self, planned: Planned, take: Callable[[Step], Awaitable[None]], result: Pass
+    async def _execute_all(
+        self, planned: ResourcePlan, run_step: Callable[[Step], Awaitable[None]], result: ReconcileResult
     ) -> list[StepFailed]:
-        """Take a resource's steps in order; what fails does not keep the others from being tried."""
+        """Execute a resource's steps in order. A failed step does not stop the ones after it."""
         failures = []
         for step in planned.steps:
             try:
-                await take(step)
+                await run_step(step)
                 self.record(planned.resource, type(step).__name__, str(step))
             except StepFailed as failure:
                 failures.append(failure)
                 self.record(planned.resource, failure.reason, failure.message, warning=True)
             except Exception as error:
-                # A bug of ours; the other resources are not to suffer from it.
+                # A bug in the operator. It must not affect the other resources.
                 log.exception("%s failed", step)
                 failures.append(StepFailed("InternalError", f"{step}: {error!r}"))
             result.steps.append(str(step))
         return failures
 
-    async def _take(
+    async def _execute_step(
         self, resource: AnyResource, step: Step, cluster: BrokerCluster, target: Revision
     ) -> None:
         match step:
@@ -219,26 +230,28 @@ class Actor:
             case RemoveBroker():
                 await self._platform.remove_broker(cluster, step.broker, delete_volume=step.delete_volume)
             case PutPassword() | PutCertificate() | DeleteSecret():
-                await take_secret_step(self._secrets, resource, step, self._clock_ms())
+                await _execute_secret_step(self._secrets, resource, step, self._clock_ms())
             case StartDriver() | StopDriver():
-                raise AssertionError(f"{step} is a pipeline's")
+                raise AssertionError(f"{step} belongs to a Pipeline")
             case _:
-                await self._kafka.take(step)
+                await self._kafka.execute(step)
 
-    async def finish(self, planned: Planned, failures: Sequence[StepFailed], result: Pass) -> None:
-        """Write the status, or let go of a resource whose deletion is complete."""
+    async def finish(
+        self, planned: ResourcePlan, failures: Sequence[StepFailed], result: ReconcileResult
+    ) -> None:
+        """Write the status, or remove the finalizer of a resource whose deletion is complete."""
         resource = planned.resource
-        if planned.done and resource.metadata.deleting:
+        if planned.deletion_complete and resource.metadata.deleting:
             await self._secrets.release(resource)
             if isinstance(resource, Pipeline):
                 await self._drivers.remove(resource)
             await self._store.release(resource)
-            result.steps.append(f"{resource.key} is gone")
+            result.steps.append(f"{resource.key} is deleted")
             return
         ready = find(resource.status.conditions, "Ready")
         current = ready is not None and ready.observed_generation == resource.metadata.generation
-        if planned.keep and current and ready is not None and ready.reason != "Pending":
-            result.settled = False
+        if planned.keep_status and current and ready is not None and ready.reason != "Pending":
+            result.converged = False
             result.unready.append(resource.kind)
             return
         findings = list(planned.findings)
@@ -252,7 +265,13 @@ class Actor:
         if not metadata.acted_upon:
             why = "Paused" if metadata.paused else "Unmanaged"
             findings = [_as_paused(finding, why, planned.steps) for finding in findings]
-            findings.append(yes("ReconciliationPaused", why, "observed only, because of its annotation"))
+            findings.append(
+                yes(
+                    "ReconciliationPaused",
+                    why,
+                    "an annotation of the resource pauses reconciliation; it is only observed",
+                )
+            )
             observed_generation = resource.status.observed_generation
         status = with_conditions(
             planned.status,
@@ -265,20 +284,20 @@ class Actor:
             observed_generation,
         )
         if not is_true(status.conditions, "Ready"):
-            result.settled = False
+            result.converged = False
             result.unready.append(resource.kind)
         catching_up = find(status.conditions, "CaughtUp")
         if catching_up is not None and catching_up.status == "False":
-            # How far it is, people want to see.
-            result.settled = False
+            # Users follow the lag in the status.
+            result.converged = False
         if isinstance(status, BrokerClusterStatus):
             result.cluster = status
         if status != resource.status:
             await self._store.update_status(resource, status)
 
 
-def launch_of(target: Revision) -> Launch:
-    return Launch(target.hash, target.described, target.properties)
+def launch_of(target: Revision) -> BrokerLaunch:
+    return BrokerLaunch(target.hash, target.described, target.properties)
 
 
 def with_conditions(status: S, conditions: list[Condition], generation: int) -> S:
@@ -286,8 +305,44 @@ def with_conditions(status: S, conditions: list[Condition], generation: int) -> 
 
 
 def _as_paused(finding: Finding, why: str, steps: Sequence[Step]) -> Finding:
-    """Ready must not say that something is being done when it is not."""
+    """The finding without the claim that the planned steps are being executed."""
     if finding.type != "Ready" or finding.status == "True" or not steps:
         return finding
     due = ", ".join(str(step) for step in steps)
-    return no("Ready", why, f"not done, because of its annotation: {due}")
+    return no(
+        "Ready", why, f"not executed, because an annotation of the resource pauses reconciliation: {due}"
+    )
+
+
+# ---- Secrets of Users, with the entry names of Strimzi
+
+
+async def _execute_secret_step(store: Secrets, owner: AnyResource, step: SecretStep, now_ms: int) -> None:
+    """Raises StepFailed."""
+    match step:
+        case PutPassword():
+            await store.put(owner, step.secret, _password_data(step))
+        case PutCertificate():
+            await store.put(owner, step.secret, _certificate_data(step, now_ms))
+        case DeleteSecret():
+            await store.delete(owner, step.secret)
+
+
+def _password_data(step: PutPassword) -> Mapping[str, bytes]:
+    password = step.password or secrets.token_urlsafe(_PASSWORD_BYTES)
+    return {
+        "password": password.encode(),
+        "sasl.jaas.config": jaas_config(step.user, password).encode(),
+    }
+
+
+def _certificate_data(step: PutCertificate, now_ms: int) -> Mapping[str, bytes]:
+    pair = issue(step.authority, Subject(step.user), step.lifetime, now_ms)
+    password = secrets.token_urlsafe(_PASSWORD_BYTES)
+    return {
+        "ca.crt": step.authority.certificate,
+        "user.crt": pair.certificate,
+        "user.key": pair.key,
+        "user.p12": pkcs12(pair, step.authority.certificate, password),
+        "user.password": password.encode(),
+    }

@@ -22,18 +22,18 @@ from ottla_operator.planning.observed import (
 _TIMEOUT_S: Final = 3.0
 
 
-async def ask(addresses: Mapping[str, str]) -> dict[str, JobProgress]:
+async def fetch_progress(addresses: Mapping[str, str]) -> dict[str, JobProgress]:
     """By key, of those `HOST:PORT` that answered."""
     if not addresses:
         return {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        answers = await asyncio.gather(*(_ask(session, address) for address in addresses.values()))
+        answers = await asyncio.gather(*(_fetch(session, address) for address in addresses.values()))
     found = zip(addresses, answers, strict=True)
     return {key: progress for key, progress in found if progress is not None}
 
 
-async def _ask(session: aiohttp.ClientSession, address: str) -> JobProgress | None:
+async def _fetch(session: aiohttp.ClientSession, address: str) -> JobProgress | None:
     try:
         async with session.get(f"http://{address}/status") as answer:
             return progress_of(await answer.json(content_type=None)) if answer.status == 200 else None
@@ -108,3 +108,10 @@ def _is_number(value: object) -> bool:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def exit_message(log_tail: str) -> str:
+    """Why a process ended, as far as its log tells: the last line above INFO, or else the last one."""
+    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
+    told = [line for line in lines if " INFO " not in line] or lines
+    return told[-1].rpartition(" ERROR ")[2].strip() if told else ""

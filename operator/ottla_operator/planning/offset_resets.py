@@ -1,9 +1,10 @@
-"""A reset of a group's offsets: asked for in the spec, done once per `requestId`.
+"""Plans the reset of a group's offsets that the spec requests, once per `requestId`.
 
-Called by `planning.groups`. The offsets are chosen first and written to the status, then committed in a later
-pass from there: an operator that dies in between commits the same ones again, and shifts nothing twice. The
-coordinator refuses a commit for a group with members, so a reset never pulls offsets from under a consumer;
-with `whenActive: Live` it removes the members in the same step, and they read on from the new offsets.
+Called by `planning.groups`. The offsets are computed and written to the status first, and committed from
+there in a later reconciliation: an operator that is killed in between commits the same offsets again, and
+shifts nothing twice. The coordinator rejects a commit for a group with members, so that a reset does not
+affect an active consumer. With `whenActive: Live`, the step removes the members, which join again and read
+from the new offsets.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _WITHOUT_MEMBERS = ("Empty", "Dead")
 class ResetPlan:
     findings: tuple[Finding, ...] = ()
     last: LastReset | None = None
-    """What the status says of the reset now."""
+    """The reset's status."""
     steps: tuple[ResetOffsets, ...] = ()
-    once_done: LastReset | None = None
-    """What it says instead once the steps are taken."""
+    last_when_done: LastReset | None = None
+    """The reset's status after the steps have succeeded."""
 
 
 def query_of(group: ConsumerGroup) -> GroupQuery:
-    """What must be observed of the group beside its lag."""
+    """What to observe of the group besides its lag."""
     reset = pending(group)
     if group.spec.offsets_storage == "zookeeper":
         return GroupQuery(in_zookeeper=True)
@@ -41,7 +42,7 @@ def query_of(group: ConsumerGroup) -> GroupQuery:
 
 
 def pending(group: ConsumerGroup) -> OffsetReset | None:
-    """The reset that is asked for and not over."""
+    """The requested reset that has not ended; None: there is none."""
     reset, last = group.spec.offset_reset, group.status.last_reset
     if reset is None or (
         last is not None and last.request_id == reset.request_id and last.phase != "Pending"
@@ -59,16 +60,18 @@ def plan_reset(group: ConsumerGroup, state: GroupState, now_ms: int) -> ResetPla
         assert last is not None
         return ResetPlan((_over(last),), last)
     if state.positions is None:
-        return ResetPlan((no(CONDITION, "NotObserved", _of(reset, "the offsets cannot be read yet")),), last)
+        return ResetPlan(
+            (no(CONDITION, "NotObserved", _of(reset, "the offsets could not be read yet")),), last
+        )
     missing = [topic for topic in reset.topics if not any(key[0] == topic for key in state.positions.ends)]
     if missing:
-        return _failed(reset, f"there is no topic {missing[0]}", now_ms)
+        return _failed(reset, f"topic {missing[0]} does not exist", now_ms)
     idle = state.state in _WITHOUT_MEMBERS
     live = reset.when_active == "Live"
     if not idle and not live and not reset.dry_run:
         if reset.when_active == "Fail":
             return _failed(reset, f"the group has {state.members} members", now_ms)
-        message = f"waits for the group's {state.members} members to leave"
+        message = f"waiting for the group's {state.members} members to leave"
         waiting = LastReset(request_id=reset.request_id, phase="Pending")
         return ResetPlan((no(CONDITION, "GroupActive", _of(reset, message)),), waiting)
     chosen = last if last is not None and last.request_id == reset.request_id and last.after else None
@@ -82,8 +85,8 @@ def plan_reset(group: ConsumerGroup, state: GroupState, now_ms: int) -> ResetPla
 
 
 def targets(reset: OffsetReset, state: GroupState) -> dict[PartitionKey, int]:
-    """The offsets that are asked for. One that does not exist (any more, or yet) becomes the nearest that
-    does; where nothing was committed, there is nothing to shift."""
+    """The requested offsets. An offset out of range becomes the nearest one in range; a partition without
+    a committed offset cannot be shifted and is left out."""
     positions = state.positions
     assert positions is not None
     offsets, value = state.offsets or {}, reset.value or 0
@@ -95,7 +98,7 @@ def targets(reset: OffsetReset, state: GroupState) -> dict[PartitionKey, int]:
         elif reset.to == "latest":
             chosen[key] = end
         elif reset.to == "timestamp":
-            # Nothing as late as that: the end.
+            # No record is as late as that: the end offset.
             chosen[key] = positions.at_time.get(key, end)
         elif reset.to == "offset":
             chosen[key] = min(max(value, start), end)
@@ -109,7 +112,7 @@ def _choose(reset: OffsetReset, state: GroupState, now_ms: int) -> ResetPlan:
     offsets = state.offsets or {}
     before = {partition_name(key): offset for key, offset in offsets.items() if partition_name(key) in after}
     if not after:
-        return _failed(reset, "the group has committed nothing that could be shifted", now_ms)
+        return _failed(reset, "the group has no committed offset to shift", now_ms)
     last = LastReset(
         request_id=reset.request_id,
         phase="DryRun" if reset.dry_run else "Pending",

@@ -22,7 +22,7 @@ class ClientFiles:
         self._folder = folder
         self._secrets = secrets
 
-    def keep(self, cluster: BrokerCluster, users: Iterable[User]) -> Iterator[tuple[User, str]]:
+    def write(self, cluster: BrokerCluster, users: Iterable[User]) -> Iterator[tuple[User, str]]:
         """Write what has changed; users who have a Secret, and what to tell people of them."""
         kept = set()
         for user in users:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ottla.coordinators.cleanup import Cleanup
+from ottla.coordinators.cleanup import GroupCleanup
 from ottla.coordinators.group import Group, GroupState
-from ottla.coordinators.registry import Registry
+from ottla.coordinators.group_metadata_manager import GroupMetadataManager
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
     DeleteGroupsRequest,
@@ -18,17 +18,18 @@ from ottla.protocol.messages import (
 )
 
 CLASSIC = "classic"
-"""The type of all groups here; the other types belong to the coordinator of later Kafkas."""
+"""The group type of all groups (KIP-848): the broker has no other type."""
 
 
-def list_groups(registry: Registry, request: ListGroupsRequest) -> ListGroupsResponse:
-    """Filters match in any case. While a partition is loading the list is short, and says so."""
-    if not registry.active:
+def list_groups(manager: GroupMetadataManager, request: ListGroupsRequest) -> ListGroupsResponse:
+    """Filters ignore case. COORDINATOR_LOAD_IN_PROGRESS with the loaded groups while a partition is
+    loading."""
+    if not manager.active:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     return ListGroupsResponse(
-        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if registry.is_loading else ErrorCode.NONE,
+        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if manager.is_loading else ErrorCode.NONE,
         groups=[
             ListGroupsResponse.ListedGroup(
                 group_id=group.group_id,
@@ -36,18 +37,18 @@ def list_groups(registry: Registry, request: ListGroupsRequest) -> ListGroupsRes
                 group_state=group.state.value,
                 group_type=CLASSIC,
             )
-            for group in registry
+            for group in manager
             if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
         ],
     )
 
 
-def describe_groups(registry: Registry, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """An unknown group is described as Dead. Who may do what with a group is for the server to add."""
+def describe_groups(manager: GroupMetadataManager, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """An unknown group has the state Dead. The server adds the authorized operations."""
     described = []
     for group_id in request.groups:
-        error = registry.check(group_id, may_be_empty=True)
-        group = registry.find(group_id)
+        error = manager.check(group_id, may_be_empty=True)
+        group = manager.find(group_id)
         if error is not ErrorCode.NONE:
             item = DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error)
         elif group is None:
@@ -59,7 +60,7 @@ def describe_groups(registry: Registry, request: DescribeGroupsRequest) -> Descr
 
 
 def describe(group: Group) -> DescribeGroupsResponse.DescribedGroup:
-    """Protocol, metadata and assignments are shown of stable groups only: else they are in the making."""
+    """Describe a group; protocol, metadata and assignments only if it is Stable."""
     stable = group.state is GroupState.STABLE
     return DescribeGroupsResponse.DescribedGroup(
         group_id=group.group_id,
@@ -81,15 +82,18 @@ def describe(group: Group) -> DescribeGroupsResponse.DescribedGroup:
 
 
 async def delete_groups(
-    registry: Registry, cleanup: Cleanup, clock: Callable[[], int], request: DeleteGroupsRequest
+    manager: GroupMetadataManager,
+    cleanup: GroupCleanup,
+    clock: Callable[[], int],
+    request: DeleteGroupsRequest,
 ) -> DeleteGroupsResponse:
-    """NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and the errors of `Registry.check`, per group."""
+    """Per group NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and the errors of `GroupMetadataManager.check`."""
     now_ms = clock()
     errors: dict[str, ErrorCode] = {}
-    doomed: list[Group] = []
+    to_delete: list[Group] = []
     for group_id in dict.fromkeys(request.groups_names):
-        error = registry.check(group_id, may_be_empty=True)
-        group = registry.find(group_id)
+        error = manager.check(group_id, may_be_empty=True)
+        group = manager.find(group_id)
         if error is ErrorCode.NONE:
             if group is None:
                 error = ErrorCode.GROUP_ID_NOT_FOUND
@@ -97,9 +101,9 @@ async def delete_groups(
                 error = ErrorCode.NON_EMPTY_GROUP
             else:
                 group.transition_to(GroupState.DEAD, now_ms)
-                doomed.append(group)
+                to_delete.append(group)
         errors[group_id] = error
-    await cleanup.remove(doomed, lambda group: group.offsets.partitions(), now_ms)
+    await cleanup.remove(to_delete, lambda group: group.offsets.partitions(), now_ms)
     return DeleteGroupsResponse(
         results=[
             DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error)

@@ -1,7 +1,6 @@
-"""Appends to a coordinator's internal topic, in order, with errors told in the clients' terms.
+"""Appends to a coordinator's internal topic, in order, with error codes for clients.
 
-Called by `coordinator`, `commits` and `cleanup`, and by the transactions' coordinator; the only place where
-the room writes.
+Called by both coordinators; no other module of this package writes to a log.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from ottla.coordinators.ports import ACKS_ALL, CoordinatorLog
+from ottla.coordinators.interfaces import ACKS_ALL, CoordinatorLog
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Record, build_batch
@@ -23,12 +22,12 @@ Entry: TypeAlias = tuple[bytes, bytes | None]
 
 
 class Producer(NamedTuple):
-    """Whose transaction a batch belongs to."""
+    """The transactional producer of a batch."""
 
     id: int
     epoch: int
     guard: object | None = None
-    """What lets the first batch of the transaction into the log."""
+    """The verification guard for the first batch of the transaction (KIP-890)."""
 
 
 _COMMON_ERRORS = {
@@ -45,21 +44,22 @@ GROUP_ERRORS = (
     | dict.fromkeys(_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR)
     | {ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS}
 )
-"""What a member is told when its group's metadata could not be written."""
+"""Error codes for members after a failed append of group metadata, by the log's error code."""
 
 COMMIT_ERRORS = _COMMON_ERRORS | dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-"""What a client is told when its commit could not be written."""
-
+"""Error codes for clients after a failed append of offsets."""
 
 TRANSACTION_ERRORS = (
     _COMMON_ERRORS
     | dict.fromkeys(_TOO_LARGE[:2], ErrorCode.UNKNOWN_SERVER_ERROR)
     | {ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE}
 )
-"""What a producer is told when its transaction could not be written down."""
+"""Error codes for producers after a failed append of transaction metadata."""
 
 
-class Journal:
+class LogAppender:
+    """Appends batches of one coordinator to its internal topic."""
+
     def __init__(self, log: CoordinatorLog, codec: Codec, acks: int = ACKS_ALL) -> None:
         self._log = log
         self._acks = acks
@@ -76,11 +76,11 @@ class Journal:
         timeout_ms: int | None = None,
         producer: Producer | None = None,
     ) -> asyncio.Task[ErrorCode]:
-        """Write one batch, of a producer's transaction if one is given; the result is the log's error code.
-        Appends begin in the order of the calls; `acks` is the journal's own unless it is given.
+        """Append one batch, in the transaction of `producer` if given; the result is the log's error code.
 
-        Every append is a task of its own, also where the caller could await it directly: an append that
-        jumped this queue could put a group's metadata behind its tombstone.
+        Appends start in the order of the calls. `acks` and `timeout_ms` default to this appender's and the
+        log's. Every append is a separate task: an append that is awaited directly could overtake an earlier
+        one, such as the tombstone of the same group.
         """
         batch = build_batch(
             [Record(index, now_ms, key, value) for index, (key, value) in enumerate(entries)],
@@ -99,7 +99,7 @@ class Journal:
         return task
 
     async def drain(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the appends under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -111,8 +111,8 @@ class Journal:
         except KafkaError as problem:
             error = problem.code
         except Exception:
-            logger.exception("appending to %s-%d failed", self._log.topic, partition)
+            logger.exception("Appending to %s-%d failed", self._log.topic, partition)
             error = ErrorCode.UNKNOWN_SERVER_ERROR
         if error is not ErrorCode.NONE:
-            logger.warning("appending to %s-%d: %s", self._log.topic, partition, error.name)
+            logger.warning("Appending to %s-%d failed: %s", self._log.topic, partition, error.name)
         return error

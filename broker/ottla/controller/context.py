@@ -1,10 +1,11 @@
-"""What the controller knows: brokers, topics, leaders, and deletions under way.
+"""The controller's state (ControllerContext): brokers, topics, leaders, and ongoing deletions.
 
-Built by `loading` when this broker is elected, changed by the decision modules (`leadership`, `membership`,
-`topics`, `deletion`, `reassignment`, `isr`) under the shell's lock, thrown away on resignation.
+Loaded by `loading` when this broker is elected, changed by the decision modules (`leadership`,
+`broker_changes`, `topics`, `topic_deletion`, `reassignment`, `isr`) under the active controller's lock,
+dropped on resignation.
 
-Invariants: every partition in `leaders` has an assignment; `LeaderAndIsr` is what the store holds once the
-effects that came with it are written; a leader, where there is one, is a replica of its partition.
+Invariants: every partition in `leaders` has an assignment; a `LeaderAndIsr` is equal to the store's once the
+effects of its decision are written; a leader is a replica of its partition.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from ottla.metadata.znodes import (
 
 RECOVERED = 0
 RECOVERING = 1
-"""Leader recovery state after an unclean election, until the leader confirms (KIP-704)."""
+"""Leader recovery state after an unclean election, until the leader has recovered (KIP-704)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """A partition's leadership. `partition_epoch` is the version of its state node."""
+    """A partition's leader and ISR with their epochs. `partition_epoch` is the version of its state node."""
 
     leader: int
     leader_epoch: int
@@ -42,10 +43,10 @@ class LeaderAndIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """Where a partition's replicas are; while it moves, both where from and where to (KIP-455).
+class ReplicaAssignment:
+    """A partition's replicas; during a reassignment the union of original and target replicas (KIP-455).
 
-    `replicas` is the union; `adding` and `removing` say which of them come and go.
+    `adding` and `removing` are empty unless the partition is being reassigned.
     """
 
     replicas: tuple[int, ...]
@@ -53,7 +54,7 @@ class Assignment:
     removing: tuple[int, ...] = ()
 
     @property
-    def moving(self) -> bool:
+    def is_being_reassigned(self) -> bool:
         return bool(self.adding or self.removing)
 
     @property
@@ -64,10 +65,10 @@ class Assignment:
     def origin(self) -> tuple[int, ...]:
         return tuple(r for r in self.replicas if r not in self.adding)
 
-    def moved_to(self, target: Iterable[int]) -> Assignment:
-        """The assignment while moving from this one's origin to `target`, target first."""
+    def reassign_to(self, target: Iterable[int]) -> ReplicaAssignment:
+        """The assignment during a reassignment from this one's origin to `target`, target replicas first."""
         wanted, origin = tuple(target), self.origin
-        return Assignment(
+        return ReplicaAssignment(
             replicas=tuple(dict.fromkeys(wanted + origin)),
             adding=tuple(r for r in wanted if r not in origin),
             removing=tuple(r for r in origin if r not in wanted),
@@ -76,9 +77,11 @@ class Assignment:
 
 @dataclass(slots=True)
 class Topic:
+    """A topic with its id and the assignments of its partitions."""
+
     name: str
     topic_id: UUID
-    assignments: dict[int, Assignment]
+    assignments: dict[int, ReplicaAssignment]
 
     def node(self) -> TopicAssignment:
         return TopicAssignment(
@@ -93,21 +96,24 @@ class Topic:
 
 
 @dataclass(slots=True)
-class Deletion:
-    """A topic's deletion: which replicas were asked (by which broker epoch), and which have confirmed."""
+class TopicDeletion:
+    """The progress of a topic's deletion. Replicas are pairs of partition and broker id."""
 
     announced: bool = False
-    asked: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Whether UpdateMetadata has announced the deletion to the brokers."""
+    requested: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Broker epochs by the replicas that were requested to be deleted."""
     confirmed: set[tuple[int, int]] = field(default_factory=set)
+    """Replicas whose deletion the broker has confirmed."""
 
 
 def new_topic_id() -> UUID:
-    """A random id; the two that the protocol reserves, 0 and 1, cannot come of it (they have no version)."""
+    """A random id. It is never 0 or 1, which the protocol reserves: those have no UUID version bits."""
     return uuid4()
 
 
-class ClusterState:
-    """The controller's whole knowledge, for one term of office."""
+class ControllerContext:
+    """The controller's state from its election to its resignation."""
 
     def __init__(self, controller_id: int, controller_epoch: int) -> None:
         self.controller_id = controller_id
@@ -117,21 +123,21 @@ class ClusterState:
         self.topics: dict[str, Topic] = {}
         self._names: dict[UUID, str] = {}
         self.leaders: dict[TopicPartition, LeaderAndIsr] = {}
-        self.deletions: dict[str, Deletion] = {}
-        # Leaders that this term elected from outside the ISR, for metrics.
+        self.deletions: dict[str, TopicDeletion] = {}
         self.unclean_elections = 0
-        # Replicas that answered KAFKA_STORAGE_ERROR: alive broker, dead disk.
+        """The number of leaders elected from outside the ISR, for metrics."""
         self.failed_replicas: dict[int, set[TopicPartition]] = {}
-        # Partitions whose state node makes no sense: nobody leads them until people have looked.
-        self.damaged: set[TopicPartition] = set()
-        # Which parents of state nodes exist, so that creating a state knows what goes with it.
+        """Offline replicas on live brokers: LeaderAndIsr returned KAFKA_STORAGE_ERROR for them."""
+        self.invalid_partitions: set[TopicPartition] = set()
+        """Partitions with an invalid state node. They get no leader until an operator repairs the node."""
         self.existing_paths: set[str] = set()
-        # Whether inter.broker.protocol.version has the leader recovery state (KIP-704).
+        """Existing parents of missing state nodes: the others are created together with the state."""
         self.has_leader_recovery = True
-        # Topics that may elect a leader from outside the ISR; looked up when it is about to matter.
+        """Whether inter.broker.protocol.version has the leader recovery state (KIP-704)."""
         self.unclean_topics: set[str] = set()
+        """Topics that allow unclean elections, among those with an offline ISR."""
 
-    def assignment(self, tp: TopicPartition) -> Assignment | None:
+    def assignment(self, tp: TopicPartition) -> ReplicaAssignment | None:
         topic = self.topics.get(tp.topic)
         return topic.assignments.get(tp.partition) if topic else None
 
@@ -139,7 +145,7 @@ class ClusterState:
         for topic in self.topics.values():
             yield from topic.partitions()
 
-    def partitions_on(self, broker_ids: Iterable[int]) -> Iterator[tuple[TopicPartition, Assignment]]:
+    def partitions_on(self, broker_ids: Iterable[int]) -> Iterator[tuple[TopicPartition, ReplicaAssignment]]:
         """The partitions with a replica on any of the brokers."""
         wanted = set(broker_ids)
         for topic in self.topics.values():
@@ -150,11 +156,15 @@ class ClusterState:
     def is_deleting(self, topic: str) -> bool:
         return topic in self.deletions
 
-    def is_online(self, broker_id: int, tp: TopicPartition, *, also_leaving: bool = False) -> bool:
-        """Can the replica serve? A broker in controlled shutdown can, but should get no more leaders."""
+    def is_online(self, broker_id: int, tp: TopicPartition, *, include_shutting_down: bool = False) -> bool:
+        """Whether the broker is live and the replica's log directory is online.
+
+        A broker in controlled shutdown counts with `include_shutting_down` only: it serves its replicas, and
+        gets no new leaders.
+        """
         return (
             broker_id in self.brokers
-            and (also_leaving or broker_id not in self.shutting_down)
+            and (include_shutting_down or broker_id not in self.shutting_down)
             and tp not in self.failed_replicas.get(broker_id, ())
         )
 
@@ -163,7 +173,7 @@ class ClusterState:
         return (
             current is not None
             and current.leader != NO_LEADER
-            and self.is_online(current.leader, tp, also_leaving=True)
+            and self.is_online(current.leader, tp, include_shutting_down=True)
         )
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
@@ -174,15 +184,15 @@ class ClusterState:
         self.topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
 
-    def assign_id(self, name: str) -> Topic:
-        """Give an id to a topic that has none."""
+    def assign_topic_id(self, name: str) -> Topic:
+        """Assign a new id to a topic without one (created before KIP-516)."""
         topic = self.topics[name]
         assert topic.topic_id.int == 0, f"{name} has an id"
         topic.topic_id = new_topic_id()
         self._names[topic.topic_id] = name
         return topic
 
-    def forget_topic(self, name: str) -> None:
+    def remove_topic(self, name: str) -> None:
         topic = self.topics.pop(name, None)
         self.deletions.pop(name, None)
         self.unclean_topics.discard(name)
@@ -191,6 +201,6 @@ class ClusterState:
         self._names.pop(topic.topic_id, None)
         for tp in topic.partitions():
             self.leaders.pop(tp, None)
-            self.damaged.discard(tp)
+            self.invalid_partitions.discard(tp)
         prefix = f"/brokers/topics/{name}/"
         self.existing_paths = {path for path in self.existing_paths if not path.startswith(prefix)}

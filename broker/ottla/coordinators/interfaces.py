@@ -1,4 +1,4 @@
-"""What the coordinator needs from the outside. The server implements these; tests have their own."""
+"""Interfaces of the coordinators to the log and the clock. Implemented by the server, and by tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Protocol
 from ottla.protocol.errors import ErrorCode
 
 ACKS_ALL = -1
-"""Answered once all replicas in sync have it; refused where those are too few."""
+"""Completed once all in-sync replicas have the batch; rejected below min.insync.replicas."""
 NO_ACKS = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """Who sends a request. `client_host` in Kafka's form, a slash before the address: `/10.0.0.7`."""
+    """The client of a request. `client_host` has a slash before the address as in Kafka: `/10.0.0.7`."""
 
     client_id: str
     client_host: str
@@ -39,33 +39,37 @@ class CoordinatorLog(Protocol):
         timeout_ms: int | None = None,
         guard: object | None = None,
     ) -> ErrorCode:
-        """Append; with acks=all answer within `timeout_ms`, or the log's own (REQUEST_TIMED_OUT). `guard`
-        lets the first batch of a transaction in (see `storage.producers`).
+        """Append a batch. With acks=all return REQUEST_TIMED_OUT after `timeout_ms` or the log's timeout.
 
-        The append to the leader's own log must come before the first suspension, so that batches lie in
-        the log in the order of the calls.
+        `guard` is the verification guard for the first batch of a transaction (see `storage.producers`). The
+        append to the local log must happen before the first suspension, so that batches are in the log in
+        the order of the calls.
         """
         ...
 
     def read_all(self, partition: int) -> AsyncIterator[bytes | memoryview]:
-        """Whole record batches, some at a time, from the log's start to its end. May raise KafkaError."""
+        """Buffers of whole record batches, from the log's start to its end. May raise KafkaError."""
         ...
 
 
 class Cancellable(Protocol):
+    """A scheduled call."""
+
     def cancel(self) -> object: ...
 
 
 class Scheduler(Protocol):
+    """A monotonic clock with scheduled calls."""
+
     def now_ms(self) -> int:
-        """Time that only goes forward; its zero means nothing."""
+        """Monotonic time in ms; its zero is arbitrary."""
         ...
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Cancellable: ...
 
 
 class LoopScheduler:
-    """The running event loop's own time."""
+    """The clock of the running event loop."""
 
     def now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)

@@ -1,9 +1,9 @@
 """OffsetCommit (1-9), OffsetFetch (1-9) and OffsetDelete (0).
 
-Called by `coordinator`. Commits are answered once replicated. A rewind (OffsetCommit with `remove_members`)
-writes the offsets and a group without members in one batch; nobody joins before that is replicated.
-Version 0 of OffsetCommit and OffsetFetch is not for coordinators: its offsets are in ZooKeeper
-(server.handlers.zookeeper_offsets).
+Called by `coordinator`. The response to a commit follows its replication. A rewind (OffsetCommit with
+`remove_members`) writes the offsets and a group without members in one batch; JoinGroup requests wait until
+it is replicated. Version 0 of OffsetCommit and OffsetFetch has its offsets in ZooKeeper, and is served by
+server.handlers.zookeeper_offsets.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import logging
 from collections.abc import Callable, Iterable
 
 from ottla.coordinators import records
-from ottla.coordinators.cleanup import Cleanup
+from ottla.coordinators.cleanup import GroupCleanup
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.effects import Effect
 from ottla.coordinators.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
-from ottla.coordinators.journal import COMMIT_ERRORS, Entry, Journal
+from ottla.coordinators.group_metadata_manager import GroupMetadataManager
+from ottla.coordinators.log_appender import COMMIT_ERRORS, Entry, LogAppender
 from ottla.coordinators.membership import Membership
 from ottla.coordinators.offsets import NO_LEADER_EPOCH, CommittedOffset, TopicPartition, java_length
-from ottla.coordinators.registry import Registry
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.grouping import by_topic
 from ottla.protocol.messages import (
@@ -38,37 +38,40 @@ INVALID_OFFSET = -1
 FIRST_VERSION_WITH_GROUP_ERROR = 2
 FIRST_VERSION_WITH_MANY_GROUPS = 8
 
-_Found = tuple[CommittedOffset, ErrorCode]
-_NOTHING = CommittedOffset(INVALID_OFFSET)
+_Result = tuple[CommittedOffset, ErrorCode]
+_NO_OFFSET = CommittedOffset(INVALID_OFFSET)
 
 
-class Commits:
+class OffsetRequests:
+    """Serves the offset APIs for the groups of this coordinator."""
+
     def __init__(
         self,
         config: GroupConfig,
-        registry: Registry,
+        manager: GroupMetadataManager,
         membership: Membership,
-        journal: Journal,
-        cleanup: Cleanup,
+        appender: LogAppender,
+        cleanup: GroupCleanup,
         clock: Callable[[], int],
         apply_effects: Callable[[list[Effect]], None],
         partition_exists: Callable[[str, int], bool],
     ) -> None:
         self._config = config
-        self._registry = registry
+        self._manager = manager
         self._membership = membership
-        self._journal = journal
+        self._appender = appender
         self._cleanup = cleanup
         self._clock = clock
         self._apply_effects = apply_effects
         self._partition_exists = partition_exists
         self._rewinds: dict[str, asyncio.Task[ErrorCode]] = {}
-        """Writes of rewinds under way, by group."""
+        """Rewinds that are being replicated, by group id."""
 
     # -- OffsetCommit --------------------------------------------------------------------------------
 
     async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """UNKNOWN_TOPIC_OR_PARTITION and OFFSET_METADATA_TOO_LARGE per partition; all others for all."""
+        """Errors per partition are UNKNOWN_TOPIC_OR_PARTITION and OFFSET_METADATA_TOO_LARGE; all other errors
+        apply to all partitions."""
         now_ms = self._clock()
         errors: dict[TopicPartition, ErrorCode] = {}
         offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -102,30 +105,30 @@ class Commits:
 
     def _group_for_commit(self, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
         group_id, generation = request.group_id, request.generation_id_or_member_epoch
-        error = self._registry.check(group_id, may_be_empty=True)
+        error = self._manager.check(group_id, may_be_empty=True)
         if error is not ErrorCode.NONE:
             return None, error
-        group = self._registry.find(group_id)
+        group = self._manager.find(group_id)
         if group is None:
             if generation >= 0:
                 return None, ErrorCode.ILLEGAL_GENERATION
-            group = self._registry.find_or_create(group_id)
+            group = self._manager.find_or_create(group_id)
         error = self._validate_commit(group, request)
         if error is not ErrorCode.NONE:
             return None, error
         if group.state is not GroupState.EMPTY:
-            self._apply_effects(self._membership.heard_from(group, request.member_id, self._clock()))
+            self._apply_effects(self._membership.restart_session(group, request.member_id, self._clock()))
         return group, ErrorCode.NONE
 
     def _validate_commit(self, group: Group, request: OffsetCommitRequest) -> ErrorCode:
         generation = request.generation_id_or_member_epoch
         if group.state is GroupState.EMPTY and generation < 0:
-            return ErrorCode.NONE  # A simple consumer or an administrator, and nobody to disturb.
+            return ErrorCode.NONE  # A simple consumer or an administrator, and the group has no members.
         if generation < 0 and not request.member_id and request.group_instance_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = self._membership.validate(group, request.member_id, request.group_instance_id, generation)
         if error is ErrorCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
-            # The member knows the new generation but not its assignment: it must sync first.
+            # The member has the new generation but not its assignment: it must send SyncGroup first.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
@@ -152,40 +155,42 @@ class Commits:
         self,
         group: Group,
         offsets: dict[TopicPartition, CommittedOffset],
-        with_them: list[Entry],
+        extra_entries: list[Entry],
         now_ms: int,
         *,
-        voids_transactional: bool = False,
+        discards_transactional: bool = False,
     ) -> asyncio.Task[ErrorCode]:
-        """Append the offsets and other entries as one batch; they are committed once it is replicated."""
-        ticket = group.offsets.begin_commit(offsets)
-        entries = [*records.offset_entries(group.group_id, offsets), *with_them]
-        write = self._journal.append(self._registry.partition_of(group.group_id), entries, now_ms)
+        """Append the offsets and `extra_entries` as one batch; the offsets are committed once it is
+        replicated."""
+        sequence = group.offsets.begin_commit(offsets)
+        entries = [*records.offset_entries(group.group_id, offsets), *extra_entries]
+        write = self._appender.append(self._manager.partition_of(group.group_id), entries, now_ms)
 
         def stored(done: asyncio.Task[ErrorCode]) -> None:
             succeeded = not done.cancelled() and done.result() is ErrorCode.NONE
-            group.offsets.end_commit(ticket, offsets, succeeded)
-            if succeeded and voids_transactional:
-                group.offsets.void_transactional(ticket, offsets)
+            group.offsets.end_commit(sequence, offsets, succeeded)
+            if succeeded and discards_transactional:
+                group.offsets.discard_transactional(sequence, offsets)
 
-        # By callback, and awaited shielded: it counts even when its client is no longer there to be told.
+        # A callback, and callers shield the task: the commit counts even if the client has disconnected.
         write.add_done_callback(stored)
         return write
 
     # -- OffsetCommit that removes the members -------------------------------------------------------
 
     async def rewind_stored(self, group_id: str) -> None:
-        """Wait for the rewind of the group that is under way, if one is, so that those who join afterwards
-        find its offsets."""
+        """Wait until no rewind of the group is being replicated, so that new members read its offsets."""
         while (write := self._rewinds.get(group_id)) is not None:
             await asyncio.wait([write])
 
     async def _rewind(
         self, request: OffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset], now_ms: int
     ) -> dict[TopicPartition, ErrorCode]:
-        """All of the offsets and no members, or nothing: with an error of one partition, the others have
-        OPERATION_NOT_ATTEMPTED. INVALID_REQUEST from a member; NON_EMPTY_GROUP for members that are no
-        consumers, which do not read offsets here."""
+        """Commit all offsets and remove all members, or do nothing.
+
+        After an error of one partition the others get OPERATION_NOT_ATTEMPTED. INVALID_REQUEST if a member
+        sends it; NON_EMPTY_GROUP if the members' protocol type is not "consumer".
+        """
         asked_count = sum(len(topic.partitions) for topic in request.topics)
         errors = self._too_large(offsets)
         group, error = None, ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -201,10 +206,10 @@ class Commits:
         is_member = request.member_id or request.group_instance_id is not None
         if is_member or request.generation_id_or_member_epoch >= 0:
             return None, ErrorCode.INVALID_REQUEST
-        error = self._registry.check(request.group_id, may_be_empty=True)
+        error = self._manager.check(request.group_id, may_be_empty=True)
         if error is not ErrorCode.NONE:
             return None, error
-        group = self._registry.find_or_create(request.group_id)
+        group = self._manager.find_or_create(request.group_id)
         if group.state is GroupState.DEAD:
             return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
         if group.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -221,13 +226,13 @@ class Commits:
             value = records.group_value_bytes(records.group_value(group, {}))
             with_offsets.append((records.group_key(group_id), value))
             logger.info(
-                "group %s: new offsets for %d partitions remove %d members (generation %d)",
+                "Group %s: new offsets for %d partitions remove %d members (generation %d)",
                 group_id,
                 len(offsets),
                 count,
                 group.generation,
             )
-        write = self._append(group, offsets, with_offsets, now_ms, voids_transactional=True)
+        write = self._append(group, offsets, with_offsets, now_ms, discards_transactional=True)
         self._rewinds[group_id] = write
 
         def over(done: asyncio.Task[ErrorCode]) -> None:
@@ -240,7 +245,8 @@ class Commits:
     # -- OffsetFetch ---------------------------------------------------------------------------------
 
     def fetch(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
-        """Committed offsets, -1 where there is none. UNSTABLE_OFFSET_COMMIT per partition (KIP-447)."""
+        """Committed offsets, -1 for partitions without one. UNSTABLE_OFFSET_COMMIT per partition
+        (KIP-447)."""
         if version >= FIRST_VERSION_WITH_MANY_GROUPS:
             return OffsetFetchResponse(
                 groups=[self._fetch_group(group, request.require_stable) for group in request.groups]
@@ -248,7 +254,7 @@ class Commits:
         wanted = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
         error, found = self._find(request.group_id, wanted, request.require_stable)
         if error is not ErrorCode.NONE and version < FIRST_VERSION_WITH_GROUP_ERROR:
-            found = {name: dict.fromkeys(indexes, (_NOTHING, error)) for name, indexes in wanted or []}
+            found = {name: dict.fromkeys(indexes, (_NO_OFFSET, error)) for name, indexes in wanted or []}
         return OffsetFetchResponse(
             error_code=error if version >= FIRST_VERSION_WITH_GROUP_ERROR else ErrorCode.NONE,
             topics=[
@@ -297,34 +303,34 @@ class Commits:
 
     def _find(
         self, group_id: str, wanted: Iterable[tuple[str, list[int]]] | None, require_stable: bool
-    ) -> tuple[ErrorCode, dict[str, dict[int, _Found]]]:
-        """By topic and partition. `wanted` None asks for everything the group has."""
-        error = self._registry.check(group_id, may_be_empty=True)
+    ) -> tuple[ErrorCode, dict[str, dict[int, _Result]]]:
+        """Offset and error by topic and partition. `wanted` None means all partitions with an offset."""
+        error = self._manager.check(group_id, may_be_empty=True)
         if error is not ErrorCode.NONE:
             return error, {}
-        group = self._registry.find(group_id)
+        group = self._manager.find(group_id)
         if wanted is None:
             keys: list[TopicPartition] = [] if group is None else list(group.offsets.committed)
         else:
             keys = [(name, index) for name, indexes in wanted for index in indexes]
-        found: dict[str, dict[int, _Found]] = {}
+        found: dict[str, dict[int, _Result]] = {}
         for key in keys:
             if group is None:
-                result = (_NOTHING, ErrorCode.NONE)
+                result = (_NO_OFFSET, ErrorCode.NONE)
             elif require_stable and group.offsets.is_unstable(key):
-                result = (_NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                result = (_NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT)
             else:
-                result = (group.offsets.committed.get(key, _NOTHING), ErrorCode.NONE)
+                result = (group.offsets.committed.get(key, _NO_OFFSET), ErrorCode.NONE)
             found.setdefault(key[0], {})[key[1]] = result
         return ErrorCode.NONE, found
 
     # -- OffsetDelete --------------------------------------------------------------------------------
 
     async def delete(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP for the whole; GROUP_SUBSCRIBED_TO_TOPIC,
-        UNKNOWN_TOPIC_OR_PARTITION for a partition (KIP-496)."""
-        error = self._registry.check(request.group_id)
-        group = self._registry.find(request.group_id)
+        """KIP-496. GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP for the request; GROUP_SUBSCRIBED_TO_TOPIC and
+        UNKNOWN_TOPIC_OR_PARTITION per partition."""
+        error = self._manager.check(request.group_id)
+        group = self._manager.find(request.group_id)
         if error is ErrorCode.NONE:
             if group is None:
                 error = ErrorCode.GROUP_ID_NOT_FOUND
@@ -341,8 +347,8 @@ class Commits:
                     errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 else:
                     errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use else ErrorCode.NONE
-        doomed = [key for key, code in errors.items() if code is ErrorCode.NONE]
-        await self._cleanup.remove([group], lambda _: doomed, self._clock())
+        to_delete = [key for key, code in errors.items() if code is ErrorCode.NONE]
+        await self._cleanup.remove([group], lambda _: to_delete, self._clock())
         return OffsetDeleteResponse(
             topics=[
                 OffsetDeleteResponse.OffsetDeleteResponseTopic(

@@ -1,5 +1,5 @@
-"""What a coordinator shows of its transactions: DescribeTransactions, ListTransactions, and the verification
-of partitions (KIP-890) that asks whether they are in one. Pure; called by `coordinator`.
+"""DescribeTransactions, ListTransactions, and the verification of partitions (KIP-890). Pure; called by
+`coordinator`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ottla.protocol.messages import (
 def verify(
     transaction: Transaction, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Whether each partition is in the producer's transaction: TRANSACTION_ABORTABLE if it is not. What is
-    pending does not count: the log that asks has the last word when it appends."""
+    """NONE for the partitions in the producer's transaction, TRANSACTION_ABORTABLE for others. A pending
+    change does not count: the verifying log checks again when it appends."""
     entry = transaction.entry
     error = check_producer(transaction, producer_id, producer_epoch)
     if error is None and entry.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
@@ -38,7 +38,7 @@ def describe(transaction: Transaction) -> DescribeTransactionsResponse.Transacti
     entry = transaction.entry
     return DescribeTransactionsResponse.TransactionState(
         transactional_id=transaction.transactional_id,
-        transaction_state=entry.state.shown,
+        transaction_state=entry.state.api_name,
         transaction_timeout_ms=entry.timeout_ms,
         transaction_start_time_ms=entry.started_ms,
         producer_id=entry.producer_id,
@@ -53,15 +53,15 @@ def describe(transaction: Transaction) -> DescribeTransactionsResponse.Transacti
 def list_transactions(
     transactions: Iterable[Transaction], request: ListTransactionsRequest, now_ms: int
 ) -> ListTransactionsResponse:
-    """Those that pass every filter; an empty one lets all pass. Age counts from the transaction's first
-    partition, also when it is over, as in Kafka (KIP-994)."""
+    """The transactions that pass all filters; an empty filter passes all. The duration starts with the
+    transaction's first partition, also for a completed one, as in Kafka (KIP-994)."""
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
     producer_ids = set(request.producer_id_filters)
     found = [
         ListTransactionsResponse.TransactionState(
             transactional_id=transaction.transactional_id,
             producer_id=transaction.entry.producer_id,
-            transaction_state=transaction.entry.state.shown,
+            transaction_state=transaction.entry.state.api_name,
         )
         for transaction in transactions
         if (not request.state_filters or transaction.entry.state in states)

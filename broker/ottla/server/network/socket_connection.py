@@ -1,25 +1,26 @@
-"""One client's connection: frames in, responses out, in order, with back-pressure.
+"""Client connections: frames in, responses out, in order, with back-pressure.
 
-It owns a non-blocking socket and works it through the loop's readers and writers (design, decision 4); the
-rest of the server knows it as a `ottla.server.network.connection.Connection`. One over TLS differs in how
-bytes come and go (ottla.server.network.tls_connection).
+`SocketConnection` owns a non-blocking socket and serves it from the event loop's readers and writers. Its two
+kinds differ in how bytes are sent: `PlaintextConnection` here and `TlsConnection` in
+ottla.server.network.tls_connection. The dispatcher and the handlers see a
+ottla.server.network.connection.Connection.
 
 Rules:
-- One request at a time, as Kafka's muted channels: the next frame is handed out only when the current
-  request was answered (`respond`, or `skip_response` for acks=0) and the answer left for the kernel. So
-  responses keep the order of requests, and a client that does not read its answers stops being read.
-- Except that behind a Produce which waits for its replicas (`park`) those that follow are handed out, up to
-  `PARKED_MAX`: their records go to the followers together. Answers still leave in the order of requests.
-- Small answers given on the spot to requests that came together leave together (`_serve`): sending is the
-  dearest system call of a small request, a quarter of its whole cost.
-- A muted connection (`mute`, KIP-219) sends what it has to send, but is not read, and no request is handed
-  out, until its time is over.
-- `on_frame` is called with a view into the receive buffer that is valid until the request is answered.
-- Ranges of files are sent from memory only: where one is not there, the connection waits as for a client that
-  does not read, until a thread has read it (`PageCacheReader`).
-- A connection is closed once; answers to a closed connection are dropped.
+- One request at a time, as Kafka's muted channels: the next frame is handed out only after the response to
+  the current request (`respond`, or `skip_response` for acks=0) was given to the kernel. So responses keep
+  the order of requests, and a client that does not read its responses is not read.
+- Exception: while a Produce waits for its replicas (`defer_response`), the Produce requests behind it are
+  handed out, up to `PENDING_RESPONSES_MAX`, so that followers fetch their records together. Responses keep
+  the order of requests.
+- Small responses that are given at once to requests that came together are sent together (`_serve`): sending
+  is a quarter of the cost of a small request.
+- A muted connection (`mute`, KIP-219) sends its responses, but is not read, and hands out no request.
+- `on_frame` is called with a view of the receive buffer that is valid until the response.
+- Ranges of files are sent from the page cache only: where one is not there, the connection waits until a
+  thread has read it (`PageCacheReader`).
+- A connection is closed once; responses to a closed connection are dropped.
 
-Called by ottla.server.network.listener (making), ottla.server.dispatch.dispatcher (answering).
+Called by ottla.server.network.listener (creation) and ottla.server.dispatch.dispatcher (responses).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import contextlib
 import logging
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -36,7 +38,7 @@ from ottla.protocol.api import ApiKey
 from ottla.security.principals import ANONYMOUS
 from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.buffers import BufferPool, RequestMemory
-from ottla.server.network.connection import FrameHandler, Part, Slot
+from ottla.server.network.connection import FrameHandler, Part, PendingResponse
 from ottla.server.network.framing import AHEAD, FrameBuffer, InvalidFrameSize
 from ottla.storage.segment import FileSlice
 
@@ -45,17 +47,20 @@ log = logging.getLogger(__name__)
 IOV_MAX = 64
 GATHERED_ANSWERS_MAX = 16
 GATHERED_BYTES_MAX = 4096
-"""A larger answer is sent at once."""
+"""A larger response is sent at once."""
 SENDFILE_TURN_BYTES = 1 << 20
-"""What one connection sends of files before the others have their turn: a client that reads as fast as we
-send would never end it. Also what is looked for in memory at a time."""
+"""The bytes of files that a connection sends before other connections are served: to a client that reads as
+fast as the broker sends it would send for ever. Also the range that is looked up in the page cache at a
+time."""
 WARM_S = 0.1
-"""How long what was found in memory is taken to be there."""
-PARKED_MAX = 32
+"""How long a range that was found in the page cache is taken to be there."""
+PENDING_RESPONSES_MAX = 32
 _PRODUCE = int(ApiKey.PRODUCE)
 
 
-class PlaintextConnection:
+class SocketConnection(ABC):
+    """See the module. Children send what is at the head of the queue `_out`."""
+
     __slots__ = (
         "_buffer",
         "_ended",
@@ -70,7 +75,7 @@ class PlaintextConnection:
         "_on_frame",
         "_out",
         "_page_cache_reader",
-        "_parked",
+        "_pending",
         "_reading",
         "_sock",
         "_waits_for_memory",
@@ -97,7 +102,7 @@ class PlaintextConnection:
         memory: RequestMemory | None,
         page_cache_reader: PageCacheReader,
         on_frame: FrameHandler,
-        on_closed: Callable[[PlaintextConnection], None],
+        on_closed: Callable[[SocketConnection], None],
     ) -> None:
         self.listener = listener
         self.peer_host, self.peer_port = peer
@@ -111,17 +116,17 @@ class PlaintextConnection:
         self._buffer = FrameBuffer(max_request_bytes, buffers, memory)
         self._memory = memory
         self._page_cache_reader = page_cache_reader
-        self._warm = 0  # bytes of the file range at the head of the queue that are in memory
+        self._warm = 0  # bytes of the file range at the head of _out that are in the page cache
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._out: deque[Part] = deque()
-        self._parked: deque[Slot] = deque()
+        self._pending: deque[PendingResponse] = deque()
         self._last_active = loop.time()
-        self._gathering = False  # _send_gathered is about to be called
-        self._in_loop = False  # _serve is on the stack: answers given now are picked up by it
+        self._gathering = False  # _send_gathered is scheduled
+        self._in_loop = False  # _serve is on the stack, and sends the responses given now
         self._writing = False
         self._reading = True
-        self._ended = False  # nothing more will come
+        self._ended = False  # the client has closed its side
         self._waits_for_memory = False
         self._muted: asyncio.TimerHandle | None = None
         loop.add_reader(self._fd, self._readable)
@@ -132,8 +137,8 @@ class PlaintextConnection:
     # --- in -----------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        # While a request is out, what comes may gather behind it; once that room is full, or while answers
-        # wait for the client to read them, or while muted, reading stops until `_serve` gets on.
+        # While a request is served, bytes gather behind it in the buffer. Reading stops while the buffer is
+        # full, responses wait for the client to read them, or the connection is muted; `_serve` resumes it.
         if self._out or self._muted is not None:
             self._stop_reading()
             return
@@ -161,18 +166,18 @@ class PlaintextConnection:
         self._serve()
 
     def _serve(self) -> None:
-        """Hand out frames for as long as each is answered on the spot."""
+        """Hand out frames as long as each gets its response at once."""
         if self._in_loop:
             return
         self._in_loop = True
-        out, parked = self._out, self._parked
+        out, pending = self._out, self._pending
         on_frame, next_frame = self._on_frame, self._buffer.next_frame
         try:
             while not self.closed and not self._writing:
-                if self._muted is not None or len(parked) >= PARKED_MAX:
+                if self._muted is not None or len(pending) >= PENDING_RESPONSES_MAX:
                     frame = None
                 else:
-                    frame = next_frame(_PRODUCE) if parked else next_frame()
+                    frame = next_frame(_PRODUCE) if pending else next_frame()
                 if frame is not None:
                     on_frame(self, frame)
                     if len(out) < GATHERED_ANSWERS_MAX:
@@ -194,7 +199,7 @@ class PlaintextConnection:
         if self.closed or self._buffer.busy or self._out or self._muted is not None or self._waits_for_memory:
             return
         if self._ended:
-            if not self._parked:
+            if not self._pending:
                 self.close()
             return
         self._reading = True
@@ -206,28 +211,28 @@ class PlaintextConnection:
             self._loop.remove_reader(self._fd)
 
     def _client_sends_no_more(self) -> None:
-        """It may have closed its half only, and wait for answers, which it gets, as from Kafka: whether it
-        is there to read them only sending will tell."""
+        """The client has closed its side of the connection. It may still read, and gets its responses, as
+        from Kafka."""
         self._ended = True
         self._stop_reading()
         self._resume_reading()
 
     def _await_memory(self) -> None:
-        """queued.max.request.bytes is used up: no more of this client until others were answered."""
+        """queued.max.request.bytes is used up: stop reading until other requests have their responses."""
         self._stop_reading()
         if not self._waits_for_memory and not self.closed:
             assert self._memory is not None
             self._waits_for_memory = True
-            self._memory.wait(self._memory_is_back)
+            self._memory.wait(self._on_memory_available)
 
-    def _memory_is_back(self) -> None:
+    def _on_memory_available(self) -> None:
         self._waits_for_memory = self._buffer.starved = False
         if not self.closed and not self._out:
             self._serve()
 
-    def take_frames_up_to(self, max_request_bytes: int) -> None:
-        """The client has authenticated: its requests may be larger than before."""
-        self._buffer.take_up_to(max_request_bytes)
+    def set_max_request_bytes(self, max_request_bytes: int) -> None:
+        """Allow larger requests, once the client has authenticated."""
+        self._buffer.set_max_frame_bytes(max_request_bytes)
 
     def detach(self) -> None:
         if not self.closed:
@@ -255,14 +260,14 @@ class PlaintextConnection:
         if self.closed:
             return
         self._buffer.release()
-        if self._parked:
-            self._parked.append(Slot(parts))
+        if self._pending:
+            self._pending.append(PendingResponse(parts))
             if not self._in_loop:
                 self._serve()
             return
         self._out.extend(parts)
         if not self._in_loop:
-            self._last_active = self._loop.time()  # a member may have waited long for its group
+            self._last_active = self._loop.time()  # a JoinGroup may have waited long
             self._flush()
             if not self._out:
                 self._serve()
@@ -276,28 +281,28 @@ class PlaintextConnection:
         if not self._in_loop:
             self._serve()
 
-    def park(self) -> Slot:
-        slot = Slot()
+    def defer_response(self) -> PendingResponse:
+        response = PendingResponse()
         if not self.closed:
-            self._parked.append(slot)
+            self._pending.append(response)
             self._buffer.ahead = AHEAD
             self._buffer.release()
             if not self._in_loop:
                 self._loop.call_soon(self._serve)
-        return slot
+        return response
 
-    def respond_parked(self, slot: Slot, parts: Sequence[Part]) -> None:
+    def complete(self, response: PendingResponse, parts: Sequence[Part]) -> None:
         if self.closed:
             return
-        slot.parts = parts
-        parked = self._parked
-        if parked[0] is not slot:
+        response.parts = parts
+        pending = self._pending
+        if pending[0] is not response:
             return
-        while parked and (ready := parked[0].parts) is not None:
+        while pending and (ready := pending[0].parts) is not None:
             self._out.extend(ready)
-            parked.popleft()
-        if parked:
-            # The answers behind it are often due in the same turn: replicas fetch in batches.
+            pending.popleft()
+        if pending:
+            # The responses behind it are often complete in the same turn: replicas fetch in batches.
             if not self._gathering:
                 self._gathering = True
                 self._loop.call_soon(self._send_gathered)
@@ -332,7 +337,7 @@ class PlaintextConnection:
                 if isinstance(head, FileSlice):
                     if turn_left <= 0:
                         break
-                    if not self._warm and not self._find(head):
+                    if not self._warm and not self._is_in_page_cache(head):
                         return
                     turn_left -= self._send_file(head, min(turn_left, self._warm))
                 elif not self._send_bytes():
@@ -351,8 +356,83 @@ class PlaintextConnection:
             self._writing = False
             self._loop.remove_writer(self._fd)
 
+    @abstractmethod
     def _send_bytes(self) -> bool:
-        """Send the bytes at the head of the queue; False when the kernel took less than that."""
+        """Send the bytes at the head of the queue; False when the kernel took fewer."""
+
+    @abstractmethod
+    def _send_file(self, part: FileSlice, most: int) -> int:
+        """Send at most that many bytes of the file range at the head of the queue; returns how many."""
+
+    def _is_in_page_cache(self, part: FileSlice) -> bool:
+        """Return whether the next bytes of the file range at the head of the queue are in the page cache. If
+        not, a thread reads them and `_page_cache_filled` is called."""
+        length = min(part.length, SENDFILE_TURN_BYTES)
+        if self._page_cache_reader.ensure_resident(part, length, self._page_cache_filled):
+            self._warm = length
+            return True
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+        self._writing = True
+        return False
+
+    def _page_cache_filled(self, problem: OSError | None) -> None:
+        if self.closed:
+            return
+        if problem is not None:
+            self.close(f"reading a segment failed: {problem}", level=logging.ERROR)
+            return
+        self._writing = False
+        head = self._out[0]
+        assert isinstance(head, FileSlice)
+        self._warm = min(head.length, SENDFILE_TURN_BYTES)
+        self._last_active = self._loop.time()
+        self._flush()
+        if not self._out:
+            self._serve()
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    def idle_for(self, now: float) -> float:
+        """Seconds since the last byte was received or sent, by the loop's clock; 0 while a request is served,
+        and while muted."""
+        if self._buffer.busy or self._pending or self._muted is not None:
+            return 0.0
+        return now - self._last_active
+
+    def compact(self) -> None:
+        """Return buffer memory that holds no received bytes (called while many buffers are in use)."""
+        self._buffer.compact()
+
+    def close(self, reason: str = "", level: int = logging.DEBUG) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if reason:
+            log.log(level, "closing %r: %s", self, reason)
+        if self._in_loop and self._out and not isinstance(self._out[0], FileSlice):
+            # The responses gathered so far are valid, whatever the reason.
+            with contextlib.suppress(OSError):
+                self._send_bytes()
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._reading = self._writing = False
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
+        self._out.clear()
+        self._pending.clear()
+        self._buffer.close()
+        self._sock.close()
+        self._on_closed(self)
+
+
+class PlaintextConnection(SocketConnection):
+    """A connection that is not encrypted: the kernel sends ranges of files itself (sendfile)."""
+
+    __slots__ = ()
+
+    def _send_bytes(self) -> bool:
         out = self._out
         flags = 0
         if len(out) == 1:
@@ -382,78 +462,15 @@ class PlaintextConnection:
             out.popleft()
         return True
 
-    def _find(self, part: FileSlice) -> bool:
-        """Make sure that the next bytes of the file range at the head of the queue are in memory; False if
-        that takes a thread."""
-        length = min(part.length, SENDFILE_TURN_BYTES)
-        if self._page_cache_reader.ensure_resident(part, length, self._found):
-            self._warm = length
-            return True
-        if self._writing:
-            self._loop.remove_writer(self._fd)
-        self._writing = True
-        return False
-
-    def _found(self, problem: OSError | None) -> None:
-        if self.closed:
-            return
-        if problem is not None:
-            self.close(f"reading a segment failed: {problem}", level=logging.ERROR)
-            return
-        self._writing = False
-        head = self._out[0]
-        assert isinstance(head, FileSlice)
-        self._warm = min(head.length, SENDFILE_TURN_BYTES)
-        self._last_active = self._loop.time()
-        self._flush()
-        if not self._out:
-            self._serve()
-
     def _send_file(self, part: FileSlice, most: int) -> int:
-        """Send at most that many bytes of the file range at the head of the queue; how many went."""
         length = part.length
         sent = os.sendfile(self._fd, part.file.fd, part.position, min(length, most))
         self._warm -= sent
         if sent == 0:
-            # The size is promised already; there is nothing right left to send.
+            # The response's size was sent already: no valid continuation exists.
             self.close(f"a segment ended {length} bytes before its slice", level=logging.ERROR)
         elif sent < length:
             self._out[0] = FileSlice(part.file, part.position + sent, length - sent)
         else:
             self._out.popleft()
         return sent
-
-    # --- life ---------------------------------------------------------------------------------------
-
-    def idle_for(self, now: float) -> float:
-        """Seconds since the last byte came or went, by the loop's clock; 0 while a request is worked on, and
-        while muted."""
-        if self._buffer.busy or self._parked or self._muted is not None:
-            return 0.0
-        return now - self._last_active
-
-    def compact(self) -> None:
-        """Keep no more memory than what was received (for when many buffers are in use)."""
-        self._buffer.compact()
-
-    def close(self, reason: str = "", level: int = logging.DEBUG) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        if reason:
-            log.log(level, "closing %r: %s", self, reason)
-        if self._in_loop and self._out and not isinstance(self._out[0], FileSlice):
-            # The answers gathered so far are true, whatever came behind their requests.
-            with contextlib.suppress(OSError):
-                self._send_bytes()
-        self._loop.remove_reader(self._fd)
-        self._loop.remove_writer(self._fd)
-        self._reading = self._writing = False
-        if self._muted is not None:
-            self._muted.cancel()
-            self._muted = None
-        self._out.clear()
-        self._parked.clear()
-        self._buffer.close()
-        self._sock.close()
-        self._on_closed(self)

@@ -69,7 +69,7 @@ class StepFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class BrokerLaunch:
     """What a broker is to be started with."""
 
     config_hash: str
@@ -101,7 +101,9 @@ class Platform(Protocol):
         """What brokers here are made of beside their settings, in words: a change of it needs a bounce."""
         ...
 
-    async def keep(self, cluster: BrokerCluster, launch: Launch, *, under_replicated: bool) -> Sequence[str]:
+    async def ensure_children(
+        self, cluster: BrokerCluster, launch: BrokerLaunch, *, under_replicated: bool
+    ) -> Sequence[str]:
         """Put right what surrounds the brokers; stops no broker. What was done, in words."""
         ...
 
@@ -109,12 +111,14 @@ class Platform(Protocol):
 
     async def stop_zookeeper(self, cluster: BrokerCluster) -> None: ...
 
-    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: Launch | None) -> None:
+    async def start_broker(self, cluster: BrokerCluster, broker: int, launch: BrokerLaunch | None) -> None:
         """Start a broker that does not run; None: with what it ran with last. One that keeps crashing is
         started with growing pauses in between."""
         ...
 
-    async def stop_broker(self, cluster: BrokerCluster, broker: int, after: Launch | None = None) -> None:
+    async def stop_broker(
+        self, cluster: BrokerCluster, broker: int, after: BrokerLaunch | None = None
+    ) -> None:
         """Begin a controlled shutdown. `after`: what it is started with next, for a platform that starts
         it by itself; None when it is to stay down."""
         ...
@@ -141,7 +145,7 @@ class Drivers(Protocol):
         """By the pipeline's key; of those that have, or had, a driver."""
         ...
 
-    async def keep(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
+    async def ensure_children(self, pipeline: Pipeline, launch: DriverLaunch) -> Sequence[str]:
         """Put right what surrounds the driver; stops none. What was done, in words."""
         ...
 
@@ -167,7 +171,7 @@ class Kafka(Protocol):
         Never raises for an unreachable cluster."""
         ...
 
-    async def take(self, step: KafkaStep) -> None:
+    async def execute(self, step: KafkaStep) -> None:
         """Raises StepFailed."""
         ...
 
@@ -206,7 +210,7 @@ class Secrets(Protocol):
         ...
 
 
-class Subject(Protocol):
+class InvolvedObject(Protocol):
     """What an Event is about: a resource, also one whose spec cannot be understood."""
 
     @property
@@ -225,4 +229,6 @@ class Subject(Protocol):
 class Recorder(Protocol):
     """Who tells people what was done: Events on Kubernetes. Never raises, and drops what was just said."""
 
-    def record(self, resource: Subject, reason: str, message: str, *, warning: bool = False) -> None: ...
+    def record(
+        self, resource: InvolvedObject, reason: str, message: str, *, warning: bool = False
+    ) -> None: ...

@@ -1,6 +1,6 @@
-"""Which groups this broker coordinates, and how they come and go with the partitions it leads.
+"""The groups that this broker coordinates, loaded and unloaded with the partitions that it leads.
 
-Invariant: a group is found here only while its partition is owned and fully loaded.
+Invariant: a group is in the manager only while its partition is owned and completely loaded.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator
 
 from ottla.coordinators.config import GroupConfig
 from ottla.coordinators.group import Group, GroupState
+from ottla.coordinators.interfaces import CoordinatorLog, Scheduler
 from ottla.coordinators.ownership import OwnedPartitions, read_partition
-from ottla.coordinators.ports import CoordinatorLog, Scheduler
 from ottla.coordinators.records import partition_for
-from ottla.coordinators.replay import Replay
+from ottla.coordinators.replay import GroupReplay
 from ottla.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
 
-class Registry:
+class GroupMetadataManager:
+    """The loaded groups by id, and the partitions of `__consumer_offsets` that this broker owns."""
+
     def __init__(
         self,
         config: GroupConfig,
@@ -38,14 +40,14 @@ class Registry:
         self._on_unloaded = on_unloaded
         self._groups: dict[str, Group] = {}
         self._of_partition: defaultdict[int, dict[str, Group]] = defaultdict(dict)
-        """The same groups, by the partition they are in."""
+        """The same groups by the partition of `__consumer_offsets`."""
         self._partitions = OwnedPartitions(log, scheduler, self._replay, self._admit)
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
 
     def by_partition(self) -> list[Group]:
-        """All of them, those of a partition together."""
+        """All groups, ordered by partition."""
         return [group for groups in self._of_partition.values() for group in groups.values()]
 
     # -- groups --------------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ class Registry:
         return partition_for(group_id, self._config.offsets_topic_num_partitions)
 
     def check(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
-        """Whether this broker may answer for the group.
+        """NONE if this broker is the group's coordinator and has loaded it (validateGroupStatus).
 
         INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR. Commits
         and administration accept the empty id, which old simple consumers have used.
@@ -77,7 +79,7 @@ class Registry:
         self._groups[group.group_id] = self._of_partition[partition][group.group_id] = group
 
     def discard(self, group: Group) -> None:
-        """Forget a dead group."""
+        """Remove a Dead group."""
         assert group.state is GroupState.DEAD
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
@@ -87,7 +89,7 @@ class Registry:
 
     @property
     def active(self) -> bool:
-        """Whether anyone is answered at all: not before the start, nor while this broker stops."""
+        """Whether the coordinator serves requests: False before its start and after its stop."""
         return self._partitions.active
 
     @active.setter
@@ -99,15 +101,15 @@ class Registry:
         return self._partitions.is_loading
 
     def loading(self, partition: int) -> asyncio.Task[None] | None:
-        """What is reading the partition now, if anything is."""
+        """The task that is loading the partition, if any."""
         return self._partitions.loading(partition)
 
     def load(self, partition: int) -> asyncio.Task[None] | None:
-        """This broker now leads the partition: read its groups. None if it has them already."""
+        """Load the groups of a partition that this broker leads now. None if they are already loaded."""
         return self._partitions.load(partition)
 
     def unload(self, partition: int) -> None:
-        """This broker no longer leads the partition: its groups live elsewhere now."""
+        """Unload the groups of a partition that this broker no longer leads."""
         self._partitions.unload(partition)
         for group in self._of_partition.pop(partition, {}).values():
             del self._groups[group.group_id]
@@ -122,10 +124,10 @@ class Registry:
             assert group.group_id not in self._groups
             self._keep(group, partition)
             self._on_loaded(group)
-        logger.info("loaded %d groups from %s-%d", len(groups), self._log.topic, partition)
+        logger.info("Loaded %d groups from %s-%d", len(groups), self._log.topic, partition)
 
     async def _replay(self, partition: int) -> list[Group]:
-        replay = Replay()
+        replay = GroupReplay()
         await read_partition(self._log, partition, replay)
         for _ in replay.parse():
             await asyncio.sleep(0)

@@ -1,8 +1,8 @@
-"""`ottla.dev/reassign`: a person asks for a rebalance, or for brokers to be emptied and kept so.
+"""The annotation `ottla.dev/reassign`: a user requests a rebalance, or brokers without replicas.
 
-Pure; called by `planning.cluster`. A rebalance is done once for its id, which the status remembers. Brokers
-are kept empty for as long as the annotation says so, as a node is cordoned; both wait for a roll and for a
-scale-down, and their moves are those of `planning.rebalance`, in its batches.
+Pure; called by `planning.cluster`. A rebalance is done once for its id, which the status records. Brokers
+stay empty as long as the annotation names them, like a cordoned node. Both wait for a roll and for a
+scale-down, and move replicas in the batches of `planning.rebalance`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _FIELDS = {"id", "empty"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReassignRequest:
+    """The content of the annotation."""
+
     id: str
     empty: tuple[int, ...] = ()
     problem: str = ""
@@ -36,64 +38,72 @@ class Request:
         return EMPTY if self.empty else REBALANCE
 
 
-def request_of(annotations: Mapping[str, str], replicas: int) -> Request | None:
-    """What the annotation asks of a cluster with so many brokers; None when there is none."""
+def request_of(annotations: Mapping[str, str], replicas: int) -> ReassignRequest | None:
+    """The request in the annotation of a cluster with `replicas` brokers; None without the annotation."""
     text = annotations.get(REASSIGN_ANNOTATION, "").strip()
     if not text:
         return None
     try:
-        asked = json.loads(text)
+        content = json.loads(text)
     except ValueError:
-        return Request(text[:_ID_MAX], problem=f'{text!r} is no JSON; {{"id": "…"}} is')
-    if not isinstance(asked, dict) or not set(asked) <= _FIELDS:
-        return Request(text[:_ID_MAX], problem='allowed are "id", and "empty": [brokers]')
-    name, empty = asked.get("id"), asked.get("empty", [])
+        return ReassignRequest(text[:_ID_MAX], problem=f'{text!r} is not JSON; an example is {{"id": "…"}}')
+    if not isinstance(content, dict) or not set(content) <= _FIELDS:
+        return ReassignRequest(
+            text[:_ID_MAX], problem='allowed fields: "id", and "empty" with a list of broker ids'
+        )
+    name, empty = content.get("id"), content.get("empty", [])
     if not isinstance(name, str) or not 0 < len(name) <= _ID_MAX:
-        return Request(text[:_ID_MAX], problem=f'"id" must be a text of at most {_ID_MAX} characters')
+        return ReassignRequest(
+            text[:_ID_MAX], problem=f'"id" must be a string of at most {_ID_MAX} characters'
+        )
     if not isinstance(empty, list) or not all(isinstance(b, int) and not isinstance(b, bool) for b in empty):
-        return Request(name, problem='"empty" must be a list of brokers')
+        return ReassignRequest(name, problem='"empty" must be a list of broker ids')
     unknown = sorted(set(empty) - set(range(replicas)))
     if unknown:
-        return Request(name, problem=f"there is no broker {', '.join(map(str, unknown))}")
+        return ReassignRequest(name, problem=f"broker {', '.join(map(str, unknown))} does not exist")
     if len(set(empty)) >= replicas:
-        return Request(name, problem="no broker would be left to hold replicas")
-    return Request(name, tuple(sorted(set(empty))))
+        return ReassignRequest(name, problem="at least one broker must be left to hold replicas")
+    return ReassignRequest(name, tuple(sorted(set(empty))))
 
 
-def emptied_by(request: Request | None) -> frozenset[int]:
+def emptied_by(request: ReassignRequest | None) -> frozenset[int]:
     return frozenset(request.empty) if request is not None and not request.problem else frozenset()
 
 
 def plan_request(
-    request: Request, before: ReassignRequestStatus | None, observed: Observed, members: Members, busy: str
+    request: ReassignRequest,
+    before: ReassignRequestStatus | None,
+    observed: Observed,
+    members: Members,
+    busy: str,
 ) -> tuple[Scaling, ReassignRequestStatus]:
-    """`before`: what the status says; `busy`: what moves have to wait for, or ""."""
+    """`before`: the request's current status; `busy`: what moves have to wait for, or ""."""
     if before is not None and before.id != request.id:
         before = None
     now = iso_time(observed.now_ms)
 
-    def said(phase: ReassignPhase, message: str = "") -> ReassignRequestStatus:
+    def request_status(phase: ReassignPhase, message: str = "") -> ReassignRequestStatus:
         ended = phase in ("Completed", "Refused")
         same = before is not None and before.phase == phase
         at = before.completed_at if before is not None and same and ended else now if ended else None
         return ReassignRequestStatus(id=request.id, phase=phase, message=message, completed_at=at)
 
     if request.problem:
-        return Scaling(), said("Refused", request.problem)
+        return Scaling(), request_status("Refused", request.problem)
     if before is not None and before.phase == "Completed" and not request.empty:
         return Scaling(), before
     waits = busy or _not_yet(request, observed, members)
     if waits:
-        return Scaling(), said("Waiting", f"waits for {waits}")
+        return Scaling(), request_status("Waiting", f"waiting for {waits}")
     try:
         changes = _changes(request, observed, members)
     except Unplaceable as error:
-        return Scaling(reason=request.reason, blocked=str(error)), said("Waiting", str(error))
+        return Scaling(reason=request.reason, blocked=str(error)), request_status("Waiting", str(error))
     remaining = _remaining(request.empty, observed, changes)
     if not remaining:
-        message = f"broker {_names(request.empty)} is empty" if request.empty else "all brokers are even"
-        return Scaling(), said("Completed", message)
-    what = f"emptying broker {_names(request.empty)}" if request.empty else "making all brokers even"
+        message = f"broker {_names(request.empty)} is empty" if request.empty else "the cluster is balanced"
+        return Scaling(), request_status("Completed", message)
+    what = f"emptying broker {_names(request.empty)}" if request.empty else "rebalancing the cluster"
     message = f"{what}: {remaining} partitions to move"
     held = {broker: len(observed.kafka.holding(broker)) for broker in request.empty}
     waiting = {broker: f"{count} replicas to move off" for broker, count in held.items() if count}
@@ -105,19 +115,19 @@ def plan_request(
         waiting=waiting,
         changes=changes,
     )
-    return moving, said("Moving", message)
+    return moving, request_status("Moving", message)
 
 
-def _not_yet(request: Request, observed: Observed, members: Members) -> str:
-    if not observed.kafka.settled:
-        return "the cluster to be reachable"
+def _not_yet(request: ReassignRequest, observed: Observed, members: Members) -> str:
+    if not observed.kafka.has_controller:
+        return "the cluster to become reachable"
     if request.empty:
         return ""
     out = [broker for broker in members.desired if not observed.in_service(broker)]
     return f"broker {out[0]}, which is not in service" if out else ""
 
 
-def _changes(request: Request, observed: Observed, members: Members) -> Changes:
+def _changes(request: ReassignRequest, observed: Observed, members: Members) -> Changes:
     assignment = target_assignment(observed)
     racks, closed = members.may_hold(observed), members.closed(observed)
     return drain(assignment, racks, closed) if request.empty else balance(assignment, racks, closed)
