@@ -23,9 +23,9 @@ from ottla.protocol.compression import Codec
 from ottla.protocol.down_conversion import down_converted
 from ottla.protocol.legacy_records import encode_message_set
 from ottla.protocol.records import MAGIC_V2, Record, TimestampType, build_batch
-from ottla.storage.batch_rules import SlowPath, slow_paths
 from ottla.storage.log import Log
 from ottla.storage.log_config import LogConfig
+from ottla.storage.log_validator import SlowPath, slow_paths
 
 RECORDS = 80
 RECORD_BYTES = 190

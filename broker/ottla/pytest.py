@@ -1,12 +1,12 @@
-"""A pytest plugin: a real broker as a fixture. `pip install ottla` brings it, by the entry point pytest11.
+"""A pytest plugin: a real broker as a fixture. `pip install 'ottla[testing]'` brings all that it needs.
 
     def test_orders_are_written(ottla_broker, ottla_topic):
         my_producer(ottla_broker.bootstrap).send(ottla_topic, b"one")
         (record,) = ottla_broker.wait_for_records(ottla_topic, 1)
         assert record.value == b"one"
 
-Loaded by pytest in every run where Ottla is installed, so it imports nothing until a fixture is asked for,
-and adds no hook that runs for each test before then. docs/testing.md has the rest.
+pytest loads it by the entry point `pytest11` in every run where Ottla is installed, so it imports nothing
+until a fixture is used, and adds no hook that runs for each test before then. docs/testing.md has the rest.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from ottla.protocol.messages import (
     UpdateMetadataRequest,
 )
 from ottla.protocol.records import Record, build_batch, decode_records
-from ottla.replication.fetcher import LeaderFetcher
+from ottla.replication.fetcher import ReplicaFetcher
 from ottla.server.assembly.broker import Broker, StartupError, new_event_loop
 from ottla.wire.connection import BrokerConnection
 
@@ -284,13 +284,13 @@ def test_a_long_poll_counts_what_was_appended_before_it_and_committed_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        gate, fetch_once = asyncio.Event(), LeaderFetcher._fetch_once
+        gate, fetch_once = asyncio.Event(), ReplicaFetcher._fetch_once
 
-        async def gated(fetcher: LeaderFetcher) -> None:
+        async def gated(fetcher: ReplicaFetcher) -> None:
             await gate.wait()
             await fetch_once(fetcher)
 
-        monkeypatch.setattr(LeaderFetcher, "_fetch_once", gated)
+        monkeypatch.setattr(ReplicaFetcher, "_fetch_once", gated)
         tree = MemoryTree()
         one, two = make(tree, tmp_path / "1", 1), make(tree, tmp_path / "2", 2)
         async with running(one) as first, running(two) as second:

@@ -261,7 +261,7 @@ class Cold:
         return {(inode, page) for page in range(position >> 12, ((position + length - 1) >> 12) + 1)}
 
     def _try_pread(self, fd: int, length: int, position: int) -> bytes | None:
-        if page_cache.waiting_allowed() or self._pages(fd, position, length) <= self._read:
+        if page_cache.blocking_allowed() or self._pages(fd, position, length) <= self._read:
             return os.pread(fd, length, position)
         return None
 

@@ -35,7 +35,7 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.offsets import offset_for_leader_epoch, offset_for_time
 from ottla.replication.reads import read as read_replica
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.wire.inter_broker import InterBrokerClient
 
 TOPIC = "flights"

@@ -19,7 +19,7 @@ from ottla.replication.partition import Partition
 from ottla.replication.reads import PartitionRead
 from ottla.replication.reads import read as read_replica
 from ottla.replication.requests import PartitionState
-from ottla.storage.log import AppendInfo, Log
+from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.log_config import LogConfig
 
 TOPIC = "flights"
@@ -167,15 +167,15 @@ class Cluster:
         for partition, change in proposals:
             if change.leader_epoch != self.leader_epoch:
                 if answer:
-                    partition.isr_change_refused(change, ErrorCode.FENCED_LEADER_EPOCH, self.now_ms)
+                    partition.isr_change_failed(change, ErrorCode.FENCED_LEADER_EPOCH, self.now_ms)
                 continue
             if change.partition_epoch != self.partition_epoch:
                 if answer:
-                    partition.isr_change_refused(change, ErrorCode.INVALID_UPDATE_VERSION, self.now_ms)
+                    partition.isr_change_failed(change, ErrorCode.INVALID_UPDATE_VERSION, self.now_ms)
                 continue
             if not change.proposed <= self.alive:
                 if answer:
-                    partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, self.now_ms)
+                    partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, self.now_ms)
                 continue
             self.isr = sorted(change.proposed)
             self.partition_epoch += 1
@@ -190,7 +190,7 @@ class Cluster:
 
     # --- producers, followers, consumers ------------------------------------------------------------
 
-    def produce(self, *values: str, acks: int = -1, to: int | None = None) -> AppendInfo:
+    def produce(self, *values: str, acks: int = -1, to: int | None = None) -> LogAppendInfo:
         node = self.leader if to is None else self.nodes[to]
         return node.append_as_leader(batch(*values), required_acks=acks, now_ms=self.now_ms)
 

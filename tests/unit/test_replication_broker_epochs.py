@@ -92,7 +92,7 @@ def test_the_controller_refuses_a_former_registration_and_the_leader_asks_again(
     [row] = answer.topics[0].partitions
     assert row.error_code == ErrorCode.INELIGIBLE_REPLICA
     assert world.lead(T0).isr == (1, 2)
-    partition.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
+    partition.isr_change_failed(change, ErrorCode.INELIGIBLE_REPLICA, cluster.now_ms)
     cluster.broker_epochs[3] = 1103
     cluster.fetch(3)
     [(_, change)] = cluster.proposals

@@ -106,7 +106,7 @@ def test_a_limit_that_is_raised_lets_those_in_who_wait(run: asyncio.Runner) -> N
         await first.is_served()
         second.ask()
         await first.is_served()
-        served.config.overlay({}, {"max.connections": "2"})
+        served.config.apply_dynamic({}, {"max.connections": "2"})
         served.server.tick()
         await second.answered()
         served.server.close_all()
@@ -161,7 +161,7 @@ def test_a_listener_that_has_its_share_accepts_nobody_and_others_do(run: asyncio
         for broker in brokers:
             await broker.is_served()
         assert len(served.server.connections) == 4
-        served.config.overlay({"listener.name.clients.max.connections": "2"}, {})
+        served.config.apply_dynamic({"listener.name.clients.max.connections": "2"}, {})
         served.server.tick()
         await second.answered()
         served.server.close_all()
@@ -265,7 +265,7 @@ def test_those_who_are_idle_for_too_long_are_found_within_a_second() -> None:
     assert watch.idle(10_000.0) == []
 
 
-def test_ten_thousand_connections_are_asked_once_in_the_time_and_not_each_second() -> None:
+def test_idle_connections_are_checked_once_in_the_limit_and_not_each_second() -> None:
     watch = IdleWatch(600)
     connections = [Quiet() for _ in range(10_000)]
     for number, connection in enumerate(connections):

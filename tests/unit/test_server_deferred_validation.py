@@ -16,7 +16,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import Record, build_batch, parse_batch_header
 from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.record_validation import InvalidRecords
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_batch_comes_back_ready_and_a_bad_one_with_its_reasons(run: asyncio.Ru
         assert parse_batch_header(found[0]).magic == 2
         keyless = build_batch([Record(0, NOW_MS, None, b"v")])
         refused = await settled(appends, keyless, LogConfig(cleanup_policy="compact"))
-        assert isinstance(refused, RecordsRefused)
+        assert isinstance(refused, InvalidRecords)
         assert [each.batch_index for each in refused.record_errors] == [0]
         nothing = await settled(appends, message(0, 0, b"k", b"v")[:-1])
         assert nothing == (b"", -1)

@@ -26,8 +26,7 @@ from ottla.server.handlers.fetch.down_conversion import (
 )
 from ottla.server.handlers.fetch.response import FetchedPartition
 from ottla.storage.log_config import LogConfig
-from ottla.storage.segment import FileSlice
-from ottla.storage.segment_files import SegmentFile
+from ottla.storage.segment_files import FileSlice, SegmentFile
 
 PLAIN = LogConfig()
 

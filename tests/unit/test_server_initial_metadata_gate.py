@@ -175,7 +175,7 @@ def test_the_store_says_what_the_controller_says() -> None:
             tool = MemoryStore(cluster.tree)
             await tool.connect()
             read = MetadataCache()
-            read.stand_in(await read_cluster(tool))
+            read.load_initial(await read_cluster(tool))
             assert read.controller_id == told.controller_id
             assert read.brokers() == told.brokers()
             assert sorted(read.topics()) == sorted(told.topics()) == ["a", "b", "going"]
@@ -183,7 +183,7 @@ def test_the_store_says_what_the_controller_says() -> None:
                 assert read.topic_id(name) == told.topic_id(name)
                 assert read.partitions(name) == told.partitions(name)
             await tool.create("/admin/delete_topics/going")
-            read.stand_in(await read_cluster(tool))
+            read.load_initial(await read_cluster(tool))
             assert sorted(read.topics()) == ["a", "b"]
             await tool.close()
 

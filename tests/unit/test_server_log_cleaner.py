@@ -17,7 +17,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.memory import MemoryStore, MemoryTree
 from ottla.server.assembly.broker import Broker, new_event_loop
 from ottla.storage.checkpoints import read_offsets
-from ottla.storage.cleaner.preparation import CHECKPOINT_FILE
+from ottla.storage.cleaner.planning import CHECKPOINT_FILE
 from ottla.storage.log import Log
 
 WAIT_S = 60.0
@@ -62,7 +62,7 @@ class Running:
 
     async def cleaned(self, name: str) -> None:
         log = self.log(name)
-        await self.until(lambda: not log.has_sealed_dirt)
+        await self.until(lambda: not log.has_dirty_sealed_segments)
 
 
 Story = Callable[[Running], Coroutine[Any, Any, None]]
@@ -185,7 +185,7 @@ def test_retention_of_compacted_logs_is_the_cleaners(place: Path) -> None:
         for partition in partitions:
             partition.high_watermark = partition.log.log_end_offset
         await running.until(lambda: small.size < 3000 + 2000)
-        await running.until(lambda: old.segment_count == 1)
+        await running.until(lambda: len(old.segments) == 1)
         await running.until(lambda: cut.segments[1].base_offset > 150)
         assert (small.size >= 3000, small.log_start_offset > 0) == (True, True)
         assert records(old)[-1][1] == b"young"
@@ -204,7 +204,7 @@ def test_a_topic_may_be_deleted_while_it_is_cleaned(place: Path) -> None:
         await running.topic("gone")
         running.fill("gone", 2000)
         cleaner = running.broker.replication.cleaner
-        await running.until(lambda: ("gone", 0) in cleaner._logs._claimed)
+        await running.until(lambda: ("gone", 0) in cleaner._logs.maintenance._locked_for_cleaning)
         await running.admin.delete_topic("gone")
         await running.until(lambda: running.broker.replication.replicas.find("gone", 0) is None)
         await running.topic("gone")
@@ -225,7 +225,9 @@ def test_a_stop_gives_up_what_is_under_way(place: Path) -> None:
     async def first(running: Running) -> None:
         await running.topic("slow")
         running.fill("slow", 3000)
-        await running.until(lambda: ("slow", 0) in running.broker.replication.cleaner._logs._claimed)
+        await running.until(
+            lambda: ("slow", 0) in running.broker.replication.cleaner._logs.maintenance._locked_for_cleaning
+        )
 
     async def second(running: Running) -> None:
         await running.until(lambda: running.broker.replication.replicas.find("slow", 0) is not None)
@@ -251,7 +253,11 @@ def test_a_worker_that_dies_costs_its_job_alone(place: Path) -> None:
         running.fill("unlucky", 3000)
         cleaner = running.broker.replication.cleaner
         process = cleaner._threads[0].process
-        await running.until(lambda: ("unlucky", 0) in cleaner._logs._claimed and process.pid is not None)
+        await running.until(
+            lambda: (
+                ("unlucky", 0) in cleaner._logs.maintenance._locked_for_cleaning and process.pid is not None
+            )
+        )
         victim = process.pid
         assert victim is not None
         os.kill(victim, signal.SIGKILL)
@@ -274,7 +280,7 @@ def test_a_cleaner_that_is_off_cleans_nothing(place: Path) -> None:
     async def story(running: Running) -> None:
         await running.topic("kept")
         written = running.fill("kept")
-        assert running.log("kept").has_sealed_dirt
+        assert running.log("kept").has_dirty_sealed_segments
         assert not running.broker.replication.cleaner._threads
         assert records(running.log("kept")) == written
         # Nor has what lies below the start: that would be the cleaner's as well.

@@ -15,9 +15,8 @@ from connection_harness import Harness, framed
 from ottla.server.logs.page_cache_reader import AHEAD_BYTES, ATTEMPTS_MAX, PageCacheReader
 from ottla.server.network.socket_connection import SENDFILE_TURN_BYTES
 from ottla.storage import page_cache
-from ottla.storage.page_cache import ColdRead
-from ottla.storage.segment import FileSlice
-from ottla.storage.segment_files import SegmentFile
+from ottla.storage.page_cache import PageCacheMiss
+from ottla.storage.segment_files import FileSlice, SegmentFile
 
 MIB = 1 << 20
 
@@ -212,7 +211,7 @@ def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, t
 
         def lookup() -> str:
             if misses:
-                raise ColdRead(file.fd, *misses.pop(0))
+                raise PageCacheMiss(file.fd, *misses.pop(0))
             return "found"
 
         cold.run_lookup(lookup, answers.append, unexpected)
@@ -236,10 +235,10 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
         tries: list[bool] = []
 
         def lookup() -> None:
-            waits = page_cache.waiting_allowed()
+            waits = page_cache.blocking_allowed()
             tries.append(waits)
             if not waits:
-                raise ColdRead(file.fd, 0, 4)
+                raise PageCacheMiss(file.fd, 0, 4)
 
         cold.run_lookup(lookup, lambda _: None, unexpected)
         await until(lambda: len(tries) == ATTEMPTS_MAX + 1)
@@ -261,10 +260,10 @@ def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Pa
 
         def lookup() -> None:
             if misses:
-                raise ColdRead(file.fd, *misses.pop())
+                raise PageCacheMiss(file.fd, *misses.pop())
 
         def answer(_: None) -> None:
-            may_wait.append(page_cache.waiting_allowed())
+            may_wait.append(page_cache.blocking_allowed())
 
         cold.run_lookup(lookup, answer, unexpected)
         disk.give()
@@ -286,7 +285,7 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
         problems: list[BaseException] = []
 
         def lookup() -> None:
-            raise ColdRead(file.fd, 0, 4)
+            raise PageCacheMiss(file.fd, 0, 4)
 
         cold.run_lookup(lookup, lambda _: None, problems.append)
         await until(lambda: problems == [disk.problem])
@@ -301,7 +300,7 @@ def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> N
         cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         told: list[OSError | None] = []
-        cold.load([ColdRead(file.fd, at, 1) for at in range(3)], told.append)
+        cold.load([PageCacheMiss(file.fd, at, 1) for at in range(3)], told.append)
         await until(lambda: len(disk.loads) == 3)
         disk.give(2)
         await asyncio.sleep(0)

@@ -15,13 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, key_values, talks_to_a_cluster
 from ottla.client.admin import AdminClient
-from ottla.client.admin_types import ElectionType, LogDirDescription, TopicPartition
+from ottla.client.admin_types import ElectionType, LogDirDescription, Results, TopicPartition
 from ottla.client.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
     PreferredLeaderNotAvailableError,
 )
-from ottla.client.results import Results
 
 _POLL_S = 0.5
 

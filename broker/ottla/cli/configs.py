@@ -10,8 +10,7 @@ from ottla.cli.output import done, show
 from ottla.cli.session import Session, key_values, talks_to_a_cluster
 from ottla.client.admin import AdminClient
 from ottla.client.admin_types import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ConfigType
-from ottla.metadata.config_def import ConfigError
-from ottla.metadata.properties import read_properties
+from ottla.metadata.config_def import ConfigError, read_properties
 
 _SOURCES = {
     1: "topic",

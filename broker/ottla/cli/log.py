@@ -27,10 +27,10 @@ from ottla.cli.output import as_json, show, table
 from ottla.protocol.records import Record
 from ottla.storage.checkpoints import MalformedCheckpoint
 from ottla.storage.directories import LogDirProblem
-from ottla.storage.findings import Findings
 from ottla.storage.indexes import CorruptIndex, OffsetIndex, TimeIndex
 from ottla.storage.log_dir_checks import check_log_dirs, is_open
-from ottla.storage.segment_checks import SegmentContents, mapped, read_batches
+from ottla.storage.producer_snapshots import CorruptSnapshot
+from ottla.storage.segment_checks import Findings, SegmentContents, mapped, read_batches
 from ottla.storage.segment_files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -38,7 +38,6 @@ from ottla.storage.segment_files import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from ottla.storage.snapshots import CorruptSnapshot
 
 _OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True

@@ -25,7 +25,7 @@ from ottla.storage.checkpoints import (
     REPLICATION_FILE,
     read_offsets,
 )
-from ottla.storage.cleaner.preparation import CHECKPOINT_FILE as CLEANER_FILE
+from ottla.storage.cleaner.planning import CHECKPOINT_FILE as CLEANER_FILE
 from ottla.storage.directories import (
     CLEAN_SHUTDOWN_FILE,
     META_PROPERTIES_FILE,
@@ -33,9 +33,10 @@ from ottla.storage.directories import (
     read_properties,
     read_topic_id,
 )
-from ottla.storage.epochs import CHECKPOINT_FILE as EPOCHS_FILE
-from ottla.storage.epochs import read_epochs
 from ottla.storage.indexes import OffsetIndex, TimeIndex
+from ottla.storage.leader_epochs import CHECKPOINT_FILE as EPOCHS_FILE
+from ottla.storage.leader_epochs import read_epochs
+from ottla.storage.producer_snapshots import decode as decode_snapshot
 from ottla.storage.segment_checks import index_entries, mapped, read_batches
 from ottla.storage.segment_files import (
     CLEANED_SUFFIX,
@@ -47,8 +48,7 @@ from ottla.storage.segment_files import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from ottla.storage.snapshots import decode as decode_snapshot
-from ottla.storage.txn_index import TransactionIndex
+from ottla.storage.transaction_index import TransactionIndex
 
 Row = dict[str, Any]
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)

@@ -74,7 +74,7 @@ def _load(point: EntryPoint) -> click.Command:
         )
         def unavailable() -> None:
             raise click.ClickException(
-                f"'ottla {point.name}' needs the package {missing}: pip install 'ottla[operator,pipeline]'"
+                f"'ottla {point.name}' needs the package {missing}: pip install 'ottla[operator]'"
             )
 
         return unavailable

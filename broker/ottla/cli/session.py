@@ -19,8 +19,7 @@ import click
 from ottla.client.admin import AdminClient
 from ottla.client.errors import ClientError, NetworkError, RequestTimedOutError, UnsupportedVersionError
 from ottla.client.routing import ClusterUnreachable
-from ottla.metadata.config_def import ConfigError
-from ottla.metadata.properties import read_properties
+from ottla.metadata.config_def import ConfigError, read_properties
 from ottla.protocol.errors import KafkaError
 from ottla.security.clients import ClientSecurity
 

@@ -19,11 +19,11 @@ from ottla.client.admin_types import (
     OffsetSpec,
     PartitionDescription,
     Reassignment,
+    Results,
     TopicDescription,
     TopicPartition,
 )
 from ottla.client.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
-from ottla.client.results import Results
 
 _SET_ON_TOPIC: Final = 1
 _ASSIGNMENT: Final = "The brokers of each partition, preferred leader first, as 0:1,1:2."

@@ -17,9 +17,8 @@ from ottla.cli.output import as_json, done, show, table
 from ottla.cli.session import Refused, Session, talks_to_a_cluster
 from ottla.client.admin import AdminClient
 from ottla.client.admin_member_types import ProducerState, TransactionDescription
-from ottla.client.admin_types import TopicPartition
+from ottla.client.admin_types import Results, TopicPartition
 from ottla.client.errors import TransactionalIdNotFoundError
-from ottla.client.results import Results
 
 _TIMEOUT_MIN: Final = 15
 """The default of transaction.max.timeout.ms, in minutes."""

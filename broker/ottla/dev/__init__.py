@@ -9,3 +9,7 @@ socket. It is the broker that clusters run, over the in-memory metadata store.
     control     the socket that takes orders
     serve       all of it together, until a signal
 """
+
+from ottla.extras import require
+
+require("broker")

@@ -20,15 +20,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.client.core.accumulator import BEGUN, NO_ROOM
+from ottla.client.core.batch_queues import Outcome
 from ottla.client.core.config import ProducerConfig
-from ottla.client.core.queues import Outcome
 from ottla.client.core.transaction_state import State
 from ottla.client.core.types import Header, ProducerRecord, RecordMetadata
 from ottla.client.deliveries import Callback, Intercepted, OnDelivery, complain, settle, telling
 from ottla.client.errors import ClientError, IllegalStateError, RequestTimedOutError
 from ottla.client.measurements import of_producer
 from ottla.client.metrics import Metric, Reporting, of_client
-from ottla.client.producer_parts import Engine
+from ottla.client.producer_runtime import ProducerRuntime
 from ottla.client.producer_sending import ProducerSending
 from ottla.wire.futures import resolve
 
@@ -54,14 +54,14 @@ class Producer(ProducerSending):
     async def start(self) -> None:
         """Start it in the running event loop; connections are made when needed. A transactional producer is
         given its id here, and fences its predecessors. Raises ClientError, in that case."""
-        if self._engine is not None:
+        if self._runtime is not None:
             raise IllegalStateError("the producer is started already")
-        self._engine = engine = Engine(self.config, self._settle)
+        self._runtime = runtime = ProducerRuntime(self.config, self._settle)
         self._stopping = False
-        engine.driver.start([engine.sender])
+        runtime.network_loop.start([runtime.sender])
         self._metrics_reporting.start()
         if self._transactional:
-            transactions = engine.transactions
+            transactions = runtime.transactions
             assert transactions is not None
             try:
                 await self._call(transactions.initialize, "the transactional id", "txn-init")
@@ -72,22 +72,22 @@ class Producer(ProducerSending):
     async def stop(self, timeout_s: float | None = None) -> None:
         """Deliver what was sent, waiting so long at most, and close; what is left over fails. A transaction
         that is open is aborted."""
-        engine = self._engine
-        if engine is None:
+        runtime = self._runtime
+        if runtime is None:
             return
         self._stopping = True
         try:
             async with asyncio.timeout(timeout_s):
-                transactions = engine.transactions
+                transactions = runtime.transactions
                 if transactions is not None and transactions.state in (
                     State.IN_TRANSACTION,
                     State.ABORTABLE_ERROR,
                 ):
                     log.info("transactional.id=%s: aborting, to stop", self.config.transactional_id)
                     await self._call(transactions.abort, "the abort", "txn-abort")
-                await self._flush(engine)
+                await self._flush(runtime)
         except (TimeoutError, ClientError) as problem:
-            left = ", ".join(sorted({str(batch.tp) for batch in engine.accumulator.incomplete}))
+            left = ", ".join(sorted({str(batch.tp) for batch in runtime.accumulator.incomplete}))
             log.warning(
                 "%s: stopped before all was delivered (left: %s): %s",
                 self.config.client_id,
@@ -96,14 +96,14 @@ class Producer(ProducerSending):
             )
         finally:
             self._metrics_reporting.stop()
-            engine.driver.stop()
+            runtime.network_loop.stop()
             error = IllegalStateError("the producer was stopped before the record was delivered")
-            engine.sender.give_up_all(error, also_on_wire=True)
-            self._engine = None
+            runtime.sender.give_up_all(error, also_on_wire=True)
+            self._runtime = None
             self._tell_of_room()
-            await engine.network.close()
+            await runtime.network.close()
             self._interceptors.close()
-            engine.accumulator.close_partitioner()
+            runtime.accumulator.close_partitioner()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -133,10 +133,10 @@ class Producer(ProducerSending):
         BufferExhaustedError after max.block.ms (at once for a topic's share with block.on.topic.full=false),
         MessageTooLargeError, SerializationError, IllegalStateError.
         """
-        engine = self._engine
-        if engine is None:
+        runtime = self._runtime
+        if runtime is None:
             raise IllegalStateError("the producer is not started")
-        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=engine.loop)
+        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=runtime.loop)
         if not self.plain:
             await self._send_prepared(
                 future, ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
@@ -204,8 +204,8 @@ class Producer(ProducerSending):
             self._check_flushes()
 
     def _check_flushes(self) -> None:
-        assert self._engine is not None
-        has_before = self._engine.accumulator.has_before
+        assert self._runtime is not None
+        has_before = self._runtime.accumulator.has_before
         for number, done in self._flushes:
             if not has_before(number):
                 resolve(done)
@@ -213,22 +213,22 @@ class Producer(ProducerSending):
     async def flush(self, timeout_s: float | None = None) -> None:
         """Send everything at once, and wait until all that was sent so far has an outcome, good or bad.
         Raises TimeoutError, after which all goes on as before."""
-        engine = self._running()
+        runtime = self._running()
         async with asyncio.timeout(timeout_s):
-            await self._flush(engine)
+            await self._flush(runtime)
 
-    async def _flush(self, engine: Engine) -> None:
-        accumulator = engine.accumulator
+    async def _flush(self, runtime: ProducerRuntime) -> None:
+        accumulator = runtime.accumulator
         number = accumulator.last_number
         if not accumulator.has_before(number):
             return
-        done: asyncio.Future[None] = engine.loop.create_future()
+        done: asyncio.Future[None] = runtime.loop.create_future()
         waiting = number, done
         self._flushes.append(waiting)
         accumulator.flushing += 1
-        engine.driver.wake()
+        runtime.network_loop.wake()
         try:
-            with engine.waiting("flush"):
+            with runtime.waiting("flush"):
                 await done
         finally:
             accumulator.flushing -= 1
@@ -238,12 +238,12 @@ class Producer(ProducerSending):
 
     async def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has; it may be created by this. Raises RequestTimedOutError."""
-        engine = self._running()
-        engine.cluster.add(topic, engine.loop.time())
+        runtime = self._running()
+        runtime.cluster.add(topic, runtime.loop.time())
         try:
             async with asyncio.timeout(self._max_block_s):
-                while (count := engine.cluster.partitions(topic)) is None:
-                    await engine.driver.metadata(self._max_block_s)
+                while (count := runtime.cluster.partitions(topic)) is None:
+                    await runtime.network_loop.metadata(self._max_block_s)
         except TimeoutError:
             raise RequestTimedOutError(
                 f"{topic} is not in the cluster's metadata after {self._max_block_s:g} s"
@@ -262,8 +262,8 @@ class Producer(ProducerSending):
 
     def measurements(self) -> list[Metric]:
         """All figures, also those of each topic and broker; none while the producer is not started."""
-        engine = self._engine
-        if engine is None:
+        runtime = self._runtime
+        if runtime is None:
             return []
-        now = engine.loop.time()
-        return list(of_producer(engine, now))
+        now = runtime.loop.time()
+        return list(of_producer(runtime, now))

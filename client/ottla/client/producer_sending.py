@@ -21,7 +21,7 @@ from ottla.client.core.types import Header, ProducerRecord
 from ottla.client.deliveries import Intercepted, telling
 from ottla.client.errors import BufferExhaustedError, ClientError, IllegalStateError, SerializationError
 from ottla.client.interceptors import ProducerInterceptors, made_of
-from ottla.client.producer_parts import Engine
+from ottla.client.producer_runtime import ProducerRuntime
 from ottla.client.producer_transactions import ProducerTransactions
 from ottla.client.serialization import SchemaNeeded, serializing
 from ottla.wire.futures import resolve
@@ -130,21 +130,21 @@ class ProducerSending(ProducerTransactions):
     ) -> int:
         """Give a record, whose key and value are bytes, to the accumulator; what that says has to be followed
         up. Raises ClientError."""
-        engine = self._engine
-        if engine is None or self._stopping:
+        runtime = self._runtime
+        if runtime is None or self._stopping:
             raise IllegalStateError("the producer is not started, or it is being stopped")
         if self._transactional:
-            assert engine.transactions is not None
-            engine.transactions.check_sending()
+            assert runtime.transactions is not None
+            runtime.transactions.check_sending()
         if value.__class__ is not bytes and value is not None:
             value = _bytes("value", value)
         if key.__class__ is not bytes and key is not None:
             key = _bytes("key", key)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
-        result = engine.append(topic, key, value, headers, partition, timestamp_ms, sink, engine.clock)
+        result = runtime.append(topic, key, value, headers, partition, timestamp_ms, sink, runtime.clock)
         if result:
-            engine.driver.wake()
+            runtime.network_loop.wake()
         return result
 
     async def follow_up(
@@ -162,8 +162,8 @@ class ProducerSending(ProducerTransactions):
         """What the accumulator's answer asks of whoever sends. `until`: when max.block.ms is over, if the
         sender has waited before. Raises BufferExhaustedError."""
         if result == BATCH_FULL:
-            engine = self._running()
-            if engine.clock() >= engine.driver.turned_at + _TURN_S:
+            runtime = self._running()
+            if runtime.clock() >= runtime.network_loop.turned_at + _TURN_S:
                 await asyncio.sleep(0)  # what is full goes out while the next ones fill
         elif result == WAITS:
             await self._hear_of(topic, self._running())
@@ -171,11 +171,11 @@ class ProducerSending(ProducerTransactions):
             add = partial(self.add, sink, topic, value, key, partition, timestamp_ms, headers)
             await self._wait_for_room(result, topic, add, until)
 
-    async def _hear_of(self, topic: str, engine: Engine) -> None:
+    async def _hear_of(self, topic: str, runtime: ProducerRuntime) -> None:
         """The record that was sent waits for news of its topic, and so does its sender."""
-        if engine.cluster.partitions(topic) is None:
-            with suppress(TimeoutError), engine.waiting("metadata-wait"):
-                await engine.driver.metadata(self._max_block_s)
+        if runtime.cluster.partitions(topic) is None:
+            with suppress(TimeoutError), runtime.waiting("metadata-wait"):
+                await runtime.network_loop.metadata(self._max_block_s)
 
     def _turn(self, topic: str) -> int:
         """NO_ROOM for whoever has to wait behind others, else APPENDED."""

@@ -12,7 +12,7 @@ from ottla.client.core.transaction_state import Done, State
 from ottla.client.core.transactions import Transactions
 from ottla.client.core.types import GroupMetadata, OffsetToCommit, TopicPartition
 from ottla.client.errors import IllegalStateError, RequestTimedOutError
-from ottla.client.producer_parts import ProducerParts
+from ottla.client.producer_runtime import ProducerParts
 from ottla.wire.futures import resolve
 
 
@@ -81,12 +81,12 @@ class ProducerTransactions(ProducerParts):
 
     async def _call(self, begin: Callable[[Done], None], what: str, counted: str) -> None:
         """Begin something and await its end, for max.block.ms."""
-        engine = self._running()
-        ended: asyncio.Future[None] = engine.loop.create_future()
+        runtime = self._running()
+        ended: asyncio.Future[None] = runtime.loop.create_future()
         begin(partial(resolve, ended))
-        engine.driver.wake()
+        runtime.network_loop.wake()
         try:
-            with engine.waiting(counted):
+            with runtime.waiting(counted):
                 async with asyncio.timeout(self._max_block_s):
                     await ended
         except TimeoutError:

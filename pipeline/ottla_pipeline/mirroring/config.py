@@ -41,7 +41,7 @@ class ClusterConfig(KafkaConfig):
 
 class NamingConfig(Model):
     """`prefix`: `orders` of east is `east.orders` on west. `identity`: it is `orders`, and `provenance` keeps
-    the clusters that a record has passed in a header, without which two mirrors would send it to and fro."""
+    the clusters that a record has passed in a header: it keeps two mirrors from sending it in a circle."""
 
     policy: Policy = "prefix"
     separator: Literal[".", "_", "-"] = "."

@@ -23,12 +23,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ottla.metadata import former_session, znodes
+from ottla.metadata import unclean_restart, znodes
 from ottla.metadata.config import BrokerConfig, ConfigError, Listener
-from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.registration import AlreadyRegistered, BrokerRegistration
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
-from ottla.metadata.succession import wait_for_successors
 from ottla.server.assembly.components import (
     Coordinators,
     Replication,
@@ -51,8 +50,8 @@ from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import Endpoint
 from ottla.server.network.secure_listeners import SecurityProblem
 from ottla.storage.directories import LogDirProblem
-from ottla.storage.loading import OldFormat
-from ottla.storage.manager import LogManager
+from ottla.storage.log_loader import UnsupportedMessageFormat
+from ottla.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from ottla.metadata.zookeeper_access import ZooKeeperAccess
@@ -134,7 +133,13 @@ class Broker:
             await self._start()
         except StoreError as e:
             raise StartupError(f"the metadata store: {e}") from e
-        except (LogDirProblem, OldFormat, AlreadyRegistered, SecurityProblem, ConfigError) as e:
+        except (
+            LogDirProblem,
+            UnsupportedMessageFormat,
+            AlreadyRegistered,
+            SecurityProblem,
+            ConfigError,
+        ) as e:
             raise StartupError(str(e)) from e
         except OSError as e:
             raise StartupError(e.strerror or str(e)) from e
@@ -217,18 +222,20 @@ class Broker:
         """End the session of this broker's previous process, which a crash left open, and let the controller
         fail over its leaders."""
         self._session_dirs = [log_dir.path for log_dir in self.logs.online_dirs()]
-        if await former_session.end_former(self.store, self._session_dirs):
+        if await unclean_restart.expire_session(self.store, self._session_dirs):
             await self._wait_for_failover()
 
     async def _wait_for_failover(self) -> None:
         """Wait at most one session timeout until other brokers lead what this one led before a crash."""
         partitions = list(self.logs.logs())
-        await wait_for_successors(self.store, self.broker_id, partitions, timeout_s=self._session_timeout_s)
+        await unclean_restart.wait_for_failover(
+            self.store, self.broker_id, partitions, timeout_s=self._session_timeout_s
+        )
 
     async def _register(self) -> None:
         store, undo = self.store, self._undo
-        former_session.remember(store, self._session_dirs)
-        undo.callback(former_session.forget, self._session_dirs)
+        unclean_restart.save_session(store, self._session_dirs)
+        undo.callback(unclean_restart.clear_session, self._session_dirs)
         self._registration = BrokerRegistration(
             store,
             self.broker_id,
@@ -305,7 +312,7 @@ class Broker:
             self._session_lost = False
             try:
                 replication.replicas.broker_epoch = await self._registration.register()
-                former_session.remember(self.store, self._session_dirs)
+                unclean_restart.save_session(self.store, self._session_dirs)
                 await replication.controller.start(self.broker_epoch)
             except AlreadyRegistered as e:
                 log.error("%s", e)

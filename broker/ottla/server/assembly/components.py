@@ -18,7 +18,7 @@ from ottla.coordinators.coordinator import GroupCoordinator
 from ottla.metadata import znodes
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig, topic_defaults
-from ottla.metadata.dynamic import legal_topics, usable_topic_config
+from ottla.metadata.dynamic_configs import legal_topics, usable_topic_config
 from ottla.metadata.registration import cluster_id as read_cluster_id
 from ottla.metadata.store import MetadataStore, get_many
 from ottla.quotas.broker import BrokerQuotas
@@ -35,7 +35,7 @@ from ottla.server.logs.log_cleaner import LogCleaner
 from ottla.server.logs.log_dir_failure_handler import LogDirFailureHandler
 from ottla.server.logs.lost_logs import LostLogDetector
 from ottla.server.logs.page_cache_reader import PageCacheReader
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import DeletionPolicy
 from ottla.wire.connection import BrokerConnection
 from ottla.wire.inter_broker import Connect, InterBrokerClient
@@ -75,7 +75,7 @@ class Coordinators:
 
 
 async def open_logs(context: BrokerContext, deletion_policies: dict[str, DeletionPolicy]) -> LogManager:
-    """Recover the logs on disk, in a thread. Raises LogDirProblem, OldFormat, StoreError."""
+    """Recover the logs on disk, in a thread. Raises LogDirProblem, UnsupportedMessageFormat, StoreError."""
     config = context.config
     logs = LogManager(
         config.log_dirs,
@@ -85,7 +85,7 @@ async def open_logs(context: BrokerContext, deletion_policies: dict[str, Deletio
         recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
         producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
     )
-    logs.deletion_policies = deletion_policies
+    logs.maintenance.deletion_policies = deletion_policies
     await asyncio.to_thread(logs.load, context.clock(), await _read_topic_configs(context.store))
 
     async def close_logs() -> None:

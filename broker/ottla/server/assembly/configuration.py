@@ -18,8 +18,8 @@ from ottla.metadata import policies, znodes
 from ottla.metadata.client_quotas import quota_listener
 from ottla.metadata.config import TOPIC_SYNONYMS, BrokerConfig, topic_defaults
 from ottla.metadata.delegation_tokens import DelegationTokens
-from ottla.metadata.dynamic import DynamicConfigs, OnQuotaConfig
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
+from ottla.metadata.dynamic_configs import DynamicConfigs, OnQuotaConfig
 from ottla.metadata.policies import Policy
 from ottla.metadata.scram_credentials import ScramCredentials
 from ottla.metadata.store import MetadataStore
@@ -29,7 +29,7 @@ from ottla.security.clients import ClientSecurity
 from ottla.server.logs import log_cleaner
 from ottla.server.logs.log_cleaner import LogCleaner
 from ottla.server.network.secure_listeners import SecureListeners, SecurityProblem
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 from ottla.storage.retention import BUILT_IN, DeletionPolicy
 
 REPLICATION_RATES: Final = (
@@ -80,7 +80,7 @@ class BrokerSecurity:
         `on_quota_config`."""
 
         def on_user_config(entity_type: str, entity: str, settings: dict[str, str]) -> None:
-            self.credentials.heard(entity_type, entity, settings)
+            self.credentials.on_entity_changed(entity_type, entity, settings)
             on_quota_config(entity_type, entity, settings)
 
         return on_user_config
@@ -165,7 +165,7 @@ async def load_dynamic_settings(settings: DynamicBrokerConfig, store: MetadataSt
             present = settings.with_present_secret(stored)
             if present != stored:
                 await store.set(path, znodes.encode_config(present))
-            settings.heard(entity, present)
+            settings.on_entity_changed(entity, present)
         except znodes.InvalidNode as problem:
             settings.ignored(problem)
 
@@ -190,13 +190,13 @@ async def follow_settings(
         quotas.topic_config_changed(topic, overrides)
 
     def topic_defaults_changed() -> None:
-        logs.defaults = topic_defaults(config)
+        logs.registry.defaults = topic_defaults(config)
         now_ms = monotonic_clock()
         for partition in replicas.partitions():
             partition.config_changed(replicas.log_config(partition.topic), now_ms)
 
     def producer_id_expiration_changed() -> None:
-        logs.producer_id_expiration_ms = config.get_int("producer.id.expiration.ms")
+        logs.maintenance.producer_id_expiration_ms = config.get_int("producer.id.expiration.ms")
 
     def replication_rates_changed() -> None:
         quotas.replication_rates_changed(*[config.get_int(name) for name in REPLICATION_RATES])
@@ -217,7 +217,7 @@ async def follow_settings(
     dynamic = DynamicConfigs(
         context.store,
         topic_config_changed,
-        settings.heard,
+        settings.on_entity_changed,
         on_quota_config=configuration.security.with_credentials(
             quota_listener(quotas.client_config_changed, quotas.address_config_changed)
         ),

@@ -16,7 +16,7 @@ from typing import Protocol
 from ottla.metadata.acls import StoredAcls, start_acls
 from ottla.metadata.client_quotas import StoredQuotas
 from ottla.metadata.consumer_offsets import ConsumerOffsets
-from ottla.metadata.dynamic import DynamicConfigs
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.stored_topics import read_topics
 from ottla.protocol.api import ApiKey
 from ottla.replication.replica_selector import SELECTORS
@@ -27,7 +27,7 @@ from ottla.server.authorization.checks_by_api import authorize_routes, checks_by
 from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Dispatcher, Route
 from ottla.server.dispatch.large_requests import LargeRequests
-from ottla.server.dispatch.throttling import ClientThrottle, LoopTime
+from ottla.server.dispatch.throttling import ClientThrottle, RequestTimeMeters
 from ottla.server.handlers.admin.acls import AclsHandler
 from ottla.server.handlers.admin.alter_configs import AlterConfigsHandler
 from ottla.server.handlers.admin.client_quotas import ClientQuotasHandler
@@ -56,7 +56,7 @@ from ottla.server.handlers.transactions.producer_ids import ProducerIdsHandler
 from ottla.server.logs.deferred_validation import DeferredValidation
 from ottla.server.network.connection_limits import ConnectionLimits
 from ottla.server.network.listener import SocketServer
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 
 class Handler(Protocol):
@@ -110,7 +110,7 @@ async def start_request_processing(
     counters = TopicCounters()
     throttle = ClientThrottle(replication.quotas, context.clock)
     topic_creator = TopicCreator(config, replication.channel.create_topics, throttle)
-    dispatcher.meters = LoopTime(replication.quotas.requests, context.clock)
+    dispatcher.meters = RequestTimeMeters(replication.quotas.requests, context.clock)
     dispatcher.large = LargeRequests(loop)
     handlers: tuple[Handler, ...] = (
         *_records_handlers(context, replication, coordinators, acls, throttle, counters, deferred_validation),

@@ -14,7 +14,7 @@ from ottla.coordinators.config import TransactionConfig
 from ottla.coordinators.transactions.coordinator import TransactionCoordinator
 from ottla.coordinators.transactions.interfaces import NoProducerId
 from ottla.metadata.cache import MetadataCache
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig
+from ottla.metadata.dynamic_broker_config import DynamicBrokerConfig
 from ottla.metadata.producer_ids import NoBlock, ProducerIdBlock, ProducerIds
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.errors import ErrorCode, KafkaError

@@ -14,8 +14,8 @@ import sys
 import threading
 from contextlib import suppress
 
-from ottla.storage.cleaner.job import Answer, Order, decode, encode
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.messages import Answer, Order, decode, encode
+from ottla.storage.cleaner.throttler import Throttler
 
 
 class ProcessDied(Exception):
@@ -25,7 +25,7 @@ class ProcessDied(Exception):
 class CleanerProcess:
     """See the module."""
 
-    def __init__(self, throttle: Throttle) -> None:
+    def __init__(self, throttle: Throttler) -> None:
         self._throttle = throttle
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""

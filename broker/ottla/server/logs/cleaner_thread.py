@@ -19,15 +19,14 @@ from typing import Final, NamedTuple, TypeVar
 from ottla.protocol.errors import KafkaError
 from ottla.server.logs.cleaner_process import CleanerProcess, ProcessDied
 from ottla.storage.checkpoints import TopicPartition
-from ottla.storage.cleaner.job import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
-from ottla.storage.cleaner.policy import Dirt
-from ottla.storage.cleaner.preparation import Limits, prepare
-from ottla.storage.cleaner.rewrite import remove_cleaned
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.cleaner import remove_cleaned
+from ottla.storage.cleaner.messages import Abort, Aborted, Cleaned, Continue, Done, Failed, Job
+from ottla.storage.cleaner.planning import LogToClean, WorkerLimits, plan_job
+from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.indexes import CorruptIndex
-from ottla.storage.loading import open_cleaned
 from ottla.storage.log import Log
-from ottla.storage.segment import Segment
+from ottla.storage.log_loader import open_cleaned
+from ottla.storage.log_segment import LogSegment
 
 Result = TypeVar("Result")
 
@@ -40,7 +39,7 @@ class CleaningTask(NamedTuple):
 
     key: TopicPartition
     log: Log
-    dirt: Dirt
+    dirt: LogToClean
 
     @property
     def is_wanted(self) -> bool:
@@ -50,7 +49,7 @@ class CleaningTask(NamedTuple):
 class CleanerThread:
     """See the module. `is_moving` returns whether a partition's log is being moved to another directory."""
 
-    def __init__(self, throttle: Throttle, is_moving: Callable[[TopicPartition], bool]) -> None:
+    def __init__(self, throttle: Throttler, is_moving: Callable[[TopicPartition], bool]) -> None:
         self.ended = asyncio.Event()
         self.is_dead = False
         """It failed for a reason other than a log."""
@@ -72,11 +71,11 @@ class CleanerThread:
         await self.call(self.process.stop)
         self._executor.shutdown(wait=False)
 
-    def clean(self, task: CleaningTask, limits: Limits, now_ms: int) -> Done | Failed | Aborted:
+    def clean(self, task: CleaningTask, limits: WorkerLimits, now_ms: int) -> Done | Failed | Aborted:
         """Clean one log; never raises. Blocking."""
         outcome: Done | Failed | Aborted
         try:
-            job, segments = prepare(task.log, task.dirt, limits, now_ms)
+            job, segments = plan_job(task.log, task.dirt, limits, now_ms)
         except Exception as problem:
             return _failure(problem)
         if not segments or not task.is_wanted:
@@ -92,12 +91,12 @@ class CleanerThread:
             self.process.stop()
             outcome = _failure(problem)
         if isinstance(outcome, Done):
-            task.log.was_cleaned(outcome.end_offset)
+            task.log.mark_cleaned(outcome.end_offset)
         else:
             _remove_leftovers(job)
         return outcome
 
-    def _run_job(self, task: CleaningTask, job: Job, segments: list[Segment]) -> Done | Failed | Aborted:
+    def _run_job(self, task: CleaningTask, job: Job, segments: list[LogSegment]) -> Done | Failed | Aborted:
         """Run the job and put each cleaned segment in place. Raises ProcessDied."""
         self.process.send(job)
         aborted = False
@@ -119,7 +118,9 @@ def _failure(problem: Exception) -> Failed:
     return Failed(str(problem) or repr(problem), problem.errno if isinstance(problem, OSError) else None)
 
 
-def _replace_segments(task: CleaningTask, directory: str, segments: list[Segment], cleaned: Cleaned) -> bool:
+def _replace_segments(
+    task: CleaningTask, directory: str, segments: list[LogSegment], cleaned: Cleaned
+) -> bool:
     """Replace segments by a `.cleaned` one; False if the log was closed or moved meanwhile."""
     if not task.is_wanted or str(task.log.directory) != directory:
         return False

@@ -1,10 +1,10 @@
 """Validates large and compressed batches in worker processes, outside the event loop.
 
-Called by the produce handler when a log raises `SlowAppend`: a few bytes from a client can hold a million
-records, and iterating over them in Python takes long. A worker process (`storage.append_worker`) validates
-the batch and returns it ready to append. Processes start when they are first needed. Each has a thread, which
-only waits for it. If a process dies, its batch fails with UNKNOWN_SERVER_ERROR, and the next batch gets a new
-process.
+Called by the produce handler when a log raises `ValidationDeferred`: a few bytes from a client can hold a
+million records, and iterating over them in Python takes long. A worker process (`storage.validation_worker`)
+validates the batch and returns it ready to append. Processes start when they are first needed. Each has a
+thread, which only waits for it. If a process dies, its batch fails with UNKNOWN_SERVER_ERROR, and the next
+batch gets a new process.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from contextlib import suppress
 from typing import IO, Final, TypeAlias
 
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.storage.append_worker import ANSWER, JOB, SETTLED, error_of
-from ottla.storage.log import Settled
+from ottla.storage.log import ValidatedBatch
 from ottla.storage.log_config import LogConfig
+from ottla.storage.validation_worker import JOB, RESULT, VALID, decode_error
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ WORKERS: Final = 2
 TIMEOUT_S: Final = 600.0
 """Longer than any batch takes that a worker has memory for."""
 
-ValidationResult: TypeAlias = Settled | KafkaError
+ValidationResult: TypeAlias = ValidatedBatch | KafkaError
 
 
 class DeferredValidation:
@@ -107,7 +107,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ottla.storage.append_worker"],
+            [sys.executable, "-m", "ottla.storage.validation_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -128,9 +128,9 @@ class _Worker:
         jobs.flush()
         if not self._readable.poll(TIMEOUT_S * 1000):
             raise EOFError(f"no answer in {TIMEOUT_S:.0f} s")
-        kind, append_time, size = ANSWER.unpack(self._read(answers, ANSWER.size))
+        kind, append_time, size = RESULT.unpack(self._read(answers, RESULT.size))
         data = self._read(answers, size)
-        return (data, append_time) if kind == SETTLED else error_of(pickle.loads(data))
+        return (data, append_time) if kind == VALID else decode_error(pickle.loads(data))
 
     def _read(self, answers: IO[bytes], size: int) -> bytes:
         data = answers.read(size)

@@ -8,8 +8,8 @@ threads. A log whose cleaning fails is uncleanable from then on, and the other l
 As in Kafka, the cleaner also applies retention to compacted logs: after each round a thread deletes the
 segments that `delete` in their cleanup.policy, or their log start offset, allows.
 
-Invariants: no other component works on a log meanwhile (`LogManager.claim`); a log that moves between
-directories is not cleaned; all threads together read and write no more than
+Invariants: no other component works on a log meanwhile (`LogMaintenance.try_lock_for_cleaning`); a log that
+moves between directories is not cleaned; all threads together read and write no more than
 log.cleaner.io.max.bytes.per.second.
 """
 
@@ -28,13 +28,13 @@ from ottla.metadata.config import BrokerConfig
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.partition import Partition
 from ottla.server.logs.cleaner_thread import CleanerThread, CleaningTask
-from ottla.storage.cleaner.job import Aborted, Done, Failed
-from ottla.storage.cleaner.preparation import CHECKPOINT_FILE, Limits, dirt_of
-from ottla.storage.cleaner.throttle import Throttle
+from ottla.storage.cleaner.messages import Aborted, Done, Failed
+from ottla.storage.cleaner.planning import CHECKPOINT_FILE, WorkerLimits, log_to_clean
+from ottla.storage.cleaner.throttler import Throttler
 from ottla.storage.log import Log
 from ottla.storage.log_config import INT64_MAX
-from ottla.storage.log_dirs import LogDir
-from ottla.storage.manager import LogManager
+from ottla.storage.log_dir import LogDir
+from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger("ottla.log_cleaner")
 
@@ -89,7 +89,7 @@ class LogCleaner:
         self._retry_after_ms: dict[Key, int] = {}
         """Logs whose cleaning is retried, and when, in ms."""
         self._choosing_lock = asyncio.Lock()
-        self._throttle = Throttle.make(self._bytes_per_s, time.monotonic())
+        self._throttle = Throttler.make(self._bytes_per_s, time.monotonic())
         self._threads: list[CleanerThread] = []
         self._thread_tasks: set[asyncio.Task[None]] = set()
         self._checkpoints: dict[LogDir, dict[Key, int]] = {}
@@ -163,7 +163,7 @@ class LogCleaner:
             done=[thread.last for thread in self._threads if thread.last is not None],
             uncleanable=len(uncleanable),
             uncleanable_bytes=sum(
-                dirt_of(each, each.log_end_offset, now_ms).cleanable_bytes for each in uncleanable
+                log_to_clean(each, each.log_end_offset, now_ms).cleanable_bytes for each in uncleanable
             ),
             dirty_ratio_max=self._dirty_ratio_max,
             compaction_delay_ms_max=self._compaction_delay_ms_max,
@@ -180,11 +180,11 @@ class LogCleaner:
         return self._config.get_float("log.cleaner.io.max.bytes.per.second")
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> WorkerLimits:
         """The memory limits of one worker: its share of the configured total."""
         config = self._config
         threads = max(1, config.get_int("log.cleaner.threads"))
-        return Limits(
+        return WorkerLimits(
             map_bytes=min(config.get_int("log.cleaner.dedupe.buffer.size") // threads, _INT_MAX),
             load_factor=config.get_float("log.cleaner.io.buffer.load.factor"),
             buffer_bytes=config.get_int("log.cleaner.io.buffer.size") // threads,
@@ -197,12 +197,12 @@ class LogCleaner:
         async with self._choosing_lock:
             now_ms = self._clock()
             chosen = await thread.call(partial(self._grab_filthiest_log, self._candidates(now_ms), now_ms))
-            if chosen is None or not self._logs.claim(chosen.key):
+            if chosen is None or not self._logs.maintenance.try_lock_for_cleaning(chosen.key):
                 return False
         try:
             outcome = await thread.call(partial(thread.clean, chosen, self.limits, now_ms))
         finally:
-            self._logs.release(chosen.key)
+            self._logs.maintenance.unlock_for_cleaning(chosen.key)
         if isinstance(outcome, Done):
             thread.last = outcome
             _log_result(chosen, outcome)
@@ -220,7 +220,7 @@ class LogCleaner:
         candidates = []
         for partition in self._idle_compacted():
             key, candidate = partition.key, partition.log
-            if key in self._retry_after_ms or not candidate.has_sealed_dirt:
+            if key in self._retry_after_ms or not candidate.has_dirty_sealed_segments:
                 continue
             candidate.truncated_to = INT64_MAX
             stable = candidate.last_stable_offset(partition.high_watermark)
@@ -233,7 +233,7 @@ class LogCleaner:
             key, each = partition.key, partition.log
             # The cheap test comes first: of 10,000 logs most are not compacted.
             if "compact" in each.config.cleanup_policy and not (
-                self._logs.is_claimed(key)
+                self._logs.maintenance.is_locked_for_cleaning(key)
                 or self.uncleanable.get(key) is each
                 or each.closed
                 or self._is_moving(key)
@@ -247,7 +247,7 @@ class LogCleaner:
         ratio_max, delay_ms_max = 0.0, 0
         for key, candidate, stable in candidates:
             try:
-                dirt = dirt_of(candidate, stable, now_ms)
+                dirt = log_to_clean(candidate, stable, now_ms)
             except Exception:
                 log.exception("Marking %s-%d as uncleanable", *key)
                 self.uncleanable[key] = candidate
@@ -263,7 +263,7 @@ class LogCleaner:
         return max(tasks, key=lambda task: task.dirt.ratio)
 
     def _is_moving(self, key: Key) -> bool:
-        return self._logs.future(*key) is not None
+        return self._logs.future_log(*key) is not None
 
     # --- retention ----------------------------------------------------------------------------------
 
@@ -277,18 +277,20 @@ class LogCleaner:
     def _delete_old_segments(self, logs: list[tuple[Key, Log, int]], now_ms: int) -> None:
         """In a thread. A log whose deletion fails is uncleanable, as in Kafka."""
         for key, each, high_watermark in logs:
-            if not self._logs.claim(key):
+            if not self._logs.maintenance.try_lock_for_cleaning(key):
                 continue
             try:
                 each.delete_old_segments(
-                    now_ms=now_ms, high_watermark=high_watermark, policies=self._logs.deletion_policies
+                    now_ms=now_ms,
+                    high_watermark=high_watermark,
+                    policies=self._logs.maintenance.deletion_policies,
                 )
             except Exception:
                 if not each.closed:
                     log.exception("Retention of %s-%d failed: marking it as uncleanable", *key)
                     self.uncleanable[key] = each
             finally:
-                self._logs.release(key)
+                self._logs.maintenance.unlock_for_cleaning(key)
 
     # --- cleaning -----------------------------------------------------------------------------------
 
@@ -301,9 +303,7 @@ class LogCleaner:
         log.warning("Cleaning %s-%d failed, marking it as uncleanable: %s", *key, outcome.message)
         self.uncleanable[key] = task.log
         if outcome.errno not in (None, errno.ENOENT):
-            task.log.log_dir.failed(
-                f"clean {task.log.directory.name}", OSError(outcome.errno, outcome.message)
-            )
+            task.log.log_dir.fail(f"clean {task.log.directory.name}", OSError(outcome.errno, outcome.message))
 
     # --- checkpoints --------------------------------------------------------------------------------
 

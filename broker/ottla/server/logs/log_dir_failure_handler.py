@@ -20,7 +20,7 @@ from typing import Final
 from ottla.metadata import znodes
 from ottla.metadata.store import MetadataStore, StoreError, StoreUnavailable
 from ottla.replication.manager import ReplicaManager
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class LogDirFailureHandler:
         self._on_no_online_dir = on_no_online_dir
         self._notifying: asyncio.Task[None] | None = None
         self._pending = False
-        logs.on_dir_failed = self._failed
+        logs.registry.on_dir_failed = self._failed
 
     def _failed(self, path: Path) -> None:
         """In the thread that got the error."""
@@ -81,7 +81,7 @@ class LogDirFailureHandler:
                 log.exception("Cannot notify the controller of a failed log directory")
 
     async def stop(self) -> None:
-        self._logs.on_dir_failed = lambda path: None
+        self._logs.registry.on_dir_failed = lambda path: None
         if self._notifying is not None:
             self._notifying.cancel()
             await asyncio.gather(self._notifying, return_exceptions=True)

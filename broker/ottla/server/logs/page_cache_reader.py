@@ -6,8 +6,9 @@ Called by connections before they send ranges of files, and by the handlers that
 - `ensure_resident` returns whether a range that is about to be sent is in the page cache. If not, a thread
   reads its pages, and the connection is called back. While a connection reads a file sequentially, the next
   `AHEAD_BYTES` are read ahead.
-- `run_lookup` is for lookups, which run under `storage.page_cache.NoWaiting`: it runs the lookup on the loop
-  and, after a `ColdRead`, again once a thread has read those pages. The lookup must be repeatable.
+- `run_lookup` is for lookups, which run under `storage.page_cache.NonblockingReads`: it runs the lookup on
+  the loop and, after a `PageCacheMiss`, again once a thread has read those pages. The lookup must be
+  repeatable.
 
 Progress is guaranteed: pages that a thread has read are sent, or read, without another check, even if memory
 is so short that they may be evicted again. The threads change no state; callbacks run on the loop.
@@ -23,8 +24,8 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from ottla.storage import page_cache
-from ottla.storage.page_cache import ColdRead, NoWaiting
-from ottla.storage.segment import FileSlice
+from ottla.storage.page_cache import NonblockingReads, PageCacheMiss
+from ottla.storage.segment_files import FileSlice
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,12 @@ class ManyPageMisses(Exception):
     """Raised by a lookup of many independent positions: all its misses are read at once, because the number
     of attempts is limited."""
 
-    def __init__(self, misses: Sequence[ColdRead]) -> None:
+    def __init__(self, misses: Sequence[PageCacheMiss]) -> None:
         super().__init__(f"{len(misses)} reads")
         self.misses: Final = misses
 
 
-def attempt_weight(misses: Sequence[ColdRead]) -> float:
+def attempt_weight(misses: Sequence[PageCacheMiss]) -> float:
     """The share of ATTEMPTS_MAX that an attempt with these misses counts for."""
     return 1 if len(misses) < MISSES_MAX else 1 / _FULL_ATTEMPTS_MAX
 
@@ -121,20 +122,20 @@ class PageCacheReader:
         on_error: Callable[[BaseException], None],
         attempts: float = 1,
     ) -> None:
-        """Call `lookup`, again after its ColdRead or ManyPageMisses, and `on_result` with its result. Errors
-        of the first attempt are raised; those of later ones go to `on_error`."""
+        """Call `lookup`, again after its PageCacheMiss or ManyPageMisses, and `on_result` with its result.
+        Errors of the first attempt are raised; those of later ones go to `on_error`."""
         if attempts > ATTEMPTS_MAX:
             on_result(lookup())
             return
         try:
-            with NoWaiting():
+            with NonblockingReads():
                 found = lookup()
-        except ColdRead as miss:
-            misses: Sequence[ColdRead] = [miss]
+        except PageCacheMiss as miss:
+            misses: Sequence[PageCacheMiss] = [miss]
         except ManyPageMisses as many:
             misses = many.misses
         else:
-            # Outside of NoWaiting: sending the response may start the connection's next request.
+            # Outside of NonblockingReads: sending the response may start the connection's next request.
             on_result(found)
             return
         self.load(
@@ -160,15 +161,15 @@ class PageCacheReader:
         """As `run_lookup`, for coroutines."""
         for _ in range(ATTEMPTS_MAX):
             try:
-                with NoWaiting():
+                with NonblockingReads():
                     return lookup()
-            except ColdRead as miss:
+            except PageCacheMiss as miss:
                 loaded: asyncio.Future[None] = self._loop.create_future()
                 self.load([miss], partial(_set_loaded, loaded))
                 await loaded
         return lookup()
 
-    def load(self, misses: Sequence[ColdRead], on_loaded: OnLoaded) -> None:
+    def load(self, misses: Sequence[PageCacheMiss], on_loaded: OnLoaded) -> None:
         """Read all missed pages in parallel; `on_loaded` is called on the loop, with the last error."""
         left = len(misses)
         last_error: OSError | None = None
@@ -184,7 +185,7 @@ class PageCacheReader:
             self.loads += 1
             self._submit(partial(self._load_miss, miss, one_done))
 
-    def _load_miss(self, miss: ColdRead, on_loaded: OnLoaded) -> None:
+    def _load_miss(self, miss: PageCacheMiss, on_loaded: OnLoaded) -> None:
         """In a thread."""
         problem = self._load(miss.file.fd, miss.position, miss.length)
         self._call(on_loaded, problem)

@@ -18,7 +18,7 @@ from ottla.server.metrics.exposition import Family, Sample, counter, gauge
 from ottla.server.metrics.loop_usage import LoopUsage
 from ottla.server.network.listener import SocketServer
 from ottla.storage.log import Log
-from ottla.storage.manager import LogManager
+from ottla.storage.log_manager import LogManager
 
 BROKER_STATES = {"starting": 1, "recovering": 2, "ready": 3, "stopping": 6}
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
@@ -216,7 +216,7 @@ _LOG: tuple[tuple[str, str, Callable[[Log], float]], ...] = (
     ("size", "Bytes of a partition's log.", lambda log: log.size),
     ("logendoffset", "The offset that the next record gets.", lambda log: log.log_end_offset),
     ("logstartoffset", "The first offset that is there.", lambda log: log.log_start_offset),
-    ("numlogsegments", "Segments of a partition's log.", lambda log: log.segment_count),
+    ("numlogsegments", "Segments of a partition's log.", lambda log: len(log.segments)),
 )
 
 

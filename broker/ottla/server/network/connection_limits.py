@@ -16,8 +16,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from ottla.metadata.address_limits import parse_address_limits
 from ottla.metadata.config import BrokerConfig
+from ottla.metadata.listeners import parse_address_limits
 from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
 

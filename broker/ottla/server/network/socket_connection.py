@@ -40,7 +40,7 @@ from ottla.server.logs.page_cache_reader import PageCacheReader
 from ottla.server.network.buffers import BufferPool, RequestMemory
 from ottla.server.network.connection import FrameHandler, Part, PendingResponse
 from ottla.server.network.framing import AHEAD, FrameBuffer, InvalidFrameSize
-from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
 log = logging.getLogger(__name__)
 

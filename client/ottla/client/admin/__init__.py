@@ -22,7 +22,7 @@ from typing import Self
 from ottla.client.admin.acls import Acls
 from ottla.client.admin.cluster import ClusterCalls
 from ottla.client.admin.configs import Configs
-from ottla.client.admin.fan_out import Patience
+from ottla.client.admin.fan_out import RetryPolicy
 from ottla.client.admin.group_offsets import GroupOffsets
 from ottla.client.admin.groups import Groups
 from ottla.client.admin.log_dirs import LogDirs
@@ -73,6 +73,7 @@ from ottla.client.admin_types import (
     Reassignment,
     ReplicaInfo,
     ReplicaLogDirs,
+    Results,
     TopicDescription,
     TopicListing,
     TopicPartition,
@@ -81,9 +82,8 @@ from ottla.client.admin_types import (
 )
 from ottla.client.core.config import AdminConfig
 from ottla.client.core.stats import Figures
-from ottla.client.dialing import Buffers
 from ottla.client.metrics import Metric, Reporting, of_client, of_requests
-from ottla.client.results import Results
+from ottla.client.node_connections import Buffers
 from ottla.client.routing import Brokers, ClusterUnreachable
 from ottla.security.acls import (
     AclBinding,
@@ -141,7 +141,7 @@ class AdminClient(
         self._reporting = Reporting(
             config.client_id, config.metric_reporters, config.window.window_s, self.measurements
         )
-        self._patience = Patience(
+        self._retry_policy = RetryPolicy(
             config.default_api_timeout_ms / 1000,
             config.retries,
             config.retry_backoff_ms,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ottla.client.admin.base import Family, outcome, refuse
+from ottla.client.admin_types import Results
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.security.acls import (
     AclBinding,

@@ -7,10 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from ottla.client import errors
-from ottla.client.admin.fan_out import BROKER, CONTROLLER, Ask, Patience, client_error, fan_out
-from ottla.client.admin_types import ByPartition, ClusterDescription, Node, Partitions, TopicPartition
+from ottla.client.admin.fan_out import BROKER, CONTROLLER, Ask, RetryPolicy, client_error, fan_out
+from ottla.client.admin_types import (
+    ByPartition,
+    ClusterDescription,
+    Node,
+    Partitions,
+    Results,
+    TopicPartition,
+)
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.client.routing import Brokers
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -32,7 +38,7 @@ class Family:
     """Some methods of `AdminClient`, over its way to the brokers."""
 
     _brokers: Brokers
-    _patience: Patience
+    _retry_policy: RetryPolicy
 
     # --- sending ---
 
@@ -50,7 +56,7 @@ class Family:
         ask: Ask[K, V],
         again: Collection[ErrorCode],
     ) -> Results[K, V]:
-        return await fan_out(keys, find, ask, again, self._patience)
+        return await fan_out(keys, find, ask, again, self._retry_policy)
 
     async def _at_controller(
         self, keys: Iterable[K], ask: Ask[K, V], again: Collection[ErrorCode] = CONTROLLER

@@ -15,9 +15,9 @@ from ottla.client.admin_types import (
     FeatureLevels,
     FeatureUpdate,
     Node,
+    Results,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.protocol.api import ApiKey
 from ottla.wire.connection import UnsupportedApi

@@ -17,9 +17,9 @@ from ottla.client.admin_types import (
     ConfigSynonym,
     ConfigType,
     Node,
+    Results,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 
 _ALL_BROKERS: Final = ""

@@ -9,9 +9,8 @@ from typing import Any, Final
 from ottla.client import errors
 from ottla.client.admin.base import GROUP, Family, by_partition, by_topic, each_partition, outcome, refuse
 from ottla.client.admin.fan_out import COORDINATOR
-from ottla.client.admin_types import ByPartition, Node, OffsetToCommit, Partitions, TopicPartition
+from ottla.client.admin_types import ByPartition, Node, OffsetToCommit, Partitions, Results, TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 

@@ -8,9 +8,8 @@ from ottla.client import errors
 from ottla.client.admin.base import GROUP, Family, operations, outcome, refuse
 from ottla.client.admin.fan_out import COORDINATOR
 from ottla.client.admin_member_types import GroupDescription, GroupListing, GroupMember, MemberToRemove
-from ottla.client.admin_types import Node, TopicPartition
+from ottla.client.admin_types import Node, Results, TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import codec
 from ottla.protocol import messages as m
 from ottla.protocol.errors import MalformedMessage

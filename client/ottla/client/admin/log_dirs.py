@@ -14,11 +14,11 @@ from ottla.client.admin_types import (
     Node,
     ReplicaInfo,
     ReplicaLogDirs,
+    Results,
     TopicPartition,
     TopicPartitionReplica,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 
 

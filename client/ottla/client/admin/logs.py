@@ -9,10 +9,17 @@ from typing import Any, Final
 from ottla.client import errors
 from ottla.client.admin.base import Family, by_partition, each_partition, outcome
 from ottla.client.admin.fan_out import LEADER
-from ottla.client.admin_types import ByPartition, ListedOffset, Node, OffsetSpec, Partitions, TopicPartition
+from ottla.client.admin_types import (
+    ByPartition,
+    ListedOffset,
+    Node,
+    OffsetSpec,
+    Partitions,
+    Results,
+    TopicPartition,
+)
 from ottla.client.core.consumer_config import ISOLATION_LEVELS
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from ottla.client.admin.base import Family, outcome, refuse
 from ottla.client.admin_member_types import ANY, QuotaEntity
-from ottla.client.results import Results
+from ottla.client.admin_types import Results
 from ottla.protocol import messages as m
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2

@@ -14,10 +14,10 @@ from ottla.client.admin_types import (
     Node,
     Partitions,
     Reassignment,
+    Results,
     TopicPartition,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 
 _NO_NEED: Final = (errors.ElectionNotNeededError, errors.PreferredLeaderNotAvailableError)

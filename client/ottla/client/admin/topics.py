@@ -15,11 +15,11 @@ from ottla.client.admin_types import (
     NewTopic,
     Node,
     PartitionDescription,
+    Results,
     TopicDescription,
     TopicListing,
 )
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 

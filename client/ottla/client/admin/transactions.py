@@ -13,9 +13,8 @@ from ottla.client.admin_member_types import (
     TransactionDescription,
     TransactionListing,
 )
-from ottla.client.admin_types import Node, Partitions, TopicPartition
+from ottla.client.admin_types import Node, Partitions, Results, TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.protocol.errors import ErrorCode
 

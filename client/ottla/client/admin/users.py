@@ -9,9 +9,8 @@ from typing import Any
 from ottla.client import errors
 from ottla.client.admin.base import Family, outcome, refuse
 from ottla.client.admin_member_types import ScramDeletion, ScramUpsertion
-from ottla.client.admin_types import Node
+from ottla.client.admin_types import Node, Results
 from ottla.client.errors import ClientError
-from ottla.client.results import Results
 from ottla.protocol import messages as m
 from ottla.security.scram import ITERATIONS_MIN, TYPES, new_nonce, salted_password
 

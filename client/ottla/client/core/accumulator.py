@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ottla.client.core.backoff import Uniform
-from ottla.client.core.batch_queues import BatchQueues
+from ottla.client.core.batch_queues import BatchQueues, Outcome, PartitionQueue, Settle, Topic, Waiting
 from ottla.client.core.batches import (
     BATCH_OVERHEAD,
     LARGE_OVERHEAD,
@@ -32,7 +32,6 @@ from ottla.client.core.cluster import Cluster
 from ottla.client.core.config import ProducerConfig
 from ottla.client.core.partitioners import BY_NAME, KeyHash, Partitioner, Sticky
 from ottla.client.core.plugins import made
-from ottla.client.core.queues import Outcome, PartitionQueue, Settle, Topic, Waiting
 from ottla.client.core.types import Header, TopicPartition
 from ottla.client.errors import (
     ClientError,

@@ -1,8 +1,8 @@
 """A member's side of a classic group: join, sync, heartbeat, leave (KIP-62, 345, 394, 429, 814).
 
-Polled by the driver; `Consumer` begins joins (`join`), takes what came of them (`joined`, `lost`), and says
-when it was polled, since a member whose application stands still gives its place up (max.poll.interval.ms).
-That side of it is `member_state`, with the states.
+Polled by the network loop; `Consumer` begins joins (`join`), takes what came of them (`joined`, `lost`), and
+says when it was polled, since a member whose application stands still gives its place up
+(max.poll.interval.ms). That side of it is `member_state`, with the states.
 
 Invariants: one Join, Sync, Heartbeat or Leave each is on its way at most; an answer counts for the generation
 and the state in which it was asked for only; heartbeats go out in SYNCING and STABLE alone.

@@ -26,8 +26,8 @@ from ottla.metadata.config import (
     deletion_policy_problem,
     topic_config_problem,
 )
-from ottla.metadata.dynamic import DynamicConfigs
-from ottla.metadata.dynamic_broker import DynamicBrokerConfig, Refused
+from ottla.metadata.dynamic_broker_config import ConfigRejected, DynamicBrokerConfig
+from ottla.metadata.dynamic_configs import DynamicConfigs
 from ottla.metadata.policies import AlterConfigMetadata, Policy, check
 from ottla.metadata.stored_passwords import NoSecret
 from ottla.metadata.znodes import DEFAULT_ENTITY
@@ -108,7 +108,7 @@ class AlterConfigsHandler:
                 await self._alter(resource, validate_only=validate_only)
         except KafkaError as error:
             return error
-        except Refused as refusal:
+        except ConfigRejected as refusal:
             return KafkaError(ErrorCode.INVALID_REQUEST, str(refusal))
         return None
 

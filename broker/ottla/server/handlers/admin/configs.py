@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
+from ottla.metadata.broker_config_table import OTTLA_CONFIGS
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import (
     BROKER_CONFIGS,
@@ -25,12 +26,11 @@ from ottla.metadata.config import (
     ConfigSource,
     ConfigType,
     Synonym,
-    of_any_listener,
     topic_defaults,
     topic_synonyms,
+    without_listener,
 )
-from ottla.metadata.dynamic_broker import is_dynamic
-from ottla.metadata.ottla_config_table import OTTLA_CONFIGS
+from ottla.metadata.dynamic_broker_config import is_dynamic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from ottla.protocol.topic_names import is_legal_topic_name
@@ -153,7 +153,7 @@ class ConfigsHandler:
 
     def _broker_entry(self, name: str, value: str | None, *, shared: bool = False) -> Entry:
         """`shared`: a cluster-wide setting; this broker's own settings are not among its synonyms."""
-        base = of_any_listener(name)
+        base = without_listener(name)
         key = next((table[base] for table in _BROKER_TABLES if base in table), None)
         synonyms = self._config.synonyms(name)
         if shared:

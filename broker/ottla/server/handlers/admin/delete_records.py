@@ -19,7 +19,7 @@ from ottla.metadata.cache import MetadataCache
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
 from ottla.protocol.topic_names import INTERNAL_TOPICS
-from ottla.replication.deletion import delete_records, low_watermark
+from ottla.replication.delete_records import delete_records, low_watermark
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.dispatcher import Request, Route
 

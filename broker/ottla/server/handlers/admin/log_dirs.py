@@ -27,8 +27,8 @@ from ottla.protocol.messages import (
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.storage.log import Log
-from ottla.storage.log_dirs import LogDir
-from ottla.storage.manager import LogManager
+from ottla.storage.log_dir import LogDir
+from ottla.storage.log_manager import LogManager
 
 _UNKNOWN = -1
 _ERROR_OF_ALL_FROM = 3
@@ -67,7 +67,7 @@ class LogDirsHandler:
         wanted: set[PartitionKey] | None = None
         if message.topics is not None:
             wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
-        futures = self._logs.futures()
+        futures = self._logs.future_logs()
         by_dir: dict[LogDir, dict[PartitionKey, Log]] = defaultdict(dict)
         for key, log in [*self._logs.logs().items(), *futures.items()]:
             if wanted is None or key in wanted:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ottla.metadata.client_quotas import desanitize, sanitize
-from ottla.metadata.dynamic import USERS, DynamicConfigs
+from ottla.metadata.dynamic_configs import USERS, DynamicConfigs
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import (
     AlterUserScramCredentialsRequest,

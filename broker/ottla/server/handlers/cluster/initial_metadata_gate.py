@@ -87,7 +87,7 @@ class InitialMetadataGate:
             if not self._from_controller.is_set():
                 if not self.opened.is_set():
                     log.warning("The controller has not sent metadata yet: reading it from the store")
-                self._cache.stand_in(view)
+                self._cache.load_initial(view)
                 delay_s = STORE_READ_INTERVAL_S
 
     async def _controller_responded(self, timeout_s: float) -> bool:
@@ -99,7 +99,7 @@ class InitialMetadataGate:
 
     def _updated(self) -> None:
         """The metadata cache was updated: open the gate and handle the held requests."""
-        if not self._cache.is_stand_in:
+        if not self._cache.is_initial:
             self._from_controller.set()
         if self.opened.is_set():
             return

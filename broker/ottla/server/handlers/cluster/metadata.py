@@ -48,7 +48,7 @@ LISTENER_NOT_FOUND_FROM = 6
 ROWS_AT_ONCE: Final = 500
 """Topics and partitions of a response that is built without slices."""
 STEP_ROWS: Final = 100
-_JOINED: Final = Split("topics", "topics", answered_rows="partitions", key=("name", "topic_id"))
+_JOINED: Final = Split("topics", "topics", result_rows="partitions", key=("name", "topic_id"))
 
 InSlices: TypeAlias = Callable[[Request, Iterator[Message], Split], None]
 

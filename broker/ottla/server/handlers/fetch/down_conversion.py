@@ -30,7 +30,7 @@ from ottla.server.dispatch.dispatcher import Request
 from ottla.server.handlers.fetch.response import FetchedPartition, FetchedTopic
 from ottla.storage.log_config import LogConfig
 from ottla.storage.page_cache import is_resident
-from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
 log = logging.getLogger(__name__)
 

@@ -240,7 +240,7 @@ class _DelayedFetch:
             return None
         return replica.leader_epoch, replica.log.size
 
-    def news(self, key: PartitionKey) -> None:
+    def try_complete(self, key: PartitionKey) -> None:
         if self._request.abandoned:
             self._unwatch()
         elif self._loading_pages:

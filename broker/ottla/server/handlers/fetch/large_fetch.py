@@ -18,9 +18,9 @@ from ottla.protocol.messages import FetchRequest, FetchResponse
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.fetch_sessions import (
     TOPIC_IDS_FROM,
+    FullFetch,
     Wanted,
     WantedPartition,
-    WholeFetch,
     wanted_partitions,
 )
 from ottla.server.dispatch.purgatory import PartitionKey
@@ -67,7 +67,7 @@ class PartitionWatcher:
         self.woken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """Completes with whether the time is over."""
 
-    def news(self, key: PartitionKey) -> None:
+    def try_complete(self, key: PartitionKey) -> None:
         if not self.woken.done():
             self.woken.set_result(False)
 
@@ -98,7 +98,7 @@ class LargeFetchHandler:
             request.connection.close(f"a Fetch v{version} with more than {CONVERTED_MAX} partitions")
             return
         context = handler.open(request, message, wanted)
-        if not isinstance(context, WholeFetch):
+        if not isinstance(context, FullFetch):
             handler.serve(request, message, context)
             return
         read = handler.new_read(request, message, context)

@@ -26,7 +26,7 @@ from ottla.replication.partition import Partition
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.logs.page_cache_reader import MISSES_MAX, ManyPageMisses, PageCacheReader
 from ottla.storage.log_config import INT64_MAX
-from ottla.storage.page_cache import ColdRead
+from ottla.storage.page_cache import PageCacheMiss
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _SPECIAL_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
@@ -62,7 +62,7 @@ class ListOffsetsHandler:
         response = ListOffsetsResponse()
         if request.abandoned:
             return response
-        misses: list[ColdRead] = []
+        misses: list[PageCacheMiss] = []
         times_asked = Counter(
             (topic.name, p.partition_index) for topic in message.topics for p in topic.partitions
         )
@@ -88,7 +88,7 @@ class ListOffsetsHandler:
                         self._find(replica, asked, isolation, request.version, result, leader_only)
                 except KafkaError as e:
                     result.error_code = e.code
-                except ColdRead as miss:
+                except PageCacheMiss as miss:
                     # Its traceback would refer to this list, and keep its descriptor open until a collection.
                     misses.append(miss.with_traceback(None))
                     if len(misses) == MISSES_MAX:

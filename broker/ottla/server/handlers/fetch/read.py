@@ -22,7 +22,7 @@ from ottla.replication.reads import read as read_replica
 from ottla.server.dispatch.fetch_sessions import FetchContext, WantedPartition
 from ottla.server.handlers.fetch.response import FetchedPartition
 from ottla.server.logs.page_cache_reader import MISSES_MAX
-from ottla.storage.page_cache import ColdRead, NoWaiting
+from ottla.storage.page_cache import NonblockingReads, PageCacheMiss
 
 
 class PartitionChunk(Protocol):
@@ -111,7 +111,7 @@ class FetchRead:
         self.is_authorized: Callable[[str | None], bool] | None = None
         """Whether a topic may be read; None: no authorizer. Denied partitions come last, with an error."""
         self._unknown_rows: list[FetchedPartition] = []
-        self.page_misses: list[ColdRead] = []
+        self.page_misses: list[PageCacheMiss] = []
         """Pages that have to be loaded from disk before the request is read again and responded."""
         self.allow_blocking = False
         """Read from the disk instead of recording page misses."""
@@ -180,7 +180,7 @@ class FetchRead:
         self.page_misses = []
         if self.allow_blocking:
             return self._read_all(record_progress=record_progress)
-        with NoWaiting():
+        with NonblockingReads():
             return self._read_all(record_progress=record_progress)
 
     def _read_all(self, *, record_progress: bool) -> list[FetchedPartition]:
@@ -248,7 +248,7 @@ class FetchRead:
                 aborted = None
                 if read_committed and not read.error:
                     aborted = replica.log.aborted_transactions(asked.fetch_offset, read.read)
-            except ColdRead as miss:
+            except PageCacheMiss as miss:
                 self.page_misses.append(miss)
                 if len(self.page_misses) == MISSES_MAX:
                     break

@@ -15,7 +15,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.server.dispatch.fetch_sessions import WantedPartition
 from ottla.server.network.connection import Part
 from ottla.storage.page_cache import try_pread
-from ottla.storage.segment import FileSlice
+from ottla.storage.segment_files import FileSlice
 
 # A smaller slice that is in the page cache is read into the response: one sendmsg is faster than many
 # sendfiles.

@@ -42,9 +42,9 @@ from ottla.server.handlers.leader_hints import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.produce.response import PACKED_FROM, pack
 from ottla.server.handlers.produce.verification import TransactionVerification, Verifications
 from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
-from ottla.storage.batch_rules import SlowAppend, single_batch
 from ottla.storage.log_config import LogConfig
-from ottla.storage.record_checks import RecordsRefused
+from ottla.storage.log_validator import ValidationDeferred, single_batch
+from ottla.storage.record_validation import InvalidRecords
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class ProduceHandler:
                     count = counters[name]
                     count.produces += 1
                     info = replica.append_as_leader(
-                        records, required_acks=acks, now_ms=now_ms, guard=guard, light=True
+                        records, required_acks=acks, now_ms=now_ms, guard=guard, allow_deferral=True
                     )
                     count.bytes_in += len(records)
                     count.messages_in += info.last_offset - info.first_offset + 1
@@ -171,7 +171,7 @@ class ProduceHandler:
                             raise KafkaError(error)
                         if not enough:
                             awaited.append(((name, index), required, result))
-                except SlowAppend:
+                except ValidationDeferred:
                     assert replica is not None
                     deferred.append(_DeferredAppend(name, result, replica, records, guard))
                 except Exception as e:
@@ -240,7 +240,11 @@ class ProduceHandler:
             if isinstance(outcome, KafkaError):
                 raise outcome
             info = append.replica.append_as_leader(
-                append.records, required_acks=acks, now_ms=self._clock(), guard=append.guard, settled=outcome
+                append.records,
+                required_acks=acks,
+                now_ms=self._clock(),
+                guard=append.guard,
+                validated=outcome,
             )
             count = self._counters[append.topic]
             count.bytes_in += len(append.records)
@@ -306,7 +310,7 @@ class ProduceHandler:
     ) -> None:
         if isinstance(error, KafkaError):
             code, detail = error.code, error.message or None
-            if isinstance(error, RecordsRefused):
+            if isinstance(error, InvalidRecords):
                 result.record_errors = [
                     ProduceResponse.BatchIndexAndErrorMessage(
                         batch_index=each.batch_index, batch_index_error_message=each.message
