@@ -52,12 +52,12 @@ class BrokerQuotas:
         for quotas, name in ((self.produce, PRODUCER_BYTE_RATE), (self.fetch, CONSUMER_BYTE_RATE)):
             text = config.get(name)
             quotas.update(entity, None if text is None else float(int(text)))
-        for others, name in (
+        for quota, name in (
             (self.requests, REQUEST_PERCENTAGE),
             (self.mutations, CONTROLLER_MUTATION_RATE),
         ):
             text = config.get(name)
-            others.update(entity, None if text is None else float(text))
+            quota.update(entity, None if text is None else float(text))
 
     def address_config_changed(self, address: str | None, config: Mapping[str, str]) -> None:
         """Apply the settings of an IP address, or of the default (None)."""

@@ -45,11 +45,11 @@ def authorized_route(route: Route, check: AuthorizationCheck, authorizer: AclAut
     inner = route.handle
 
     def handle(request: Request) -> None:
-        answer = check_request(request)
-        if answer is None:
+        response = check_request(request)
+        if response is None:
             inner(request)
         else:
-            request.respond(answer)
+            request.respond(response)
 
     async def handle_async(request: Request) -> Message:
         return check_request(request) or await cast(Awaitable[Message], inner(request))
@@ -82,23 +82,23 @@ def resource(
 def each(
     operation: Operation,
     resource_type: ResourceType,
-    asked: str,
-    answered: str,
+    request_field: str,
+    response_field: str,
     *,
     name: Callable[[Any], str] = NAME,
     detail: str | None = None,
 ) -> Callable[[AuthHelper, Any], ResponseChange | None]:
-    """Each item of the request's list `asked` needs `operation` on the resource that it names; the response's
-    list `answered` has the errors of the others."""
+    """Each item of the request's list `request_field` needs `operation` on the resource that it names; the
+    response's list `response_field` has the errors of the others."""
 
     def check(auth: AuthHelper, message: Message) -> ResponseChange | None:
-        items = getattr(message, asked)
+        items = getattr(message, request_field)
         allowed = auth.filter_authorized(operation, resource_type, map(name, items))
         return exclude_denied(
             auth,
             message,
-            asked,
-            answered,
+            request_field,
+            response_field,
             [item for item in items if name(item) not in allowed],
             DENIED_ERRORS[resource_type],
             detail,
@@ -110,21 +110,24 @@ def each(
 def exclude_denied(
     auth: AuthHelper,
     message: Message,
-    asked: str,
-    answered: str,
+    request_field: str,
+    response_field: str,
     denied: Sequence[Any],
     code: ErrorCode,
     detail: str | None = None,
 ) -> ResponseChange | None:
-    """Remove `denied` from the request's list `asked`; the response's list `answered` gets their errors."""
+    """Remove `denied` from the request's list `request_field`; the response's list `response_field` gets
+    their errors."""
     if not denied:
         return None
-    errors = error_rows(auth, message, asked, answered, denied, code, detail)
+    errors = error_rows(auth, message, request_field, response_field, denied, code, detail)
     refused = set(map(id, denied))
-    setattr(message, asked, [item for item in getattr(message, asked) if id(item) not in refused])
+    setattr(
+        message, request_field, [item for item in getattr(message, request_field) if id(item) not in refused]
+    )
 
     def amend(response: Message) -> None:
-        getattr(response, answered).extend(errors)
+        getattr(response, response_field).extend(errors)
 
     return amend
 
@@ -132,8 +135,8 @@ def exclude_denied(
 def error_rows(
     auth: AuthHelper,
     message: Message,
-    asked: str,
-    answered: str,
+    request_field: str,
+    response_field: str,
     denied: Sequence[Any],
     code: ErrorCode,
     detail: str | None = None,
@@ -141,15 +144,15 @@ def error_rows(
     """The rows of an error response of the API for these items."""
     route = auth.request.route
     only_denied = copy.copy(message)
-    setattr(only_denied, asked, list(denied))
+    setattr(only_denied, request_field, list(denied))
     response = route.on_error(only_denied, auth.request.version, code, detail)
-    found: list[Any] = getattr(response, answered)
+    found: list[Any] = getattr(response, response_field)
     return found
 
 
-def sort_as_requested(rows: list[Any], asked: Iterable[str], name: Callable[[Any], str] = NAME) -> None:
+def sort_as_requested(rows: list[Any], requested: Iterable[str], name: Callable[[Any], str] = NAME) -> None:
     """Sort response rows by the first position of their names in the request."""
     positions: dict[str, int] = {}
-    for position, requested in enumerate(asked):
-        positions.setdefault(requested, position)
+    for position, item in enumerate(requested):
+        positions.setdefault(item, position)
     rows.sort(key=lambda row: positions[name(row)])

@@ -36,7 +36,7 @@ _TOPIC_CONFIG: Final = 2
 _CLUSTER_RESOURCE_TYPES: Final = (4, 8, 16)  # brokers, their loggers, client metrics
 
 
-def configs(operation: Operation, answered: str, *, with_text: bool) -> AuthorizationCheck:
+def configs(operation: Operation, response_field: str, *, with_text: bool) -> AuthorizationCheck:
     """Settings of a topic need `operation` on the topic, settings of brokers on the cluster. The handler
     rejects duplicate resources and unknown resource types."""
 
@@ -60,12 +60,12 @@ def configs(operation: Operation, answered: str, *, with_text: bool) -> Authoriz
         errors: list[Any] = []
         for code, resources in denied.items():
             detail = DENIED_MESSAGES[code] if with_text else None
-            errors += error_rows(auth, message, "resources", answered, resources, code, detail)
+            errors += error_rows(auth, message, "resources", response_field, resources, code, detail)
         refused = {id(each) for resources in denied.values() for each in resources}
         message.resources = [each for each in message.resources if id(each) not in refused]
 
         def amend(response: Any) -> None:
-            getattr(response, answered).extend(errors)
+            getattr(response, response_field).extend(errors)
 
         return amend
 

@@ -72,12 +72,12 @@ def metadata(cache: MetadataCache, *, auto_create: bool) -> AuthorizationCheck:
     """DESCRIBE on each topic; for automatic creation, CREATE on the cluster or on the topic."""
 
     def check(auth: AuthHelper, message: MetadataRequest) -> CheckResult:
-        asked = message.topics
-        lists_all = asked is None or (auth.request.version == 0 and not asked)
+        requested = message.topics
+        lists_all = requested is None or (auth.request.version == 0 and not requested)
         refused: list[Topic] = []
-        if asked is not None and not lists_all:
+        if requested is not None and not lists_all:
             may_create = auto_create and message.allow_auto_topic_creation
-            refused = _refused(auth, message, asked, may_create=may_create)
+            refused = _refused(auth, message, requested, may_create=may_create)
         wants_operations = message.include_topic_authorized_operations
         of_cluster: int | None = None
         if message.include_cluster_authorized_operations:
@@ -104,16 +104,16 @@ def metadata(cache: MetadataCache, *, auto_create: bool) -> AuthorizationCheck:
     def _refused(
         auth: AuthHelper,
         message: MetadataRequest,
-        asked: list[MetadataRequest.MetadataRequestTopic],
+        requested: list[MetadataRequest.MetadataRequestTopic],
         *,
         may_create: bool,
     ) -> list[Topic]:
         """Remove from the request the topics that the sender may not describe or create; return their
         rows."""
-        by_id = named_by_id(asked, auth.request.version)
+        by_id = named_by_id(requested, auth.request.version)
         if by_id:
-            asked = [topic for topic in asked if topic.topic_id != ZERO_UUID]
-        names = {id(t): cache.topic_name(t.topic_id) if by_id else t.name for t in asked}
+            requested = [topic for topic in requested if topic.topic_id != ZERO_UUID]
+        names = {id(t): cache.topic_name(t.topic_id) if by_id else t.name for t in requested}
         wanted = {name for name in names.values() if name is not None}
         visible = auth.filter_authorized(Operation.DESCRIBE, TOPIC, wanted)
         no_such = {name for name in visible if cache.partitions(name) is None}
@@ -132,7 +132,7 @@ def metadata(cache: MetadataCache, *, auto_create: bool) -> AuthorizationCheck:
             else:
                 refused.append(Topic(error_code=TOPIC_DENIED, name=name))
         left = visible - uncreatable
-        message.topics = [t for t in asked if names[id(t)] is None or names[id(t)] in left]
+        message.topics = [t for t in requested if names[id(t)] is None or names[id(t)] in left]
         return refused
 
     return check

@@ -114,7 +114,7 @@ class ConfigsHandler:
         return dict(zip(known, await asyncio.gather(*map(self._topic_config, known)), strict=True))
 
     def _topic_rows(self) -> list[_TopicRow]:
-        """What is the same for all topics."""
+        """The defaults of topic settings."""
         defaults = topic_defaults(self._config)
         return [
             _TopicRow(key, defaults[name], _shown(topic_synonyms(self._config, name)))

@@ -77,27 +77,27 @@ class MetadataHandler:
         message = request.decode(MetadataRequest)
         cache = self._cache
         version = request.version
-        asked = message.topics
+        requested = message.topics
         names: Iterable[str | None]
         topics: Iterator[MetadataResponse.MetadataResponseTopic]
-        if asked is None or (version == 0 and not asked):
+        if requested is None or (version == 0 and not requested):
             names = cache.topics()
             topics = (topic for name in names for topic in self._rows(name, version, request))
         else:
             may_create = self._auto_create and message.allow_auto_topic_creation
-            if named_by_id(asked, version):
-                ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID)
+            if named_by_id(requested, version):
+                ids = dict.fromkeys(topic.topic_id for topic in requested if topic.topic_id != ZERO_UUID)
                 names = (cache.topic_name(topic_id) for topic_id in ids)
                 topics = (row for topic_id in ids for row in self._rows_of_id(topic_id, version, request))
             else:
-                names = distinct = dict.fromkeys(topic.name or "" for topic in asked)
+                names = distinct = dict.fromkeys(topic.name or "" for topic in requested)
                 topics = (row for name in distinct for row in self._rows_named(name, request, may_create))
-        answers = self._answers(request, message, topics)
+        parts = self._parts(request, message, topics)
         if self._in_slices is not None and not request.is_part and self._has_many_rows(names):
-            self._in_slices(request, answers, _JOINED)
+            self._in_slices(request, parts, _JOINED)
             return
-        response = next(answers)
-        for more in answers:
+        response = next(parts)
+        for more in parts:
             join(response, more, _JOINED)
         request.respond(response)
 
@@ -109,7 +109,7 @@ class MetadataHandler:
                 return True
         return False
 
-    def _answers(
+    def _parts(
         self,
         request: Request,
         message: MetadataRequest,

@@ -96,11 +96,11 @@ class DownConverter:
         loop = asyncio.get_running_loop()
         done = self._thread.submit(_convert_for, request, work)
 
-        def answer(converted: Future[None]) -> None:
+        def respond_in_loop(converted: Future[None]) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_answer, request, response, converted)
+                loop.call_soon_threadsafe(_respond, request, response, converted)
 
-        done.add_done_callback(answer)
+        done.add_done_callback(respond_in_loop)
 
 
 def refuse_zstd(topics: list[FetchedTopic], config_of: ConfigOf) -> None:
@@ -162,7 +162,7 @@ def _convert(work: list[_Conversion]) -> None:
             _refuse(into, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def _answer(request: Request, response: FetchResponse, converted: Future[None]) -> None:
+def _respond(request: Request, response: FetchResponse, converted: Future[None]) -> None:
     if request.abandoned:
         return
     problem = converted.exception()

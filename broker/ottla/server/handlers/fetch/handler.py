@@ -222,14 +222,14 @@ class _DelayedFetch:
         if session is not None:
             session.waiting = self
         else:
-            for answer in self._read.fetched:
-                wanted = answer.wanted
+            for partition in self._read.fetched:
+                wanted = partition.wanted
                 if wanted.topic is not None and wanted not in self._read.unknown:
                     self.watched[wanted.topic, wanted.asked.partition] = wanted
         if self._min_bytes > 1:
             # Most changes do not reach min_bytes: keep the logs' sizes, to read again only if they may.
-            for answer in self._read.fetched:
-                answer.wanted.log_state = self._log_state(answer.wanted)
+            for partition in self._read.fetched:
+                partition.wanted.log_state = self._log_state(partition.wanted)
         self._handler.purgatory.watch_fetch(self, self._max_wait_ms)
 
     def _log_state(self, wanted: WantedPartition) -> tuple[int, int] | None:

@@ -159,18 +159,18 @@ class LargeFetchHandler:
             if left_ms <= 0 or request.abandoned:
                 return
             watched = [
-                (answer.wanted.topic, answer.wanted.asked.partition)
-                for answer in read.fetched
-                if answer.wanted.topic is not None and answer.wanted not in read.unknown
+                (partition.wanted.topic, partition.wanted.asked.partition)
+                for partition in read.fetched
+                if partition.wanted.topic is not None and partition.wanted not in read.unknown
             ]
-            news = PartitionWatcher(watched, follower=read.follower)
+            watcher = PartitionWatcher(watched, follower=read.follower)
             purgatory = self._handler.purgatory
-            purgatory.watch_fetch(news, left_ms)
+            purgatory.watch_fetch(watcher, left_ms)
             try:
-                await task.wait(news.woken, is_part=False)
+                await task.wait(watcher.woken, is_part=False)
             finally:
-                news.done = True
-                purgatory.unwatch_fetch(news)
+                watcher.done = True
+                purgatory.unwatch_fetch(watcher)
             await self._read(request, task, read, rows)
 
 

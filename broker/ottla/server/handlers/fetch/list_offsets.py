@@ -63,7 +63,7 @@ class ListOffsetsHandler:
         if request.abandoned:
             return response
         misses: list[PageCacheMiss] = []
-        times_asked = Counter(
+        occurrences = Counter(
             (topic.name, p.partition_index) for topic in message.topics for p in topic.partitions
         )
         for topic in message.topics:
@@ -71,21 +71,21 @@ class ListOffsetsHandler:
             response.topics.append(
                 ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=results)
             )
-            for asked in topic.partitions:
+            for requested in topic.partitions:
                 result = ListOffsetsResponse.ListOffsetsPartitionResponse(
-                    partition_index=asked.partition_index
+                    partition_index=requested.partition_index
                 )
                 results.append(result)
-                if request.version and times_asked[topic.name, asked.partition_index] > 1:
+                if request.version and occurrences[topic.name, requested.partition_index] > 1:
                     result.error_code = ErrorCode.INVALID_REQUEST
                     continue
                 try:
-                    replica = self._replicas.partition(topic.name, asked.partition_index)
+                    replica = self._replicas.partition(topic.name, requested.partition_index)
                     if request.version == 0:
-                        result.old_style_offsets = self._before(replica, asked, message.replica_id)
+                        result.old_style_offsets = self._before(replica, requested, message.replica_id)
                     else:
                         leader_only = message.replica_id != DEBUGGING_REPLICA_ID
-                        self._find(replica, asked, isolation, request.version, result, leader_only)
+                        self._find(replica, requested, isolation, request.version, result, leader_only)
                 except KafkaError as e:
                     result.error_code = e.code
                 except PageCacheMiss as miss:
@@ -100,13 +100,13 @@ class ListOffsetsHandler:
     def _find(
         self,
         replica: Partition,
-        asked: ListOffsetsRequest.ListOffsetsPartition,
+        requested: ListOffsetsRequest.ListOffsetsPartition,
         isolation: int | None,
         version: int,
         result: ListOffsetsResponse.ListOffsetsPartitionResponse,
         leader_only: bool,
     ) -> None:
-        timestamp = asked.timestamp
+        timestamp = requested.timestamp
         if timestamp < LATEST_TIERED or version < _SPECIAL_FROM.get(timestamp, 0):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {version}")
         if timestamp == EARLIEST_LOCAL:
@@ -114,7 +114,7 @@ class ListOffsetsHandler:
         if timestamp == LATEST_TIERED:
             return
         found = offset_for_time(
-            replica, timestamp, isolation, asked.current_leader_epoch, leader_only=leader_only
+            replica, timestamp, isolation, requested.current_leader_epoch, leader_only=leader_only
         )
         if found is not None:
             result.timestamp = found.timestamp
@@ -123,18 +123,18 @@ class ListOffsetsHandler:
                 result.leader_epoch = found.leader_epoch
 
     def _before(
-        self, replica: Partition, asked: ListOffsetsRequest.ListOffsetsPartition, replica_id: int
+        self, replica: Partition, requested: ListOffsetsRequest.ListOffsetsPartition, replica_id: int
     ) -> list[int]:
         """The offsets of version 0; for a consumer, the high watermark replaces all offsets after it."""
         if not replica.is_leader and replica_id != DEBUGGING_REPLICA_ID:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica!r} cannot tell")
-        count = max(asked.max_num_offsets, 0)
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica!r} is not the leader")
+        count = max(requested.max_num_offsets, 0)
         now_ms = self._clock()
         log = replica.log
-        if asked.timestamp == EARLIEST:
+        if requested.timestamp == EARLIEST:
             offsets = log.segment_starts_before(INT64_MAX, now_ms)[-1:][:count]
         else:
-            timestamp = INT64_MAX if asked.timestamp == LATEST else asked.timestamp
+            timestamp = INT64_MAX if requested.timestamp == LATEST else requested.timestamp
             offsets = log.segment_starts_before(timestamp, now_ms)[:count]
         high_watermark = replica.high_watermark
         if replica_id != CONSUMER_REPLICA_ID or all(offset <= high_watermark for offset in offsets):
@@ -149,16 +149,16 @@ class ListOffsetsHandler:
             response.topics.append(
                 OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=results)
             )
-            for asked in topic.partitions:
-                result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition)
+            for requested in topic.partitions:
+                result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=requested.partition)
                 results.append(result)
                 try:
-                    replica = self._replicas.partition(topic.topic, asked.partition)
+                    replica = self._replicas.partition(topic.topic, requested.partition)
                 except KafkaError as e:
                     result.error_code = e.code
                     continue
                 error, epoch, end_offset = offset_for_leader_epoch(
-                    replica, asked.current_leader_epoch, asked.leader_epoch
+                    replica, requested.current_leader_epoch, requested.leader_epoch
                 )
                 result.error_code = error
                 if not error:

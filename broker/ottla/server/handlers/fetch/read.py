@@ -126,7 +126,7 @@ class FetchRead:
     def read_initial(self) -> None:
         """The first read; it records a follower's fetch offsets."""
         unknown = self._read(record_progress=True)
-        self.unknown = {answer.wanted for answer in unknown} if unknown else _NO_PARTITIONS
+        self.unknown = {partition.wanted for partition in unknown} if unknown else _NO_PARTITIONS
         self.fetched += unknown
         if len(unknown) == len(self.context) or self.context.has_more:
             self.must_respond = (
@@ -135,10 +135,10 @@ class FetchRead:
 
     def reread(self) -> None:
         """Read again the partitions that may have changed."""
-        for answer in self._read(record_progress=False):
-            if answer.wanted not in self.unknown:
+        for partition in self._read(record_progress=False):
+            if partition.wanted not in self.unknown:
                 self.must_respond = True
-            self.fetched.append(answer)
+            self.fetched.append(partition)
         if self.context.has_more:
             self.must_respond = True
 
@@ -166,7 +166,7 @@ class FetchRead:
         """Add the results of a chunk."""
         self.fetched += chunk_read.fetched
         self._unknown_rows += unknown
-        self.unknown |= {answer.wanted for answer in unknown}
+        self.unknown |= {partition.wanted for partition in unknown}
         self.size += chunk_read.size
         self.must_respond = self.must_respond or chunk_read.must_respond
 
@@ -204,7 +204,7 @@ class FetchRead:
         unknown: list[FetchedPartition] = []
         self.must_respond = False
         self.size = 0
-        self.fetched = answers = []
+        self.fetched = partitions = []
         for wanted in self.context.to_read():
             asked = wanted.asked
             topic = wanted.topic
@@ -217,14 +217,14 @@ class FetchRead:
                 if error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     unknown.append(FetchedPartition(wanted, error, aborted=()))
                 else:
-                    answers.append(FetchedPartition(wanted, error))
+                    partitions.append(FetchedPartition(wanted, error))
                     self.must_respond = True
                 continue
             settles = True
             if select_replica is not None and replica.is_leader:
                 chosen = select_replica(replica, asked.fetch_offset, now_ms)
                 if chosen is not None:
-                    answers.append(_redirected(replica, wanted, chosen))
+                    partitions.append(_redirected(replica, wanted, chosen))
                     self.must_respond = True
                     continue
                 # No event is sent when another replica becomes preferred.
@@ -260,7 +260,7 @@ class FetchRead:
             if throttled and replica_id not in replica.isr and quota.is_throttled(*replica.key):
                 data = None
             size = 0 if data is None else data.size
-            answers.append(
+            partitions.append(
                 FetchedPartition(
                     wanted,
                     read.error,

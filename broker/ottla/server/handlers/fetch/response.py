@@ -91,17 +91,17 @@ class FetchedPartition:
 FetchedTopic = tuple[str, UUID, list[FetchedPartition]]
 
 
-def by_topic(answers: Iterable[FetchedPartition]) -> list[FetchedTopic]:
+def by_topic(partitions: Iterable[FetchedPartition]) -> list[FetchedTopic]:
     """Group adjacent partitions of one topic, in their order (Kafka does not group the others either)."""
     topics: list[FetchedTopic] = []
     last: WantedPartition | None = None
-    for answer in answers:
-        wanted = answer.wanted
+    for partition in partitions:
+        wanted = partition.wanted
         if last is None or wanted.topic != last.topic or wanted.topic_id != last.topic_id:
             rows: list[FetchedPartition] = []
             topics.append((wanted.topic or "", wanted.topic_id, rows))
             last = wanted
-        rows.append(answer)
+        rows.append(partition)
     return topics
 
 

@@ -145,18 +145,18 @@ class FetchSender:
             )
         )
 
-    def _leader_endpoints(self, request: Request, answers: list[FetchedPartition]) -> list[BrokerEndpoint]:
+    def _leader_endpoints(self, request: Request, partitions: list[FetchedPartition]) -> list[BrokerEndpoint]:
         if request.version < LEADER_HINTS_FROM:
             return []
         hints = LeaderHints(self._cache, request.connection.listener, enabled=True)
-        self._add_leader_hints(answers, hints)
+        self._add_leader_hints(partitions, hints)
         return list(hints.endpoints.values())
 
     @staticmethod
-    def _add_leader_hints(answers: list[FetchedPartition], hints: LeaderHints) -> None:
-        for answer in answers:
-            if answer.error in HINTED_ERRORS and answer.wanted.topic is not None:
-                answer.current_leader = hints.leader_of(answer.wanted.topic, answer.index)
+    def _add_leader_hints(partitions: list[FetchedPartition], hints: LeaderHints) -> None:
+        for partition in partitions:
+            if partition.error in HINTED_ERRORS and partition.wanted.topic is not None:
+                partition.current_leader = hints.leader_of(partition.wanted.topic, partition.index)
 
     def _convert(self, request: Request, read: FetchRead, topics: list[FetchedTopic]) -> None:
         """Respond with converted records, to clients that read only old formats and have no sessions."""
@@ -169,28 +169,28 @@ class FetchSender:
         replica = self._replicas.find(topic, partition)
         return None if replica is None else replica.log.config
 
-    def _count_sent(self, answers: list[FetchedPartition], *, follower: bool) -> None:
-        self._count(answers, follower=follower)
+    def _count_sent(self, partitions: list[FetchedPartition], *, follower: bool) -> None:
+        self._count(partitions, follower=follower)
         if follower and self._replicas.leader_quota.active:
-            self._count_throttled(answers)
+            self._count_throttled(partitions)
 
-    def _count(self, answers: list[FetchedPartition], *, follower: bool) -> None:
+    def _count(self, partitions: list[FetchedPartition], *, follower: bool) -> None:
         counters = self._counters
-        for answer in answers:
-            topic = answer.wanted.topic
-            if topic is None or answer.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        for partition in partitions:
+            topic = partition.wanted.topic
+            if topic is None or partition.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             count = counters[topic]
             count.fetches += 1
-            if answer.error:
+            if partition.error:
                 count.failed_fetches += 1
-            elif answer.size > 0:
+            elif partition.size > 0:
                 if follower:
-                    counters.replicated_out += answer.size
+                    counters.replicated_out += partition.size
                 else:
-                    count.bytes_out += answer.size
+                    count.bytes_out += partition.size
 
-    def _count_throttled(self, answers: list[FetchedPartition]) -> None:
+    def _count_throttled(self, partitions: list[FetchedPartition]) -> None:
         quota = self._replicas.leader_quota
-        sent = [a for a in answers if a.size and quota.is_throttled(a.wanted.topic or "", a.index)]
-        quota.record(sum(answer.size for answer in sent), self._clock())
+        sent = [a for a in partitions if a.size and quota.is_throttled(a.wanted.topic or "", a.index)]
+        quota.record(sum(partition.size for partition in sent), self._clock())

@@ -38,16 +38,16 @@ class ZooKeeperOffsets:
 
     async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         async def store(
-            asked: tuple[str, OffsetCommitRequest.OffsetCommitRequestPartition],
+            row: tuple[str, OffsetCommitRequest.OffsetCommitRequestPartition],
         ) -> OffsetCommitResponse.OffsetCommitResponsePartition:
-            topic, item = asked
+            topic, item = row
             error = await self._commit(request.group_id, topic, item)
             return OffsetCommitResponse.OffsetCommitResponsePartition(
                 partition_index=item.partition_index, error_code=error
             )
 
         every = [(topic.name, item) for topic in request.topics for item in topic.partitions]
-        stored = iter(await pipelined(lambda asked: asyncio.ensure_future(store(asked)), every))
+        stored = iter(await pipelined(lambda row: asyncio.ensure_future(store(row)), every))
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponse.OffsetCommitResponseTopic(
@@ -72,16 +72,16 @@ class ZooKeeperOffsets:
 
     async def fetch(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         async def look_up(
-            asked: tuple[str, int],
+            row: tuple[str, int],
         ) -> OffsetFetchResponse.OffsetFetchResponsePartition:
-            offset, error = await self._look_up(request.group_id, *asked)
+            offset, error = await self._look_up(request.group_id, *row)
             return OffsetFetchResponse.OffsetFetchResponsePartition(
-                partition_index=asked[1], committed_offset=offset, metadata="", error_code=error
+                partition_index=row[1], committed_offset=offset, metadata="", error_code=error
             )
 
         topics = request.topics or []
         every = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
-        found = iter(await pipelined(lambda asked: asyncio.ensure_future(look_up(asked)), every))
+        found = iter(await pipelined(lambda row: asyncio.ensure_future(look_up(row)), every))
         return OffsetFetchResponse(
             topics=[
                 OffsetFetchResponse.OffsetFetchResponseTopic(

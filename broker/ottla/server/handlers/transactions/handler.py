@@ -47,7 +47,7 @@ FENCED_FROM: Final = 2
 """The first version with PRODUCER_FENCED, of all three APIs."""
 
 _Errors = Mapping[tuple[str, int], ErrorCode]
-_Asked = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+_Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 _Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 _TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 
@@ -86,8 +86,8 @@ class TransactionsHandler:
         results = await asyncio.gather(*(self._add(each, version) for each in message.transactions))
         return AddPartitionsToTxnResponse(results_by_transaction=list(results))
 
-    async def _add(self, asked: _Asked, version: int) -> _Result:
-        partitions = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
+    async def _add(self, transaction: _Transaction, version: int) -> _Result:
+        partitions = [(topic.name, index) for topic in transaction.topics for index in topic.partitions]
         unknown = {key for key in partitions if self._cache.partition(*key) is None}
         errors: _Errors
         if unknown:
@@ -97,16 +97,16 @@ class TransactionsHandler:
                 else ErrorCode.OPERATION_NOT_ATTEMPTED
                 for key in partitions
             }
-        elif asked.verify_only:
+        elif transaction.verify_only:
             errors = self._transactions.verify(
-                asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions
+                transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, partitions
             )
         else:
             error = await self._transactions.add_partitions(
-                asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions
+                transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, partitions
             )
             errors = dict.fromkeys(partitions, _error_for_version(error, version))
-        return _Result(transactional_id=asked.transactional_id, topic_results=_topic_results(errors))
+        return _Result(transactional_id=transaction.transactional_id, topic_results=_topic_results(errors))
 
     async def add_offsets(self, request: Request) -> AddOffsetsToTxnResponse:
         message = request.decode(AddOffsetsToTxnRequest)
@@ -166,8 +166,8 @@ def _error_for_version(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-def _as_transaction(message: AddPartitionsToTxnRequest) -> _Asked:
-    return _Asked(
+def _as_transaction(message: AddPartitionsToTxnRequest) -> _Transaction:
+    return _Transaction(
         transactional_id=message.v3_and_below_transactional_id,
         producer_id=message.v3_and_below_producer_id,
         producer_epoch=message.v3_and_below_producer_epoch,
@@ -221,8 +221,8 @@ def _add_partitions_error(
 ) -> AddPartitionsToTxnResponse:
     if version >= MANY_FROM:
         return AddPartitionsToTxnResponse(error_code=code)
-    asked = _as_transaction(message)
-    errors = {(topic.name, index): code for topic in asked.topics for index in topic.partitions}
+    transaction = _as_transaction(message)
+    errors = {(topic.name, index): code for topic in transaction.topics for index in topic.partitions}
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(errors))
 
 
