@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from replication_cluster import Heard, as_answer, batch
+from replication_cluster import RecordingListener, as_answer, batch
 
 from ottla.metadata.cache import MetadataCache
 from ottla.metadata.config import BrokerConfig, topic_defaults
@@ -65,7 +65,7 @@ class Broker:
                 **settings,
             }
         )
-        self.heard = Heard()
+        self.heard = RecordingListener()
         self.cache = MetadataCache()
         self.logs = LogManager(config.log_dirs, broker_id, "cluster", topic_defaults(config))
         self.logs.load(brokers.now_ms)

@@ -47,7 +47,7 @@ def as_answer(read: PartitionRead) -> FetchResponse.PartitionData:
     return answer
 
 
-class Heard:
+class RecordingListener:
     """A listener that writes down what it hears."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Cluster:
         self.now_ms = 1_000_000
         self.replicas = list(range(1, replicas + 1))
         self.alive: set[int] = set(self.replicas)
-        self.heard: dict[int, Heard] = {}
+        self.heard: dict[int, RecordingListener] = {}
         self.proposals: list[tuple[Partition, IsrChange]] = []
         self.nodes: dict[int, Partition] = {}
         self.fetches: dict[int, FollowerFetch] = {}
@@ -100,7 +100,7 @@ class Cluster:
     def start(self, broker: int, *, high_watermark: int = 0) -> Partition:
         """Open a broker's log (whatever the last run left) with a checkpointed high watermark."""
         self.alive.add(broker)
-        self.heard[broker] = Heard()
+        self.heard[broker] = RecordingListener()
         log = Log.open(self.path / f"{broker}" / f"{TOPIC}-0", self.config, now_ms=self.now_ms)
         partition = self.nodes[broker] = Partition(
             TOPIC,

@@ -67,7 +67,7 @@ def filled(place: Path) -> tuple[Log, list[Found]]:
 
 
 def answer(process: CleanerProcess) -> Answer:
-    found = process.answer(WAIT_S)
+    found = process.receive(WAIT_S)
     assert found is not None
     return found
 
@@ -220,7 +220,7 @@ def test_one_that_was_killed_is_told_of_and_another_takes_its_place(
     assert process.pid is not None
     os.kill(process.pid, 9)
     with pytest.raises(ProcessDied, match="-9"):
-        process.answer(WAIT_S)
+        process.receive(WAIT_S)
     do(process, log)
 
 
@@ -243,8 +243,8 @@ def test_none_is_started_after_the_end(place: Path, process: CleanerProcess) -> 
     log, _ = filled(place)
     job, _ = job_for(log)
     process.send(job)
-    process.end()
-    with pytest.raises(ProcessDied, match="ended"):
+    process.shut_down()
+    with pytest.raises(ProcessDied, match="shut down"):
         process.send(job)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.metadata.config import BrokerConfig, ConfigError
-from ottla.quotas.connections import ConnectionRates
+from ottla.quotas.connections import ConnectionQuotas
 from ottla.quotas.rates import Windows
 from ottla.server.network.connection import Connection
 from ottla.server.network.connection_limits import ConnectionLimits
@@ -38,7 +38,7 @@ def config(**settings: str) -> BrokerConfig:
 class Served:
     """A server that echoes, with these settings; the port of its first listener, or of a named one."""
 
-    def __init__(self, settings: BrokerConfig, rates: ConnectionRates | None = None) -> None:
+    def __init__(self, settings: BrokerConfig, rates: ConnectionQuotas | None = None) -> None:
         def echo(connection: Connection, frame: memoryview) -> None:
             body = bytes(frame)
             connection.respond((len(body).to_bytes(4, "big") + body,))
@@ -178,7 +178,7 @@ def test_connections_that_come_too_fast_wait_and_are_served(run: asyncio.Runner,
         loop = asyncio.get_running_loop()
         served = Served(
             config(**BOTH, **{f"{prefix}max.connection.creation.rate": "1"}),
-            ConnectionRates(Windows(2, 1000)),
+            ConnectionQuotas(Windows(2, 1000)),
         )
         began = loop.time()
         clients = [await served.connect("CLIENTS") for _ in range(4)]
@@ -199,8 +199,8 @@ def test_an_address_that_comes_too_often_is_closed_after_a_while_and_others_are_
     run: asyncio.Runner,
 ) -> None:
     async def story() -> None:
-        rates = ConnectionRates(Windows(11, 1000))
-        rates.limit_address("127.0.0.2", 0)
+        rates = ConnectionQuotas(Windows(11, 1000))
+        rates.set_address_limit("127.0.0.2", 0)
         served = Served(config(), rates)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -211,7 +211,7 @@ def test_an_address_that_comes_too_often_is_closed_after_a_while_and_others_are_
         await refused.was_closed()
         assert loop.time() - began >= 1, "it was closed at once"
         assert len(served.server.connections) == 1
-        rates.limit_address("127.0.0.2", None)
+        rates.set_address_limit("127.0.0.2", None)
         forgiven = await served.connect(source="127.0.0.2")
         await forgiven.is_served()
         served.server.close_all()

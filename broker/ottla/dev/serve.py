@@ -84,7 +84,7 @@ async def _serve(broker: Broker, options: DevOptions, ready: Callable[[str], Non
         bootstrap = f"{endpoint.host}:{endpoint.port}"
         if options.control is not None:
             faults = Faults(BROKER_ID)
-            broker.parts.dispatcher.wrap(faults.wrap)
+            broker.requests.dispatcher.wrap(faults.wrap)
             control = Control(options.control, faults, bootstrap)
             await control.start()
         gc.freeze()  # imported modules are permanent

@@ -20,19 +20,19 @@ def free_port(host: str = "127.0.0.1") -> int:
     """A port that is free now. All ports of the range are returned once before any is repeated, so that
     concurrent callers rarely collide. OTTLA_PORTS=FIRST-LAST sets the range, for processes that start
     servers concurrently."""
-    ours, order = _order(os.environ.get("OTTLA_PORTS"))
-    for port in islice(order, len(ours)):
+    ports, order = _order(os.environ.get("OTTLA_PORTS"))
+    for port in islice(order, len(ports)):
         if not port_in_use(port, host):
             return port
-    raise OSError(f"no port of {ours.start} to {ours.stop - 1} is free on {host}")
+    raise OSError(f"no port of {ports.start} to {ports.stop - 1} is free on {host}")
 
 
 @cache
 def _order(wanted: str | None) -> tuple[range, Iterator[int]]:
     """(range of ports, endless random order of them) for FIRST-LAST, or for the default range."""
     first, _, last = wanted.partition("-") if wanted else ("", "", "")
-    ours = range(int(first), int(last) + 1) if last else _PORTS
-    return ours, cycle(random.sample(ours, len(ours)))
+    ports = range(int(first), int(last) + 1) if last else _PORTS
+    return ports, cycle(random.sample(ports, len(ports)))
 
 
 def port_in_use(port: int, host: str = "127.0.0.1") -> bool:

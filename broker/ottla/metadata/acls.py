@@ -181,7 +181,7 @@ class StoredAcls:
         self, pattern: ResourcePattern, change: Callable[[frozenset[Entry]], Iterable[Entry]]
     ) -> None:
         """Change a pattern's entries, and notify all brokers if they differ. Raises StoreError, InvalidNode,
-        TooManyTries, and ValueError for a name that cannot be a node's."""
+        TooManyConflicts, and ValueError for a name that cannot be a node's."""
         if not acl_nodes.is_node_name(pattern.name):
             raise ValueError(f"{pattern.name!r} cannot be the name of a node")
         path = acl_nodes.path(pattern)

@@ -70,7 +70,7 @@ class DynamicBrokerConfig:
     # --- validation before the store is written -----------------------------------------------------
 
     def check(self, new: Mapping[str, str], *, per_broker: bool) -> None:
-        """Validate `new` as all dynamic settings of this broker, or of all brokers. Raises Refused."""
+        """Validate `new` as all dynamic settings of this broker, or of all brokers. Raises ConfigRejected."""
         for words, names in _misplaced(new, per_broker=per_broker):
             if names:
                 raise ConfigRejected(f"{words}{', '.join(names)})")
@@ -184,7 +184,7 @@ def is_dynamic(name: str) -> bool:
 
 def _misplaced(new: Mapping[str, str], *, per_broker: bool) -> Iterator[tuple[str, list[str]]]:
     """Kafka's error messages in order, each with the names it applies to
-    (DynamicBrokerConfig.validateConfigs). Raises Refused for invalid values."""
+    (DynamicBrokerConfig.validateConfigs). Raises ConfigRejected for invalid values."""
     yield "Cannot update these configs dynamically: Set(", sorted(n for n in new if not _may_be_set(n))
     yield (
         "These security configs can be dynamically updated only per-listener using the listener prefix: "

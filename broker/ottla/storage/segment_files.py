@@ -46,7 +46,7 @@ class SegmentFile(InternedPath):
         """With `create`, open the file now and create it if it does not exist. Raises OSError."""
         self.set_path(path)
         self.read_ahead = 0
-        """The position up to which the server has requested read-ahead (server.logs.cold_reads)."""
+        """The position up to which the server has requested read-ahead (server.logs.page_cache_reader)."""
         self.fd = -1
         """The descriptor; -1 before `open`."""
         if create:

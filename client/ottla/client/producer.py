@@ -43,8 +43,8 @@ from ottla.wire.futures import resolve
 log = logging.getLogger("ottla.client")
 
 _TURN_S: Final = 0.002
-"""A sender may fill batches for so long before it yields to let them go out: several batches in a request cost
-a fraction of the work, for the broker as well."""
+"""A sender may fill batches for so long before it yields to let them go out: several in a request cost a
+fraction of the work, for the broker as well."""
 
 
 class Producer:

@@ -16,7 +16,7 @@ from ottla.metadata.config import BrokerConfig
 from ottla.protocol.api import ApiKey
 from ottla.quotas.broker import BrokerQuotas
 from ottla.quotas.clients import PERCENT_PER_NANOSECOND, RequestQuotas
-from ottla.quotas.mutations import MutationQuota
+from ottla.quotas.mutations import ControllerMutationQuota
 from ottla.quotas.rates import Windows
 from ottla.server.dispatch.dispatcher import Meter, Request
 
@@ -81,7 +81,7 @@ class ClientThrottle:
         quota = self._fetch
         if not quota.enabled:
             return NO_LIMIT
-        most = quota.most_at_once(request.principal.name, request.client_id)
+        most = quota.max_burst(request.principal.name, request.client_id)
         return NO_LIMIT if most is None else most
 
     def throttle_ms(self, request: Request, size: int) -> int:
@@ -109,7 +109,7 @@ class ClientThrottle:
 class Mutations:
     """A request's mutation quota, with a clock."""
 
-    def __init__(self, quota: MutationQuota, clock: Callable[[], int]) -> None:
+    def __init__(self, quota: ControllerMutationQuota, clock: Callable[[], int]) -> None:
         self._quota = quota
         self._clock = clock
 

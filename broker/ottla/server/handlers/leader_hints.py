@@ -1,4 +1,4 @@
-"""Who leads instead: the hint in Produce and Fetch errors that saves a client a Metadata round (KIP-951)."""
+"""Current leaders in Produce and Fetch errors, which save clients a metadata refresh (KIP-951)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ HINTED_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 
 
 class LeaderHints:
-    """Collects, over one response, the leaders to name and the endpoints that go with them.
-
-    With `enabled` false (versions that cannot carry them) it knows of none.
-    """
+    """Collects the current leaders of one response and their endpoints; none if not `enabled` (old
+    versions)."""
 
     __slots__ = ("_cache", "_listener", "enabled", "endpoints")
 
@@ -23,7 +21,7 @@ class LeaderHints:
         self.endpoints: dict[int, BrokerEndpoint] = {}
 
     def leader_of(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """(leader id, leader epoch) of a partition whose leader is alive; its endpoint is noted."""
+        """(leader id, leader epoch) of a partition whose leader is alive; adds its endpoint."""
         metadata = self._cache.partition(topic, partition) if self.enabled else None
         if metadata is None:
             return None

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.metrics.exposition import SLICE_SAMPLES, Family, counter, gauge, write
-from ottla.server.metrics.http_port import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpPort
+from ottla.server.metrics.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ class Broker:
 
 
 @asynccontextmanager
-async def serving(broker: Broker) -> AsyncIterator[HttpPort]:
-    port = HttpPort("127.0.0.1", 0, lambda: broker.phase)
+async def serving(broker: Broker) -> AsyncIterator[HttpServer]:
+    port = HttpServer("127.0.0.1", 0, lambda: broker.phase)
     await port.start()
     try:
         yield port
@@ -33,7 +33,7 @@ async def serving(broker: Broker) -> AsyncIterator[HttpPort]:
         await port.stop()
 
 
-async def ask(port: HttpPort, request: bytes) -> bytes:
+async def ask(port: HttpServer, request: bytes) -> bytes:
     """Everything that comes until the port hangs up."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
     try:
@@ -43,7 +43,7 @@ async def ask(port: HttpPort, request: bytes) -> bytes:
         writer.close()
 
 
-async def get(port: HttpPort, path: str) -> tuple[int, bytes]:
+async def get(port: HttpServer, path: str) -> tuple[int, bytes]:
     answer = await ask(port, f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
     head, _, body = answer.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
@@ -105,7 +105,7 @@ async def until_closed(reader: asyncio.StreamReader) -> None:
 
 
 async def connect(
-    port: HttpPort, count: int, sent: bytes
+    port: HttpServer, count: int, sent: bytes
 ) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """They are open as long as they are referenced."""
     opened = []
@@ -193,7 +193,7 @@ def test_many_who_scrape_at_once_cost_one_text(run: asyncio.Runner) -> None:
 
 def test_no_port_is_opened_unless_it_is_asked_for(run: asyncio.Runner) -> None:
     async def story() -> None:
-        port = HttpPort("", -1, lambda: "ready")
+        port = HttpServer("", -1, lambda: "ready")
         await port.start()
         assert port.port == -1
         await port.stop()
@@ -205,7 +205,7 @@ def test_a_port_that_is_taken_is_named(run: asyncio.Runner) -> None:
     async def story() -> None:
         async with serving(Broker()) as port:
             with pytest.raises(OSError, match=r"ottla\.http\.port"):
-                await HttpPort("127.0.0.1", port.port, lambda: "ready").start()
+                await HttpServer("127.0.0.1", port.port, lambda: "ready").start()
 
     run.run(story())
 

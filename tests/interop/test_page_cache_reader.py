@@ -31,7 +31,7 @@ from ottla.protocol.messages import (
 )
 from ottla.protocol.records import Record, build_batch, iter_batches
 from ottla.server.assembly.broker import Broker, new_event_loop
-from ottla.server.logs.cold_reads import MISSES_MAX
+from ottla.server.logs.page_cache_reader import MISSES_MAX
 from ottla.storage import page_cache
 from ottla.wire.connection import BrokerConnection
 
@@ -187,7 +187,7 @@ def test_a_cold_log_is_served_and_the_loop_never_waits_for_the_disk(
                 assert first.base_offset <= number < first.next_offset
         client.close()
         await broker.stop()
-        loads = broker.parts.cold_reads.loads
+        loads = broker.replication.page_cache_reader.loads
         print(f"\n{waits.calls} reads and sends, {loads} by threads, {waits.waits} waits")
         return loads, waits.waits
 
@@ -228,12 +228,13 @@ def test_offsets_of_many_cold_partitions_are_looked_up_together(
             await produce(client, 20, partition)
         waits = Waits(monkeypatch)
         for _ in range(5):
-            waits.waits, before = 0, broker.parts.cold_reads.loads
+            waits.waits, before = 0, broker.replication.page_cache_reader.loads
             for partition in range(partitions):
                 evict(tmp_path / f"{TOPIC}-{partition}")
             assert await offsets_at(client, 1_000_700, partitions) == [700] * partitions
-            print(f"\n{waits.calls} reads, {broker.parts.cold_reads.loads} by threads, {waits.waits} waits")
-            assert broker.parts.cold_reads.loads > before
+            loads = broker.replication.page_cache_reader.loads
+            print(f"\n{waits.calls} reads, {loads} by threads, {waits.waits} waits")
+            assert loads > before
             if waits.waits <= 2:
                 break
         assert waits.waits <= 2
@@ -310,10 +311,10 @@ def test_many_cold_partitions_at_once_take_few_descriptors_besides_their_files(
         await broker.stop()
         broker, client = await started()
         async with asyncio.timeout(60):
-            while sum(each.is_leader for each in broker.parts.replicas.partitions()) < partitions:  # noqa: ASYNC110
+            while sum(each.is_leader for each in broker.replication.replicas.partitions()) < partitions:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         cold = Cold(monkeypatch)
-        for each in broker.parts.replicas.partitions():
+        for each in broker.replication.replicas.partitions():
             each.log.segments[-1].slice(0, 0)  # opens its file, which stays so
         gc.collect()  # what is left of the former broker
         held = open_descriptors()
@@ -335,10 +336,10 @@ def test_many_cold_partitions_at_once_take_few_descriptors_besides_their_files(
         (found,) = (await client.request(asked, version=12, timeout_s=120)).responses
         assert {(p.error_code, len(p.records or b"")) for p in found.partitions} == {(0, len(batch))}
         assert len(found.partitions) == partitions
-        assert broker.parts.cold_reads.loads >= partitions
+        assert broker.replication.page_cache_reader.loads >= partitions
         cold.evict()
         assert await offsets_at(client, 1_000, partitions) == [0] * partitions
-        assert broker.parts.cold_reads.loads >= 2 * partitions
+        assert broker.replication.page_cache_reader.loads >= 2 * partitions
         # Those of one attempt may go while the next one's come.
         assert cold.descriptors_max <= held + 2 * MISSES_MAX + 50
         client.close()

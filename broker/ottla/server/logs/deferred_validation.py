@@ -1,11 +1,10 @@
-"""Appends that have to look into large or compressed batches leave the event loop.
+"""Validates large and compressed batches in worker processes, outside the event loop.
 
-Called by the produce handler, where a log says `ValidationDeferred`: a few bytes of a client's can hold a
-million records, and walking over them is Python. They go to a worker process (`storage.validation_worker`)
-and come back as a batch that only needs to be appended. The processes are started when they are first needed;
-a broker whose topics ask for nothing of the kind has none. Each is spoken to by a thread, which only waits.
-What cannot be done because a process died is refused with UNKNOWN_SERVER_ERROR, and the next one gets a new
-process.
+Called by the produce handler when a log raises `ValidationDeferred`: a few bytes from a client can hold a
+million records, and iterating over them in Python takes long. A worker process (`storage.validation_worker`)
+validates the batch and returns it ready to append. Processes start when they are first needed. Each has a
+thread, which only waits for it. If a process dies, its batch fails with UNKNOWN_SERVER_ERROR, and the next
+batch gets a new process.
 """
 
 from __future__ import annotations
@@ -30,66 +29,73 @@ from ottla.storage.validation_worker import JOB, RESULT, VALID, decode_error
 log = logging.getLogger(__name__)
 
 WORKERS: Final = 2
-"""So that one bad client does not hold up all the others' slow appends."""
-PATIENCE_S: Final = 600.0
+"""Two, so that one client's expensive batches do not block those of all others."""
+TIMEOUT_S: Final = 600.0
 """Longer than any batch takes that a worker has memory for."""
 
-Verdict: TypeAlias = ValidatedBatch | KafkaError
+ValidationResult: TypeAlias = ValidatedBatch | KafkaError
 
 
-class SlowAppends:
+class DeferredValidation:
+    """See the module. Belongs to the event loop."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="slow-append")
-        self._here = threading.local()
+        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="validation")
+        self._thread_local = threading.local()
         self._workers: set[_Worker] = set()
         self._closed = False
         self.submitted = 0
-        """How many there were, for metrics and tests."""
+        """Batches submitted so far, for tests."""
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that there are."""
+        """The pids of the running worker processes."""
         return [worker.pid for worker in list(self._workers)]
 
     def submit(
-        self, records: bytes | memoryview, config: LogConfig, now_ms: int, done: Callable[[Verdict], None]
+        self,
+        records: bytes | memoryview,
+        config: LogConfig,
+        now_ms: int,
+        done: Callable[[ValidationResult], None],
     ) -> None:
-        """Have `done` called, on the loop, with what became of the records. They are read meanwhile."""
+        """Validate `records` by `config`; `done` is called on the loop with the result. The records must stay
+        unchanged until then."""
         self.submitted += 1
         if self._closed:
-            done(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker stops"))
+            done(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker is shutting down"))
             return
-        work = self._threads.submit(self._settle, records, config, now_ms)
-        work.add_done_callback(lambda work: self._tell(work, done))
+        work = self._threads.submit(self._validate, records, config, now_ms)
+        work.add_done_callback(lambda work: self._report(work, done))
 
-    def _tell(self, work: Future[Verdict], done: Callable[[Verdict], None]) -> None:
+    def _report(self, work: Future[ValidationResult], done: Callable[[ValidationResult], None]) -> None:
         """In the thread."""
-        verdict = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) if work.cancelled() else work.result()
+        result = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) if work.cancelled() else work.result()
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(done, verdict)
+            self._loop.call_soon_threadsafe(done, result)
 
-    def _settle(self, records: bytes | memoryview, config: LogConfig, now_ms: int) -> Verdict:
-        """In a thread; its worker is its own."""
-        worker: _Worker | None = getattr(self._here, "worker", None)
+    def _validate(self, records: bytes | memoryview, config: LogConfig, now_ms: int) -> ValidationResult:
+        """In a thread, which has a worker of its own."""
+        worker: _Worker | None = getattr(self._thread_local, "worker", None)
         try:
             if worker is None:
-                worker = self._here.worker = _Worker()
+                worker = self._thread_local.worker = _Worker()
                 self._workers.add(worker)
                 if self._closed:
                     worker.kill()
-            return worker.settle(records, config, now_ms)
+            return worker.validate(records, config, now_ms)
         except (OSError, EOFError) as problem:
             if worker is not None:
-                self._here.worker = None
+                self._thread_local.worker = None
                 self._workers.discard(worker)
                 worker.kill()
             if not self._closed:
-                log.warning("a worker for slow appends died: %s", problem)
-            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the records could not be looked into")
+                log.warning("A validation worker died: %s", problem)
+            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the records could not be validated")
 
     async def close(self) -> None:
-        """Nothing is settled any more. Waits for the processes to go."""
+        """Stop validating, and wait until the processes have ended."""
         self._closed = True
         for worker in list(self._workers):
             worker.kill()
@@ -97,7 +103,7 @@ class SlowAppends:
 
 
 class _Worker:
-    """A process; used by one thread, killed by any."""
+    """A worker process. One thread uses it; any thread may kill it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -111,8 +117,8 @@ class _Worker:
         self._readable = select.poll()
         self._readable.register(self._process.stdout.fileno(), select.POLLIN)
 
-    def settle(self, records: bytes | memoryview, config: LogConfig, now_ms: int) -> Verdict:
-        """Raises OSError or EOFError when it is dead, also because it took longer than PATIENCE_S."""
+    def validate(self, records: bytes | memoryview, config: LogConfig, now_ms: int) -> ValidationResult:
+        """Raises OSError or EOFError if the process died or took longer than TIMEOUT_S."""
         jobs, answers = self._process.stdin, self._process.stdout
         assert jobs is not None
         assert answers is not None
@@ -120,8 +126,8 @@ class _Worker:
         jobs.write(JOB.pack(len(settings), len(records), now_ms) + settings)
         jobs.write(records)
         jobs.flush()
-        if not self._readable.poll(PATIENCE_S * 1000):
-            raise EOFError(f"no answer in {PATIENCE_S:.0f} s")
+        if not self._readable.poll(TIMEOUT_S * 1000):
+            raise EOFError(f"no answer in {TIMEOUT_S:.0f} s")
         kind, append_time, size = RESULT.unpack(self._read(answers, RESULT.size))
         data = self._read(answers, size)
         return (data, append_time) if kind == VALID else decode_error(pickle.loads(data))

@@ -1,7 +1,8 @@
-"""How the answer to a Fetch goes out: what of it is new to a session, the hints, the quotas, the bytes.
+"""Sends Fetch responses: chooses what a session has not seen, adds leader hints, applies quotas, packs the
+bytes.
 
-Called by ottla.server.handlers.fetch.handler when a request has been read for the last time. Until here
-nothing was said; what a session remembers is said only in an answer that goes out whole.
+Called by ottla.server.handlers.fetch.handler after the last read of a request. A session's state changes only
+with a response that is sent completely.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from ottla.protocol.errors import ErrorCode
 from ottla.replication.manager import ReplicaManager
 from ottla.server.dispatch.counters import TopicCounters
 from ottla.server.dispatch.dispatcher import Request
-from ottla.server.handlers.cluster.leaders import HINTED_ERRORS, LeaderHints
 from ottla.server.handlers.fetch.down_conversion import CONVERTED_BELOW, ZSTD_FROM, DownConverter, refuse_zstd
 from ottla.server.handlers.fetch.read import FetchRead
 from ottla.server.handlers.fetch.response import (
@@ -27,30 +27,31 @@ from ottla.server.handlers.fetch.response import (
     frame,
     size_of,
 )
+from ottla.server.handlers.leader_hints import HINTED_ERRORS, LeaderHints
 from ottla.server.network.connection import Part
 from ottla.storage.log_config import LogConfig
 
 LEADER_HINTS_FROM: Final = 16
-LOT: Final = 200
-"""Partitions of a step."""
+CHUNK_PARTITIONS: Final = 200
+"""Partitions per time slice."""
 
 
 class FetchQuota(Protocol):
-    """What holds consumers back (server.throttling)."""
+    """The fetch quota of consumers (server.dispatch.throttling)."""
 
     @property
     def limits_fetches(self) -> bool:
         """Whether any client has a quota."""
 
     def max_bytes(self, request: Request) -> int:
-        """More than this at once would never get through."""
+        """The largest response that the quota can ever admit."""
 
     def throttle_ms(self, request: Request, size: int) -> int:
-        """Count an answer of `size` bytes; positive: how long the client, answered nothing, has to wait."""
+        """Record a response of `size` bytes; positive: the throttle time, and the response must be empty."""
 
 
-class FetchAnswers:
-    """Sends them."""
+class FetchSender:
+    """See the module."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class FetchAnswers:
 
     def send(self, request: Request, read: FetchRead) -> None:
         context, version = read.context, request.version
-        chosen = context.choose(read.answers)
+        chosen = context.choose(read.fetched)
         topics = by_topic(chosen)
         if version < ZSTD_FROM:
             if version < CONVERTED_BELOW:
@@ -77,7 +78,7 @@ class FetchAnswers:
                 self._convert(request, read, topics)
                 return
             refuse_zstd(topics, self._config_of)
-        endpoints = self._name_leaders(request, chosen) if read.urgent else ()
+        endpoints = self._leader_endpoints(request, chosen) if read.must_respond else ()
         parts = build(
             version,
             request.correlation_id,
@@ -86,52 +87,52 @@ class FetchAnswers:
             session_id=context.session_id,
             endpoints=endpoints,
         )
-        if self._conclude(request, read, parts):
+        if self._commit_session(request, read, parts):
             self._count_sent(chosen, follower=read.follower)
             request.respond_raw(parts)
 
     def send_steps(self, request: Request, read: FetchRead) -> Generator[None, None, None]:
-        """As `send`, for versions without conversion, in steps of some hundred partitions."""
+        """As `send`, in time slices, for versions without conversion."""
         context, version = read.context, request.version
         hints = LeaderHints(self._cache, request.connection.listener, enabled=version >= LEADER_HINTS_FROM)
         body: list[Part] = []
         count = 0
-        for at in range(0, len(read.answers), LOT):
-            chosen = read.answers[at : at + LOT]
+        for at in range(0, len(read.fetched), CHUNK_PARTITIONS):
+            chosen = read.fetched[at : at + CHUNK_PARTITIONS]
             topics = by_topic(chosen)
             if version < ZSTD_FROM:
                 refuse_zstd(topics, self._config_of)
             if hints.enabled:
-                self._name(chosen, hints)
+                self._add_leader_hints(chosen, hints)
             count += len(topics)
             body += build_topics(version, topics)
             yield
         parts = yield from frame(
             version, request.correlation_id, count, body, context.error, list(hints.endpoints.values())
         )
-        if not self._conclude(request, read, parts):
+        if not self._commit_session(request, read, parts):
             return
-        for at in range(0, len(read.answers), LOT):
-            self._count_sent(read.answers[at : at + LOT], follower=read.follower)
+        for at in range(0, len(read.fetched), CHUNK_PARTITIONS):
+            self._count_sent(read.fetched[at : at + CHUNK_PARTITIONS], follower=read.follower)
             yield
         if not request.abandoned:
             request.respond_raw(parts)
 
-    def _conclude(self, request: Request, read: FetchRead, parts: list[Part]) -> bool:
-        """Let the session remember an answer that is complete. False if the client's quota forbids it: then
-        the client has been sent an empty answer, and the session stays as it was."""
+    def _commit_session(self, request: Request, read: FetchRead, parts: list[Part]) -> bool:
+        """Update the session with a complete response. False if the client's quota is exceeded: then an empty
+        response was sent, and the session is unchanged."""
         quota, context = self._quota, read.context
         if quota is not None and (quota.limits_fetches or request.meter is not None) and not read.follower:
             throttle_ms = quota.throttle_ms(request, size_of(parts, request.version))
             if throttle_ms > 0:
-                self._send_nothing(request, read, throttle_ms)
+                self._send_throttled(request, read, throttle_ms)
                 return False
-        context.commit(read.answers, read.at_ms)
+        context.commit(read.fetched, read.read_at_ms)
         if context.begins:
             begin_session(parts, request.version, context.session_id)
         return True
 
-    def _send_nothing(self, request: Request, read: FetchRead, throttle_ms: int) -> None:
+    def _send_throttled(self, request: Request, read: FetchRead, throttle_ms: int) -> None:
         context = read.context
         request.respond_raw(
             build(
@@ -144,21 +145,21 @@ class FetchAnswers:
             )
         )
 
-    def _name_leaders(self, request: Request, answers: list[FetchedPartition]) -> list[BrokerEndpoint]:
+    def _leader_endpoints(self, request: Request, partitions: list[FetchedPartition]) -> list[BrokerEndpoint]:
         if request.version < LEADER_HINTS_FROM:
             return []
         hints = LeaderHints(self._cache, request.connection.listener, enabled=True)
-        self._name(answers, hints)
+        self._add_leader_hints(partitions, hints)
         return list(hints.endpoints.values())
 
     @staticmethod
-    def _name(answers: list[FetchedPartition], hints: LeaderHints) -> None:
-        for answer in answers:
-            if answer.error in HINTED_ERRORS and answer.wanted.topic is not None:
-                answer.current_leader = hints.leader_of(answer.wanted.topic, answer.index)
+    def _add_leader_hints(partitions: list[FetchedPartition], hints: LeaderHints) -> None:
+        for partition in partitions:
+            if partition.error in HINTED_ERRORS and partition.wanted.topic is not None:
+                partition.current_leader = hints.leader_of(partition.wanted.topic, partition.index)
 
     def _convert(self, request: Request, read: FetchRead, topics: list[FetchedTopic]) -> None:
-        """For clients without sessions that read only old formats."""
+        """Respond with converted records, to clients that read only old formats and have no sessions."""
         throttle_ms = 0
         if self._quota is not None and not read.follower:
             throttle_ms = self._quota.throttle_ms(request, read.size)
@@ -168,28 +169,28 @@ class FetchAnswers:
         replica = self._replicas.find(topic, partition)
         return None if replica is None else replica.log.config
 
-    def _count_sent(self, answers: list[FetchedPartition], *, follower: bool) -> None:
-        self._count(answers, follower=follower)
+    def _count_sent(self, partitions: list[FetchedPartition], *, follower: bool) -> None:
+        self._count(partitions, follower=follower)
         if follower and self._replicas.leader_quota.active:
-            self._count_throttled(answers)
+            self._count_throttled(partitions)
 
-    def _count(self, answers: list[FetchedPartition], *, follower: bool) -> None:
+    def _count(self, partitions: list[FetchedPartition], *, follower: bool) -> None:
         counters = self._counters
-        for answer in answers:
-            topic = answer.wanted.topic
-            if topic is None or answer.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        for partition in partitions:
+            topic = partition.wanted.topic
+            if topic is None or partition.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             count = counters[topic]
             count.fetches += 1
-            if answer.error:
+            if partition.error:
                 count.failed_fetches += 1
-            elif answer.size > 0:
+            elif partition.size > 0:
                 if follower:
-                    counters.replicated_out += answer.size
+                    counters.replicated_out += partition.size
                 else:
-                    count.bytes_out += answer.size
+                    count.bytes_out += partition.size
 
-    def _count_throttled(self, answers: list[FetchedPartition]) -> None:
+    def _count_throttled(self, partitions: list[FetchedPartition]) -> None:
         quota = self._replicas.leader_quota
-        sent = [a for a in answers if a.size and quota.is_throttled(a.wanted.topic or "", a.index)]
-        quota.record(sum(answer.size for answer in sent), self._clock())
+        sent = [a for a in partitions if a.size and quota.is_throttled(a.wanted.topic or "", a.index)]
+        quota.record(sum(partition.size for partition in sent), self._clock())

@@ -1,12 +1,12 @@
-"""The broker's HTTP port: /metrics for Prometheus, /healthz and /readyz for probes. Off unless it is set.
+"""The broker's HTTP server: /metrics for Prometheus, /healthz and /readyz for probes. Off by default.
 
-Opened by ottla.server.assembly.broker as the first thing, so that probes hear of a broker that recovers. A
-GET is answered and the connection closed; nothing else is served. /healthz says that the event loop turns;
-/readyz is 200 once the broker serves clients, and 503 with its phase before and after.
+Started by ottla.server.assembly.broker before anything else, so that probes work while the broker recovers.
+One GET is served per connection. /healthz is 200 while the event loop runs; /readyz is 200 while the broker
+serves clients, and 503 with its phase before and after.
 
-Invariants: a connection ends TIMEOUT_S after it was accepted at the latest, and at most CONNECTIONS_MAX are
-open. At that number a new one replaces the oldest that has not sent its request, or else the oldest: so
-connections that are silent, or do not read, keep nobody out.
+Invariants: a connection is closed at most TIMEOUT_S after it was accepted, and at most CONNECTIONS_MAX are
+open. At that number a new connection replaces the oldest one without a request, or else the oldest: so idle
+connections, and clients that do not read, do not block others.
 """
 
 from __future__ import annotations
@@ -22,43 +22,44 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 32
 HEAD_BYTES_MAX = 16 * 1024
 TIMEOUT_S = 10.0
-KEPT_S = 1.0
-"""A text of metrics is given out again for so long."""
+CACHE_S = 1.0
+"""The text of metrics is cached for so long."""
 TEXT = "text/plain; charset=utf-8"
 
 
-class HttpPort:
-    """`phase` says how far the broker is; `metrics` is None until there are any."""
+class HttpServer:
+    """See the module. `phase` returns the broker's phase; `metrics` is None until the broker serves
+    metrics."""
 
     def __init__(self, host: str, port: int, phase: Callable[[], str]) -> None:
         self._host = host or None
-        self._asked_port = port
+        self._configured_port = port
         self._phase = phase
         self.metrics: Callable[[], Awaitable[bytes]] | None = None
         self.port = -1
-        """The real one, while it is open."""
+        """The bound port while the server runs, else -1."""
         self._server: asyncio.Server | None = None
         self._serving: dict[asyncio.Task[None], bool] = {}
-        """In the order in which they were accepted; whether they have sent their request."""
+        """Connections in the order of acceptance, and whether they have sent their request."""
         self.waiting = 0
-        """How many want the text of metrics now."""
+        """Requests that wait for the text of metrics."""
         self._writing = asyncio.Lock()
         self._text = b""
-        self._written = -KEPT_S
+        self._written_s = -CACHE_S
 
     async def start(self) -> None:
         """Listen, unless the port is negative. Raises OSError."""
-        if self._asked_port < 0:
+        if self._configured_port < 0:
             return
         try:
             self._server = await asyncio.start_server(
-                self._connected, self._host, self._asked_port, limit=HEAD_BYTES_MAX
+                self._connected, self._host, self._configured_port, limit=HEAD_BYTES_MAX
             )
         except OSError as e:
-            where = f"{self._host or ''}:{self._asked_port}"
+            where = f"{self._host or ''}:{self._configured_port}"
             raise OSError(e.errno, f"cannot listen on {where} (ottla.http.port): {e.strerror}") from e
         self.port = self._server.sockets[0].getsockname()[1]
-        log.info("metrics and probes on port %d", self.port)
+        log.info("Serving metrics and probes on port %d", self.port)
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -70,8 +71,8 @@ class HttpPort:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._serving) >= CONNECTIONS_MAX:
-            silent = (task for task, has_request in self._serving.items() if not has_request)
-            oldest = next(silent, None) or next(iter(self._serving))
+            without_request = (task for task, has_request in self._serving.items() if not has_request)
+            oldest = next(without_request, None) or next(iter(self._serving))
             del self._serving[oldest]
             oldest.cancel()
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -88,16 +89,16 @@ class HttpPort:
                     head = await reader.readuntil(b"\r\n\r\n")
                     if task in self._serving:
                         self._serving[task] = True
-                    writer.write(await self._answer(head))
+                    writer.write(await self._response_to(head))
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
         except Exception:
-            log.exception("an HTTP request failed")
+            log.exception("An HTTP request failed")
         finally:
             writer.transport.abort()
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _response_to(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST, b"")
@@ -123,15 +124,15 @@ class HttpPort:
         return HTTPStatus.NOT_FOUND, b"", TEXT
 
     async def _metrics_text(self, metrics: Callable[[], Awaitable[bytes]]) -> bytes:
-        """One writes at a time; who comes meanwhile, or right after, gets the same text."""
+        """One request writes at a time; requests during and shortly after it get the same text."""
         loop = asyncio.get_running_loop()
-        came = loop.time()
+        arrived_s = loop.time()
         self.waiting += 1
         try:
             async with self._writing:
-                if self._written < came and loop.time() - self._written >= KEPT_S:
+                if self._written_s < arrived_s and loop.time() - self._written_s >= CACHE_S:
                     self._text = await metrics()
-                    self._written = loop.time()
+                    self._written_s = loop.time()
                 return self._text
         finally:
             self.waiting -= 1

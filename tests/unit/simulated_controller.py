@@ -1,7 +1,7 @@
 """The controller's pure decisions over a tree in memory, with no loop, no tasks and no brokers.
 
-`World.decide` takes a decision and writes its effects at once. It then holds the state against the tree and
-the house's invariants, so that every test of a decision is also a test of those.
+`SimulatedController.decide` takes a decision and writes its effects at once. It then holds the state against
+the tree and the house's invariants, so that every test of a decision is also a test of those.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def broker(broker_id: int, epoch: int | None = None, rack: str | None = None) ->
     )
 
 
-class World:
+class SimulatedController:
     def __init__(self, brokers: Iterable[int] = (1, 2, 3)) -> None:
         self.tree = MemoryTree()
         for path in (znodes.TOPICS, znodes.DELETE_TOPICS):

@@ -32,7 +32,7 @@ SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 
 
-def story(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     @functools.wraps(test)
     def run() -> None:
         asyncio.run(test())
@@ -42,7 +42,7 @@ def story(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     return run
 
 
-async def settle() -> None:
+async def run_until_idle() -> None:
     """Let everything happen that can happen without time passing."""
     for _ in range(30):
         await asyncio.sleep(0)
@@ -75,14 +75,14 @@ class VirtualTime:
         return call
 
     async def advance(self, ms: int) -> None:
-        await settle()
+        await run_until_idle()
         until_ms = self.elapsed_ms + ms
         while self._calls and self._calls[0][0] <= until_ms:
             due_ms, _, call = heapq.heappop(self._calls)
             self.elapsed_ms = max(self.elapsed_ms, due_ms)
             if call.callback is not None:
                 call.callback()
-                await settle()
+                await run_until_idle()
         self.elapsed_ms = until_ms
 
 
@@ -147,7 +147,7 @@ def subscription(*topics: str) -> bytes:
     return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">i", -1)
 
 
-class World:
+class SimulatedGroups:
     def __init__(
         self, log: MemoryLog | None = None, time: VirtualTime | None = None, **settings: int
     ) -> None:
@@ -169,7 +169,7 @@ class World:
         self._ids += 1
         return f"{name}-{self._ids}"
 
-    async def started(self) -> World:
+    async def started(self) -> SimulatedGroups:
         self.coordinator.start()
         for partition in range(self.settings["offsets_topic_num_partitions"]):
             load = self.coordinator.load(partition)
@@ -177,11 +177,11 @@ class World:
             await load
         return self
 
-    async def elsewhere(self) -> World:
+    async def elsewhere(self) -> SimulatedGroups:
         """Another broker that takes the log over; this one has lost it."""
         for partition in range(self.settings["offsets_topic_num_partitions"]):
             self.coordinator.unload(partition)
-        other = World(self.log, self.time, **self.settings)
+        other = SimulatedGroups(self.log, self.time, **self.settings)
         other._ids = 1_000
         return await other.started()
 
@@ -198,7 +198,7 @@ class World:
         joins = []
         for client in clients:
             joins.append(client.joining())
-            await settle()
+            await run_until_idle()
         await self.time.advance(0)
         for client, join in zip(clients, joins, strict=True):
             client.took(await finished(join))
@@ -236,7 +236,7 @@ CONTEXT = ClientContext("client", "/127.0.0.1")
 
 async def finished(task: asyncio.Task[Any]) -> Any:
     """The result of something that must be done by now."""
-    await settle()
+    await run_until_idle()
     assert task.done(), "still waiting for its answer"
     return task.result()
 
@@ -246,7 +246,7 @@ class Client:
 
     def __init__(
         self,
-        world: World,
+        world: SimulatedGroups,
         name: str,
         group: str,
         *,
@@ -274,7 +274,7 @@ class Client:
         self.is_leader = False
         self.assignment = b""
 
-    def at(self, world: World) -> Client:
+    def at(self, world: SimulatedGroups) -> Client:
         """Go on with another broker."""
         self.world, self.coordinator = world, world.coordinator
         return self
@@ -377,7 +377,7 @@ class Client:
 
 
 async def commit(
-    world: World,
+    world: SimulatedGroups,
     offset: int,
     *,
     group: str = "g",

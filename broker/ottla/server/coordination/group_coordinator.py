@@ -1,7 +1,7 @@
 """The group coordinator of a broker, over its replicas of `__consumer_offsets`.
 
-Called by ottla.server.assembly.broker's start. Leadership of a partition of that topic, as the purgatory
-passes it on from replication, loads and unloads the groups in it.
+Called by ottla.server.assembly.components. When this broker becomes leader of a partition of that topic, or
+stops being it (the purgatory forwards both from replication), the groups in it are loaded or unloaded.
 """
 
 from __future__ import annotations
@@ -17,37 +17,39 @@ from ottla.metadata.config import BrokerConfig
 from ottla.metadata.store import MetadataStore
 from ottla.protocol.topic_names import OFFSETS_TOPIC
 from ottla.replication.manager import ReplicaManager
-from ottla.server.coordination.group_log import ReplicatedLog, stored_partitions
-from ottla.server.coordination.transactions import Transactions
+from ottla.server.coordination.replicated_log import ReplicatedCoordinatorLog, stored_partitions
+from ottla.server.coordination.transactions import TransactionService
 from ottla.server.dispatch.purgatory import Purgatory
-from ottla.server.logs.cold_reads import ColdReads
+from ottla.server.logs.page_cache_reader import PageCacheReader
 
 log = logging.getLogger(__name__)
 
 
 async def offsets_partitions(store: MetadataStore, config: BrokerConfig) -> int:
-    """How many partitions groups are spread over: those that the topic has, whatever was set since."""
+    """The number of partitions of `__consumer_offsets`: as stored, or of the settings while it does not
+    exist."""
     found = await stored_partitions(store, OFFSETS_TOPIC)
     return config.get_int("offsets.topic.num.partitions") if found is None else found
 
 
-def make_coordinator(
+def make_group_coordinator(
     config: BrokerConfig,
     replicas: ReplicaManager,
     purgatory: Purgatory,
     cache: MetadataCache,
     clock: Callable[[], int],
-    cold_reads: ColdReads,
+    page_cache_reader: PageCacheReader,
     *,
     partitions: int,
-    transactions: Transactions,
+    transactions: TransactionService,
 ) -> GroupCoordinator:
-    group_log = ReplicatedLog(
+    """The coordinator, with its log, its timers and its leadership callbacks; not started."""
+    group_log = ReplicatedCoordinatorLog(
         OFFSETS_TOPIC,
         replicas,
         purgatory,
         clock,
-        cold_reads,
+        page_cache_reader,
         timeout_ms=config.get_int("offsets.commit.timeout.ms"),
         load_buffer_bytes=config.get_int("offsets.load.buffer.size"),
     )
@@ -56,18 +58,18 @@ def make_coordinator(
         log=group_log,
         clock=clock,
         partition_exists=lambda topic, partition: partition in (cache.partitions(topic) or ()),
-        verify=transactions.verifier.verify_offsets,
+        verify=transactions.add_partitions_manager.verify_offsets,
     )
-    transactions.writer.offsets_ended = coordinator.transaction_completed
+    transactions.marker_writer.on_offsets_marker = coordinator.transaction_completed
 
-    def leads(topic: str, partition: int) -> None:
+    def on_leader(topic: str, partition: int) -> None:
         if topic == OFFSETS_TOPIC:
             coordinator.load(partition)
 
-    def leads_no_more(topic: str, partition: int) -> None:
+    def on_not_leader(topic: str, partition: int) -> None:
         if topic == OFFSETS_TOPIC:
             coordinator.unload(partition)
 
-    purgatory.on_leader.append(leads)
-    purgatory.on_not_leader.append(leads_no_more)
+    purgatory.on_leader.append(on_leader)
+    purgatory.on_not_leader.append(on_not_leader)
     return coordinator

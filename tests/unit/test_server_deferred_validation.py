@@ -14,7 +14,7 @@ from test_records_legacy import message, wrapped
 from ottla.protocol.compression import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.records import Record, build_batch, parse_batch_header
-from ottla.server.logs.slow_appends import SlowAppends, Verdict
+from ottla.server.logs.deferred_validation import DeferredValidation, ValidationResult
 from ottla.storage.log_config import LogConfig
 from ottla.storage.record_validation import InvalidRecords
 
@@ -25,8 +25,10 @@ def run() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-async def settled(appends: SlowAppends, data: bytes, config: LogConfig | None = None) -> Verdict:
-    verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+async def settled(
+    appends: DeferredValidation, data: bytes, config: LogConfig | None = None
+) -> ValidationResult:
+    verdict: asyncio.Future[ValidationResult] = asyncio.get_running_loop().create_future()
     appends.submit(data, config or LogConfig(), NOW_MS, verdict.set_result)
     return await asyncio.wait_for(verdict, 120)
 
@@ -41,7 +43,7 @@ def is_there(pid: int) -> bool:
 
 def test_a_batch_comes_back_ready_and_a_bad_one_with_its_reasons(run: asyncio.Runner) -> None:
     async def story() -> None:
-        appends = SlowAppends(asyncio.get_running_loop())
+        appends = DeferredValidation(asyncio.get_running_loop())
         assert not appends.pids, "a process nobody needs yet"
         found = await settled(appends, wrapped(1, Codec.GZIP, 0, message(1, 0, b"k", b"v")))
         assert isinstance(found, tuple)
@@ -62,7 +64,7 @@ def test_a_batch_comes_back_ready_and_a_bad_one_with_its_reasons(run: asyncio.Ru
 
 def test_who_dies_is_replaced(run: asyncio.Runner) -> None:
     async def story() -> None:
-        appends = SlowAppends(asyncio.get_running_loop())
+        appends = DeferredValidation(asyncio.get_running_loop())
         await settled(appends, batch("a"))
         for pid in appends.pids:
             os.kill(pid, signal.SIGKILL)
@@ -78,7 +80,7 @@ def test_who_dies_is_replaced(run: asyncio.Runner) -> None:
 
 def test_many_at_once_all_come_back(run: asyncio.Runner) -> None:
     async def story() -> None:
-        appends = SlowAppends(asyncio.get_running_loop())
+        appends = DeferredValidation(asyncio.get_running_loop())
         asked = [batch(str(n)) for n in range(50)]
         found = await asyncio.gather(*[settled(appends, data) for data in asked])
         assert [bytes(each[0]) for each in found if isinstance(each, tuple)] == asked
@@ -89,7 +91,7 @@ def test_many_at_once_all_come_back(run: asyncio.Runner) -> None:
 
 def test_who_comes_after_the_end_is_refused(run: asyncio.Runner) -> None:
     async def story() -> None:
-        appends = SlowAppends(asyncio.get_running_loop())
+        appends = DeferredValidation(asyncio.get_running_loop())
         await appends.close()
         refused = await settled(appends, batch("a"))
         assert isinstance(refused, KafkaError)

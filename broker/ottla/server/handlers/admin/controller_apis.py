@@ -1,8 +1,10 @@
-"""CreateTopics 0 to 7, DeleteTopics 0 to 6, CreatePartitions 0 to 3, ElectLeaders 0 to 2.
+"""Admin requests that the controller serves: CreateTopics 0 to 7, DeleteTopics 0 to 6, CreatePartitions 0 to
+3, ElectLeaders 0 to 2, AlterPartitionReassignments and ListPartitionReassignments 0 (KIP-455), UpdateFeatures
+0 to 1.
 
-Behaviour: the controller's. Any other broker answers NOT_CONTROLLER, as in this generation of Kafka without
-forwarding: clients find the controller in Metadata. A client whose quota of mutations is used up (KIP-599) is
-refused, topic by topic, in the versions that have an error for it; before, its connection falls silent.
+Behaviour: any other broker responds NOT_CONTROLLER, as Kafka in ZooKeeper mode without forwarding: clients
+find the controller in Metadata. When a client's quota of mutations is exceeded (KIP-599), versions with
+THROTTLING_QUOTA_EXCEEDED reject each topic with it; with older ones the connection is muted.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 from ottla.controller.controller import Controller
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,
@@ -18,6 +22,10 @@ from ottla.protocol.messages import (
     DeleteTopicsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from ottla.server.dispatch.dispatcher import Request, Route
 from ottla.server.dispatch.throttling import ClientThrottle
@@ -27,7 +35,9 @@ DELETE_TOPICS_STRICT_FROM = 5
 CREATE_PARTITIONS_STRICT_FROM = 3
 
 
-class TopicsHandler:
+class ControllerApisHandler:
+    """See the module."""
+
     def __init__(self, controller: Controller, throttle: ClientThrottle) -> None:
         self._controller = controller
         self._throttle = throttle
@@ -38,6 +48,9 @@ class TopicsHandler:
             Route(DeleteTopicsRequest, self.delete_topics, _delete_topics_error),
             Route(CreatePartitionsRequest, self.create_partitions, _create_partitions_error),
             Route(ElectLeadersRequest, self.elect_leaders, _elect_leaders_error),
+            Route(AlterPartitionReassignmentsRequest, self.alter_reassignments, _alter_reassignments_error),
+            Route(ListPartitionReassignmentsRequest, self.list_reassignments, _list_reassignments_error),
+            Route(UpdateFeaturesRequest, self.update_features, _update_features_error),
         ]
 
     async def create_topics(self, request: Request) -> CreateTopicsResponse:
@@ -63,6 +76,18 @@ class TopicsHandler:
 
     async def elect_leaders(self, request: Request) -> ElectLeadersResponse:
         return await self._controller.elect_leaders(request.decode(ElectLeadersRequest), request.version)
+
+    async def alter_reassignments(self, request: Request) -> AlterPartitionReassignmentsResponse:
+        message = request.decode(AlterPartitionReassignmentsRequest)
+        return await self._controller.alter_partition_reassignments(message, request.version)
+
+    async def list_reassignments(self, request: Request) -> ListPartitionReassignmentsResponse:
+        message = request.decode(ListPartitionReassignmentsRequest)
+        return await self._controller.list_partition_reassignments(message, request.version)
+
+    async def update_features(self, request: Request) -> UpdateFeaturesResponse:
+        message = request.decode(UpdateFeaturesRequest)
+        return await self._controller.update_features(message, request.version)
 
 
 def _create_topics_error(
@@ -125,3 +150,45 @@ def _elect_leaders_error(
     if version >= 1:
         response.error_code = code
     return response
+
+
+def _alter_reassignments_error(
+    message: AlterPartitionReassignmentsRequest, version: int, code: ErrorCode, detail: str | None
+) -> AlterPartitionReassignmentsResponse:
+    row = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+    return AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=detail,
+        responses=[
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    row(partition_index=p.partition_index, error_code=code, error_message=detail)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ],
+    )
+
+
+def _list_reassignments_error(
+    message: ListPartitionReassignmentsRequest, version: int, code: ErrorCode, detail: str | None
+) -> ListPartitionReassignmentsResponse:
+    row = ListPartitionReassignmentsResponse.OngoingPartitionReassignment
+    return ListPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=detail,
+        topics=[
+            ListPartitionReassignmentsResponse.OngoingTopicReassignment(
+                name=topic.name, partitions=[row(partition_index=index) for index in topic.partition_indexes]
+            )
+            for topic in message.topics or []
+        ],
+    )
+
+
+def _update_features_error(
+    message: UpdateFeaturesRequest, version: int, code: ErrorCode, detail: str | None
+) -> UpdateFeaturesResponse:
+    return UpdateFeaturesResponse(error_code=code, error_message=detail)

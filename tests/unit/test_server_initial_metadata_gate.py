@@ -12,8 +12,8 @@ from ottla.metadata.cache import MetadataCache
 from ottla.metadata.memory import MemoryStore
 from ottla.metadata.store import StoreUnavailable
 from ottla.protocol.messages import UpdateMetadataRequest
-from ottla.server.handlers.cluster import first_view
-from ottla.server.handlers.cluster.first_view import FirstView, read_cluster
+from ottla.server.handlers.cluster import initial_metadata_gate as gate_module
+from ottla.server.handlers.cluster.initial_metadata_gate import InitialMetadataGate, read_cluster
 
 WAIT_S = 60
 
@@ -43,7 +43,7 @@ async def unread() -> UpdateMetadataRequest:
 def test_requests_wait_for_the_first_update_and_later_ones_do_not() -> None:
     async def scenario() -> None:
         cache = MetadataCache()
-        view = FirstView(cache, unread)
+        view = InitialMetadataGate(cache, unread)
         answered: list[object] = []
         early, gone, late = FakeRequest(), FakeRequest(abandoned=True), FakeRequest()
         assert view.wait(early, answered.append)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def test_requests_wait_for_the_first_update_and_later_ones_do_not() -> None:
 def test_a_request_that_fails_is_answered_and_so_are_the_others() -> None:
     async def scenario() -> None:
         cache = MetadataCache()
-        view = FirstView(cache, unread)
+        view = InitialMetadataGate(cache, unread)
         bad, good = FakeRequest(), FakeRequest()
         answered: list[object] = []
 
@@ -81,15 +81,15 @@ def test_a_request_that_fails_is_answered_and_so_are_the_others() -> None:
 def stood_in(
     monkeypatch: pytest.MonkeyPatch,
     read: Callable[[], Awaitable[UpdateMetadataRequest]],
-    scenario: Callable[[MetadataCache, FirstView], Awaitable[None]],
+    scenario: Callable[[MetadataCache, InitialMetadataGate], Awaitable[None]],
 ) -> None:
     """Run the scenario with a view that soon stands in for the controller; it ends once that has spoken."""
-    for name in ("FIRST_VIEW_TIMEOUT_S", "STAND_IN_INTERVAL_S", "_RETRY_DELAY_S"):
-        monkeypatch.setattr(first_view, name, 0.001)
+    for name in ("INITIAL_METADATA_TIMEOUT_S", "STORE_READ_INTERVAL_S", "_RETRY_DELAY_S"):
+        monkeypatch.setattr(gate_module, name, 0.001)
 
     async def run() -> None:
         cache = MetadataCache()
-        view = FirstView(cache, read)
+        view = InitialMetadataGate(cache, read)
         async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
             group.create_task(view.run())
             await scenario(cache, view)
@@ -103,7 +103,7 @@ def test_the_store_stands_in_for_a_controller_that_does_not_speak(monkeypatch: p
     async def read() -> UpdateMetadataRequest:
         return of_topics(*topics)
 
-    async def scenario(cache: MetadataCache, view: FirstView) -> None:
+    async def scenario(cache: MetadataCache, view: InitialMetadataGate) -> None:
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         view.wait(FakeRequest(), answered.set_result)  # type: ignore[arg-type]
         await answered
@@ -133,7 +133,7 @@ def test_while_the_store_does_not_answer_either_requests_wait(monkeypatch: pytes
             raise StoreUnavailable("/brokers/ids")
         return of_topics("kept")
 
-    async def scenario(cache: MetadataCache, view: FirstView) -> None:
+    async def scenario(cache: MetadataCache, view: InitialMetadataGate) -> None:
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         view.wait(FakeRequest(), lambda request: answered.set_result(tries))  # type: ignore[arg-type]
         assert await answered == 4
@@ -150,14 +150,14 @@ def test_a_reading_that_the_controller_overtakes_changes_nothing(monkeypatch: py
         await may_end.wait()
         return of_topics("old")
 
-    async def scenario(cache: MetadataCache, view: FirstView) -> None:
+    async def scenario(cache: MetadataCache, view: InitialMetadataGate) -> None:
         await begun.wait()
         cache.update(of_topics("new"))
         may_end.set()
 
     caches: list[MetadataCache] = []
 
-    async def noted(cache: MetadataCache, view: FirstView) -> None:
+    async def noted(cache: MetadataCache, view: InitialMetadataGate) -> None:
         caches.append(cache)
         await scenario(cache, view)
 

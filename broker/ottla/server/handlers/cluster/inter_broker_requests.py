@@ -1,20 +1,19 @@
-"""What brokers and the controller ask each other: LeaderAndIsr 0 to 7, StopReplica 0 to 4, UpdateMetadata 0
-to 8, ControlledShutdown 0 to 3, AlterPartition 0 to 3.
+"""Requests between brokers and the controller: LeaderAndIsr 0 to 7, StopReplica 0 to 4, UpdateMetadata 0 to
+8, ControlledShutdown 0 to 3, AlterPartition 0 to 3.
 
-Behaviour: the controller's commands carry the broker epoch it knows us by. An older one than our
-registration's is meant for a broker that has died since: STALE_BROKER_EPOCH. A controller epoch older than
-the last seen is STALE_CONTROLLER_EPOCH (the rooms check it). ControlledShutdown and AlterPartition are for
-the controller: from any other broker NOT_CONTROLLER.
+Behaviour: the controller's requests have the broker epoch of this broker's registration. An older one was
+meant for an earlier registration: STALE_BROKER_EPOCH. A controller epoch older than the last seen is
+STALE_CONTROLLER_EPOCH. ControlledShutdown and AlterPartition are for the controller; any other broker
+responds NOT_CONTROLLER.
 
-A request that timed out at the controller was sent again, and may still arrive. Epochs make such a duplicate
-harmless unless its topic was deleted meanwhile, since its successor begins at leader epoch 0. So what would
-create or delete a replica, or names another topic id than the one known here, is held against the metadata
-store first (`metadata.stored_topics`). The controller's requests are applied one at a time, in the order of
-their arrival: what the store says under the lock includes what every earlier request was about.
+The controller resends a request that timed out, and the first copy may still arrive. Epochs make such a
+duplicate harmless unless its topic was deleted and created again, because the new topic starts at leader
+epoch 0. So requests that create or delete a replica, or have another topic id than this broker, are checked
+against the metadata store first (`metadata.stored_topics`). The controller's requests are applied one at a
+time, in the order of arrival: under the lock, the store includes the effects of every earlier request.
 
-Left out on purpose: the KRaft fields (type, isKRaftController) mean nothing in ZooKeeper mode and are
-ignored; AllocateProducerIds, by which a Java broker in a mixed cluster asks for ids (ours take theirs from
-the store), comes with mixed clusters.
+Left out on purpose: the KRaft fields (type, isKRaftController), which have no meaning in ZooKeeper mode, are
+ignored.
 """
 
 from __future__ import annotations
@@ -45,19 +44,21 @@ from ottla.protocol.types import ZERO_UUID
 from ottla.replication.manager import ReplicaManager
 from ottla.replication.requests import partition_states
 from ottla.server.dispatch.dispatcher import Request, Route
-from ottla.server.logs.lost_logs import LostLogs
+from ottla.server.logs.lost_logs import LostLogDetector
 
 log = logging.getLogger(__name__)
 
 UNKNOWN_EPOCH = -1
 STORE_RETRY_S: Final = 1.0
 TOPIC_IDS_FROM = 5
-"""LeaderAndIsr's response names topics by id."""
+"""The first version of LeaderAndIsr whose response has topic ids."""
 PARTITION_STATES_FROM = 3
-"""StopReplica names partitions with their epochs."""
+"""The first version of StopReplica with leader epochs of partitions."""
 
 
-class ClusterHandler:
+class InterBrokerRequestsHandler:
+    """See the module."""
+
     def __init__(
         self,
         replicas: ReplicaManager,
@@ -66,10 +67,10 @@ class ClusterHandler:
         broker_epoch: Callable[[], int],
         load_topic_configs: Callable[[list[str]], Awaitable[None]],
         read_topics: Callable[[Collection[str]], Awaitable[StoredTopics]],
-        lost_logs: LostLogs,
+        lost_logs: LostLogDetector,
         on_topics_deleted: Callable[[set[str]], None],
     ) -> None:
-        """`read_topics` reads topics from the metadata store, as they are now."""
+        """`read_topics` reads topics from the metadata store."""
         self._replicas = replicas
         self._cache = cache
         self._controller = controller
@@ -92,12 +93,13 @@ class ClusterHandler:
     def _fencing_error(
         self, message: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
     ) -> ErrorCode:
-        """NONE, or why this is not for us: an earlier registration of this broker, a former controller."""
+        """The error of a request for an earlier registration of this broker, or of an old controller, or
+        NONE."""
         if message.broker_epoch != UNKNOWN_EPOCH and message.broker_epoch < self._broker_epoch():
             return ErrorCode.STALE_BROKER_EPOCH
         if self._replicas.is_replaced(message.controller_epoch):
             log.warning(
-                "Refusing a request of controller %d in its former epoch %d",
+                "Rejecting a request of controller %d with the stale epoch %d",
                 message.controller_id,
                 message.controller_epoch,
             )
@@ -110,17 +112,17 @@ class ClusterHandler:
             if error := self._fencing_error(message):
                 return LeaderAndIsrResponse(error_code=error)
             stored = await self._stored(self._replicas.doubtful_states(message, request.version), request)
-            # A log is created with its topic's settings, which may not be known here yet.
+            # A log is created with its topic's settings, which may not be loaded yet.
             new = sorted(topic for topic, found in stored.items() if found is not None)
             if new:
                 try:
                     await self._load_topic_configs(new)
                 except StoreError as e:
-                    log.warning("the settings of %s cannot be read, defaults it is: %s", ", ".join(new), e)
+                    log.warning("Cannot read the settings of %s, using defaults: %s", ", ".join(new), e)
             missing = self._replicas.missing_logs(message, request.version, stored)
             lost = await self._lost_logs.find(missing)
             response = self._replicas.apply_leader_and_isr(message, request.version, stored, lost)
-            self._lost_logs.refused(lost)
+            self._lost_logs.notify_later(lost)
             return response
 
     async def stop_replica(self, request: Request) -> StopReplicaResponse:
@@ -132,13 +134,13 @@ class ClusterHandler:
             return self._replicas.apply_stop_replica(message, request.version, stored)
 
     async def _stored(self, topics: Collection[str], request: Request) -> StoredTopics:
-        """What the store says of the topics. Waits for a store that does not answer, as long as the
-        controller waits for us; raises KafkaError when it has given up."""
+        """Read the topics from the store; retry while it is unavailable and the controller waits for the
+        response. Raises KafkaError when the controller has closed the connection."""
         while True:
             try:
                 return await self._read_topics(topics)
             except StoreUnavailable as e:
-                log.warning("waiting for the metadata store to verify %s: %s", ", ".join(sorted(topics)), e)
+                log.warning("Waiting for the metadata store to verify %s: %s", ", ".join(sorted(topics)), e)
                 await asyncio.sleep(STORE_RETRY_S)
                 if request.abandoned:
                     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the controller has given up") from e
@@ -149,32 +151,32 @@ class ClusterHandler:
             if error := self._fencing_error(message):
                 return UpdateMetadataResponse(error_code=error)
             self._replicas.note_controller_epoch(message.controller_epoch)
-            await self._leave_out_former_topics(message, request)
+            await self._remove_stale_topics(message, request)
             removed = self._cache.update(message)
             deleted = {topic for topic, _ in removed if self._cache.partitions(topic) is None}
             if deleted:
                 self._on_topics_deleted(deleted)
             return UpdateMetadataResponse()
 
-    async def _leave_out_former_topics(self, message: UpdateMetadataRequest, request: Request) -> None:
-        """Drop from a late duplicate what it says of a topic that has been created again since."""
-        others = {
+    async def _remove_stale_topics(self, message: UpdateMetadataRequest, request: Request) -> None:
+        """Remove from a late duplicate the topics that have been deleted and created again since."""
+        mismatched = {
             topic.topic_name
             for topic in message.topic_states
             if topic.topic_id != ZERO_UUID
             and self._cache.topic_id(topic.topic_name) not in (None, topic.topic_id)
         }
-        if not others:
+        if not mismatched:
             return
-        stored = await self._stored(others, request)
-        former = {
+        stored = await self._stored(mismatched, request)
+        stale = {
             name
-            for name in others
+            for name in mismatched
             if (found := stored.get(name)) is not None and found.node.topic_id == self._cache.topic_id(name)
         }
-        if former:
-            log.warning("Ignoring the metadata of former topics %s", ", ".join(sorted(former)))
-            message.topic_states = [t for t in message.topic_states if t.topic_name not in former]
+        if stale:
+            log.warning("Ignoring the metadata of deleted topics %s", ", ".join(sorted(stale)))
+            message.topic_states = [t for t in message.topic_states if t.topic_name not in stale]
 
     async def controlled_shutdown(self, request: Request) -> ControlledShutdownResponse:
         message = request.decode(ControlledShutdownRequest)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from connection_harness import Harness, framed
 
-from ottla.server.logs.cold_reads import AHEAD_BYTES, TRIES_MAX, ColdReads
+from ottla.server.logs.page_cache_reader import AHEAD_BYTES, ATTEMPTS_MAX, PageCacheReader
 from ottla.server.network.socket_connection import SENDFILE_TURN_BYTES
 from ottla.storage import page_cache
 from ottla.storage.page_cache import PageCacheMiss
@@ -122,7 +122,7 @@ def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner
     async def story() -> None:
         disk = SlowDisk()
         disk.give(1)
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         found = asyncio.Event()
 
@@ -130,13 +130,13 @@ def test_who_reads_a_cold_file_from_front_to_back_waits_once(run: asyncio.Runner
             assert problem is None
             found.set()
 
-        assert not cold.may_send(FileSlice(file, 0, MIB), MIB, done)
+        assert not cold.ensure_resident(FileSlice(file, 0, MIB), MIB, done)
         await asyncio.wait_for(found.wait(), 60)
         await until(lambda: disk.ahead == [range(MIB, MIB + AHEAD_BYTES)])
         for number in range(1, 40):
             position = number * MIB
             await until(lambda: file.read_ahead == disk.ahead[-1].stop)
-            assert cold.may_send(FileSlice(file, position, MIB), MIB, done), f"MiB {number}"
+            assert cold.ensure_resident(FileSlice(file, position, MIB), MIB, done), f"MiB {number}"
         assert len(disk.loads) == 1
         assert disk.ahead == [
             range(MIB + i * AHEAD_BYTES, MIB + (i + 1) * AHEAD_BYTES) for i in range(len(disk.ahead))
@@ -150,10 +150,10 @@ def test_readers_of_what_is_in_memory_have_nothing_read_ahead(run: asyncio.Runne
     async def story() -> None:
         disk = SlowDisk()
         disk.warm.append(range(100 * MIB))
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         for number in range(99):
-            assert cold.may_send(FileSlice(file, number * MIB, MIB), MIB, lambda problem: None)
+            assert cold.ensure_resident(FileSlice(file, number * MIB, MIB), MIB, lambda problem: None)
         assert disk.ahead == []
         assert cold.loads == 0
         cold.close()
@@ -204,7 +204,7 @@ def unexpected(problem: BaseException) -> None:
 def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, tmp_path: Path) -> None:
     async def story() -> None:
         disk = SlowDisk()
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         answers: list[str] = []
         misses = [(0, 4), (4, 4)]
@@ -214,7 +214,7 @@ def test_a_lookup_is_tried_again_when_its_pages_have_come(run: asyncio.Runner, t
                 raise PageCacheMiss(file.fd, *misses.pop(0))
             return "found"
 
-        cold.run(lookup, answers.append, unexpected)
+        cold.run_lookup(lookup, answers.append, unexpected)
         assert answers == []
         disk.give(2)
         await until(lambda: answers == ["found"])
@@ -230,7 +230,7 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
     async def story() -> None:
         disk = SlowDisk()
         disk.give(100)
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         tries: list[bool] = []
 
@@ -240,9 +240,9 @@ def test_a_lookup_that_finds_nothing_in_memory_ever_is_made_on_the_loop(
             if not waits:
                 raise PageCacheMiss(file.fd, 0, 4)
 
-        cold.run(lookup, lambda _: None, unexpected)
-        await until(lambda: len(tries) == TRIES_MAX + 1)
-        assert tries == [False] * TRIES_MAX + [True]
+        cold.run_lookup(lookup, lambda _: None, unexpected)
+        await until(lambda: len(tries) == ATTEMPTS_MAX + 1)
+        assert tries == [False] * ATTEMPTS_MAX + [True]
         cold.close()
 
     run.run(story())
@@ -253,7 +253,7 @@ def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Pa
 
     async def story() -> None:
         disk = SlowDisk()
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         misses = [(0, 4)]
         may_wait: list[bool] = []
@@ -265,10 +265,10 @@ def test_an_answer_may_wait_for_the_disk_again(run: asyncio.Runner, tmp_path: Pa
         def answer(_: None) -> None:
             may_wait.append(page_cache.blocking_allowed())
 
-        cold.run(lookup, answer, unexpected)
+        cold.run_lookup(lookup, answer, unexpected)
         disk.give()
         await until(lambda: bool(may_wait))
-        cold.run(lookup, answer, unexpected)
+        cold.run_lookup(lookup, answer, unexpected)
         assert may_wait == [True, True]
         cold.close()
 
@@ -280,14 +280,14 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
         disk = SlowDisk()
         disk.problem = OSError(5, "Input/output error")
         disk.give()
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         problems: list[BaseException] = []
 
         def lookup() -> None:
             raise PageCacheMiss(file.fd, 0, 4)
 
-        cold.run(lookup, lambda _: None, problems.append)
+        cold.run_lookup(lookup, lambda _: None, problems.append)
         await until(lambda: problems == [disk.problem])
         cold.close()
 
@@ -297,10 +297,10 @@ def test_what_goes_wrong_with_a_lookup_later_is_told(run: asyncio.Runner, tmp_pa
 def test_many_misses_are_read_together(run: asyncio.Runner, tmp_path: Path) -> None:
     async def story() -> None:
         disk = SlowDisk()
-        cold = ColdReads(asyncio.get_running_loop(), disk)
+        cold = PageCacheReader(asyncio.get_running_loop(), disk)
         file, _ = segment(tmp_path, 10)
         told: list[OSError | None] = []
-        cold.fetch([PageCacheMiss(file.fd, at, 1) for at in range(3)], told.append)
+        cold.load([PageCacheMiss(file.fd, at, 1) for at in range(3)], told.append)
         await until(lambda: len(disk.loads) == 3)
         disk.give(2)
         await asyncio.sleep(0)

@@ -29,7 +29,7 @@ class Running:
         self.admin = admin
 
     def log_config(self, topic: str) -> LogConfig:
-        log = self.broker.parts.replicas.partition(topic, 0).log
+        log = self.broker.replication.replicas.partition(topic, 0).log
         return log.config
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -110,7 +110,7 @@ def test_what_is_refused_is_not_stored(tmp_path: Path) -> None:
         for name, value in (("num.partitions", "2"), ("log.segment.bytes", "1"), ("ssl.key.password", "x")):
             with pytest.raises(KafkaError):
                 await it.admin.alter_broker_config(0, set_values={"log.retention.ms": "1", name: value})
-        assert await it.broker.parts.dynamic.broker_config("0") == {}
+        assert await it.broker.dynamic_configs.broker_config("0") == {}
 
     run(tmp_path, story)
 
@@ -125,7 +125,7 @@ def test_stored_settings_win_over_the_file_at_the_start(tmp_path: Path) -> None:
         await it.admin.create_topic("t", partitions=1, replication_factor=1)
         assert it.log_config("t").retention_ms == 1000
         assert it.log_config("t").segment_bytes == 6000
-        assert it.broker.parts.quotas.leader.limit == 9
+        assert it.broker.replication.quotas.leader.limit == 9
 
     run(tmp_path, story, tree)
 
@@ -145,7 +145,7 @@ def test_settings_that_a_hand_wrote_do_not_stop_the_start(tmp_path: Path) -> Non
     (tmp_path / "meta.properties").unlink()
 
     async def again(it: Running) -> None:
-        log = it.broker.parts.replicas._logs.get("t", 0)
+        log = it.broker.replication.replicas._logs.get("t", 0)
         assert log is not None
         assert (log.config.segment_bytes, log.config.retention_ms) == (3000, 3_600_000)
         assert it.broker.config.get_int("log.segment.bytes") == 1 << 30
@@ -164,10 +164,10 @@ def test_an_unclean_election_may_be_allowed_while_the_controller_runs(tmp_path: 
 
     async def story(it: Running) -> None:
         def leader() -> int:
-            partition = it.broker.parts.cache.partition("t", 0)
+            partition = it.broker.replication.cache.partition("t", 0)
             return -1 if partition is None else partition.leader
 
-        await it.until(lambda: it.broker.parts.cache.partition("t", 0) is not None)
+        await it.until(lambda: it.broker.replication.cache.partition("t", 0) is not None)
         assert leader() == -1
         await it.admin.alter_broker_config(None, set_values={"unclean.leader.election.enable": "true"})
         await it.until(lambda: leader() == 0)

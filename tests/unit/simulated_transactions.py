@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinators_world import MemoryLog, VirtualTime
+from simulated_coordinators import MemoryLog, VirtualTime
 
 from ottla.coordinators.config import TransactionConfig
 from ottla.coordinators.transactions import records
@@ -84,7 +84,7 @@ class Partitions:
         return {key: [marker.commit for marker in markers] for key, markers in self.markers.items()}
 
 
-class TransactionWorld:
+class SimulatedTransactions:
     def __init__(
         self,
         log: StateLog | None = None,
@@ -114,19 +114,19 @@ class TransactionWorld:
         self.next_producer_id += 1
         return self.next_producer_id - 1
 
-    async def started(self) -> TransactionWorld:
+    async def started(self) -> SimulatedTransactions:
         self.coordinator.start()
         load = self.coordinator.load(0)
         assert load is not None
         await load
         return self
 
-    async def taken_over(self, records_known: int | None = None) -> TransactionWorld:
+    async def taken_over(self, records_known: int | None = None) -> SimulatedTransactions:
         """Another broker goes on, with the first records of the log or all; this one has lost its
         partition."""
         self.coordinator.unload(0)
         known = len(self.log.batches.get(0, [])) if records_known is None else records_known
-        other = TransactionWorld(self.log.prefix(known), self.partitions, self.time, **self.settings)
+        other = SimulatedTransactions(self.log.prefix(known), self.partitions, self.time, **self.settings)
         other.next_producer_id = self.next_producer_id + 1000
         return await other.started()
 
@@ -156,4 +156,4 @@ class TransactionWorld:
         return self.coordinator.describe("tid").transaction_state
 
 
-__all__ = ["PARTITIONS", "TIMEOUT_MS", "Partitions", "State", "StateLog", "TransactionWorld"]
+__all__ = ["PARTITIONS", "TIMEOUT_MS", "Partitions", "SimulatedTransactions", "State", "StateLog"]
