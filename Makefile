@@ -1,10 +1,10 @@
-# Each target is one line over a real command; CONTRIBUTING.md says what they do.
+# CONTRIBUTING.md describes the targets.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Hundreds of brokers and tools are started out of this tree: each would compile all of it anew.
+# Tests start hundreds of processes from this tree: without bytecode files each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup run test test-changed test-all lint format bench bench-kubernetes e2e lock clean
@@ -22,25 +22,25 @@ $(READY): pyproject.toml requirements/dev.txt
 run: setup
 	$(BIN)/python -m demo.run
 
-# File by file in the order given: the long ones first, so that both processes end together.
+# File by file in the given order: the long ones first, so that both processes end at the same time.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Each part of the system and each family of judges once.
+# Each part of the system and each family of oracles once.
 test: setup
 	$(PYTEST) $$($(BIN)/python -m tests.selection core)
 
-# What `test` leaves out and the change exercises; BASE=COMMIT says since when.
+# The test files that the change since BASE=COMMIT exercises and `test` leaves out.
 test-changed: setup
 	@files=$$($(BIN)/python -m tests.selection changed $(BASE)) && \
 	  if [ -n "$$files" ]; then echo "$$files" && $(PYTEST) $$files; else echo "the change concerns no slow test file"; fi
 
-# Everything. Writes how long each file took, for the choice of `test-changed`.
+# All tests. Records the duration of each file, for the choice of `test-changed`.
 test-all: setup
 	$(PYTEST) --junitxml=build/test-all.xml
 	$(BIN)/python -m tests.selection record build/test-all.xml
 	$(MAKE) e2e
 
-# On a real Kubernetes: OTTLA_KUBE=…/kube.sh, or a KUBECONFIG. Skipped, saying so, where there is neither.
+# On a real Kubernetes: OTTLA_KUBE=…/kube.sh, or a KUBECONFIG. Skipped with a message without both.
 e2e: setup
 	$(BIN)/python -m pytest tests/e2e
 
