@@ -32,7 +32,7 @@ from ottla.local.cluster import LocalCluster
 from ottla_pipeline.config.loading import validate
 from ottla_pipeline.jobs import mirror
 from ottla_pipeline.mirroring.config import MirrorConfig
-from ottla_pipeline.running import Context
+from ottla_pipeline.running import JobContext
 from ottla_pipeline.spark import build_session
 
 SETTINGS = {
@@ -74,10 +74,10 @@ def config_of(source: str, target: str, topic: str, folder: Path, **more: Any) -
     return validate(raw, MirrorConfig, "bench")
 
 
-class Reports(mirror.Figures):
+class Reports(mirror.MirrorMetrics):
     """Keeps what the tasks say of themselves."""
 
-    def __init__(self, context: Context, kept: list[Any]) -> None:
+    def __init__(self, context: JobContext, kept: list[Any]) -> None:
         super().__init__(context)
         self._kept = kept
 
@@ -91,7 +91,7 @@ def throughput(
     """Mirrors all that the topic has; figures of the tasks' reports."""
     reports: list[Any] = []
     config = config_of(source, target, topic, folder, trigger={"availableNow": True}, **more)
-    context = Context(spark, lambda _: None)
+    context = JobContext(spark, lambda _: None)
     began = time.monotonic()
     for query in mirror.start(context, config, Reports(context, reports)):
         query.awaitTermination()
@@ -131,7 +131,7 @@ def lag(
     """
     fill(source, topic, 2, 2, 100)
     config = config_of(source, target, topic, folder, trigger={"interval": interval})
-    (query,) = mirror.start(Context(spark, lambda _: None), config)
+    (query,) = mirror.start(JobContext(spark, lambda _: None), config)
     try:
         producer = Producer({"bootstrap.servers": source, "linger.ms": 5})
         expected = int(rate * seconds)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 
-class CannotBegin(Exception):
+class JobStartError(Exception):
     """A job that cannot go on with its folders, topics or schemas; the message says why and what to do."""
 
 
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*: \S")
 
 
-def short(error: Exception) -> str:
+def error_summary(error: Exception) -> str:
     """The lines of Spark's message that say what happened, without plans and stacks."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if "Traceback (most recent call last):" in str(error).partition("\tat ")[0]:

@@ -29,16 +29,18 @@ _OPTIONS: Final = {
 }
 
 
-class NoExecutor(Exception):
+class ExecutorEnvironmentError(Exception):
     """The environment is not one that Spark gives an executor; the message says what is missing."""
 
 
-def command_of(java: str, environment: Mapping[str, str]) -> list[str]:
+def backend_command(java: str, environment: Mapping[str, str]) -> list[str]:
     """The command line of the backend."""
     memory = "SPARK_EXECUTOR_MEMORY"
     missing = [name for name in (memory, *_OPTIONS.values()) if not environment.get(name)]
     if missing:
-        raise NoExecutor(f"not started by Spark's scheduler for Kubernetes: {', '.join(missing)} not set")
+        raise ExecutorEnvironmentError(
+            f"not started by Spark's scheduler for Kubernetes: {', '.join(missing)} not set"
+        )
     numbered = {
         int(name.removeprefix(_JAVA_OPTION)): value
         for name, value in environment.items()
@@ -59,8 +61,8 @@ def command_of(java: str, environment: Mapping[str, str]) -> list[str]:
 
 def main() -> None:
     try:
-        command = command_of(check_java(), os.environ)
-    except (JavaMissing, NoExecutor) as error:
+        command = backend_command(check_java(), os.environ)
+    except (JavaMissing, ExecutorEnvironmentError) as error:
         sys.exit(f"executor: {error}")
     os.execv(command[0], command)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +18,11 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
+from ottla_pipeline import cds_archive
 from ottla_pipeline.spark import (
     EXTRAS,
     JavaMissing,
     build_session,
-    check_java,
-    class_archive,
     ivy_home,
     jar_list,
     prefetched_jars,
@@ -49,20 +47,6 @@ def prefetch() -> list[str]:
         part.replace(target)
         return paths
     return [str(jar) for jar in jars]
-
-
-def archive() -> Path | None:
-    """The archive of Spark's classes, written unless it is there; None if this Java cannot have one."""
-    wanted = class_archive(check_java())
-    if not wanted.is_file():
-        part = wanted.with_suffix(f".{os.getpid()}.part")
-        command = [sys.executable, "-m", "ottla_pipeline.training", str(part)]
-        trained = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        if trained.returncode or not part.is_file():
-            part.unlink(missing_ok=True)
-            return None
-        part.replace(wanted)
-    return wanted
 
 
 def into_spark(jars: list[str]) -> None:
@@ -102,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--into-spark" in arguments:
         into_spark(jars)
     click.echo(f"prefetch: {len(jars)} jars for Spark are here")
-    if "--into-spark" not in arguments and archive() is None:
+    if "--into-spark" not in arguments and cds_archive.create() is None:
         click.echo("prefetch: this Java makes no archive of Spark's classes; jobs start a few seconds later")
     return 0
 

@@ -42,7 +42,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class QueryProgress:
     """What one query said of one batch: how far it is, and how far its topics were when it was made."""
 
     query: str
@@ -67,7 +67,7 @@ def offsets_of(text: str | None) -> Offsets:
         return {}
 
 
-def report_of(progress: Mapping[str, Any], ended_at: str) -> Report:
+def parse_progress(progress: Mapping[str, Any], ended_at: str) -> QueryProgress:
     """A report out of Spark's `StreamingQueryProgress`, as its JSON has it."""
     reached: Offsets = {}
     latest: Offsets = {}
@@ -87,7 +87,7 @@ def report_of(progress: Mapping[str, Any], ended_at: str) -> Report:
     records = min(int(progress["numInputRows"]), read)
     batch = Batch(int(progress["batchId"]), records, duration_ms, ended_at)
     late = sum(int(one["numRowsDroppedByWatermark"]) for one in progress.get("stateOperators", ()))
-    return Report(str(progress["id"]), batch, reached, latest, late)
+    return QueryProgress(str(progress["id"]), batch, reached, latest, late)
 
 
 def _text(value: object) -> str | None:
@@ -107,12 +107,12 @@ class Status:
     records: int = 0
     late_rows: int = 0
     last_batch: Batch | None = None
-    reports: dict[str, Report] = field(default_factory=dict)
+    reports: dict[str, QueryProgress] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
     queries: int = 0
     details: dict[str, object] = field(default_factory=dict)
 
-    def add(self, report: Report) -> None:
+    def add(self, report: QueryProgress) -> None:
         self.reports[report.query] = report
         self.late_rows += report.late_rows
         self.idle.discard(report.query)
@@ -121,11 +121,11 @@ class Status:
             self.batches += 1
             self.records += report.batch.records
 
-    def knows(self, query: str, batch_id: int) -> bool:
+    def has_batch(self, query: str, batch_id: int) -> bool:
         """Whether this batch of the query, or a later one, is in the status already."""
         return query in self.reports and self.reports[query].batch.id >= batch_id
 
-    def idles(self, query: str) -> None:
+    def mark_idle(self, query: str) -> None:
         """The query found nothing new to read."""
         self.idle.add(query)
 

@@ -23,7 +23,7 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
 
 SPARK_VERSION = "4.0.0"
 SCALA_VERSION = "2.13"
@@ -68,6 +68,11 @@ NEEDED_SETTINGS = {
     # It would parse the JSON anew for each field that is asked for.
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
 }
+DELTA_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Settings of a session that reads or writes Delta tables."""
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
 
@@ -232,7 +237,7 @@ def keep_checkpoint(spark: SparkSession, folder: str) -> None:
     that starts a process for each one made (`chmod`) and four for each renamed (`readlink`): a hundred in a
     batch of a join. Without it, the files and the order of their renames are the same.
     """
-    local = Files(spark).absolute(folder).startswith("file:")
+    local = FileSystem(spark).absolute(folder).startswith("file:")
     if local and spark.conf.get(CHECKPOINT_FILES, None) is None:
         by_file_system = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
         spark.conf.set(CHECKPOINT_FILES, by_file_system)

@@ -19,8 +19,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from ottla_pipeline.auditing.counting import Window
 from ottla_pipeline.auditing.events import PRODUCED_HEADER
+from ottla_pipeline.auditing.producer_counts import Window
 from ottla_pipeline.auditing.reporting import CLOSE_AT_EXIT_S, CLOSE_S, AuditOptions, Reporter, close_at_exit
 
 Delivery = Callable[[Any, Any], None]

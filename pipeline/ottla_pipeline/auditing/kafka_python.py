@@ -16,7 +16,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from ottla_pipeline.auditing.counting import Window
+from ottla_pipeline.auditing.producer_counts import Window
 from ottla_pipeline.auditing.reporting import (
     CLOSE_AT_EXIT_S,
     CLOSE_S,

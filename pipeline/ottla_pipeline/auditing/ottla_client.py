@@ -24,8 +24,8 @@ from ottla.client.core.types import Header, RecordMetadata
 from ottla.client.deliveries import OnDelivery, complain
 from ottla.client.errors import ClientError, IllegalStateError
 from ottla.client.producer import Producer
-from ottla_pipeline.auditing.counting import Window
 from ottla_pipeline.auditing.events import PRODUCER_HEADER
+from ottla_pipeline.auditing.producer_counts import Window
 from ottla_pipeline.auditing.reporting import CLOSE_S, AuditOptions, now_ms, stamp
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class AuditedProducer(Producer):
     ) -> None:
         super().__init__(settings, **keywords)
         self._options = audit or AuditOptions()
-        self._counter = self._options.counter()
+        self._counter = self._options.producer_counter()
         self._producer_header = (PRODUCER_HEADER, self._counter.producer.encode())
         self._reports = reports_producer(settings, keywords)
         self._reporting = asyncio.Lock()
@@ -74,7 +74,7 @@ class AuditedProducer(Producer):
     async def start(self) -> None:
         await super().start()
         await self._reports.start()
-        self._periodic = asyncio.create_task(self._report_now_and_then(), name="ottla-audit")
+        self._periodic = asyncio.create_task(self._report_periodically(), name="ottla-audit")
 
     async def stop(self, timeout_s: float | None = None) -> None:
         """As a Producer, and publishes the last report."""
@@ -181,7 +181,7 @@ class AuditedProducer(Producer):
             else:
                 self._counter.arrived(event.report)
 
-    async def _report_now_and_then(self) -> None:
+    async def _report_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._options.interval_s)
             await self.report()

@@ -57,9 +57,9 @@ class AuditedConsumer(Consumer):
         application = self._audit_options.application or self.config.group_id
         if not application:
             raise ConfigError("group.id", None, "is not set: name AuditOptions.application")
-        self._receipts = self._audit_options.receipts(application)
+        self._receipts = self._audit_options.consumer_counter(application)
         self._commits = self.config.group_id is not None and not self.config.group_ephemeral
-        self._interceptors = ConsumerInterceptors((_GivenOut(self), *self.config.interceptors))
+        self._interceptors = ConsumerInterceptors((_DeliveryInterceptor(self), *self.config.interceptors))
         self._audit_producer: Producer = reports_producer(settings, keywords)
         self._audit_lock = asyncio.Lock()
         self._waits_for_reports = True
@@ -75,7 +75,7 @@ class AuditedConsumer(Consumer):
     async def start(self) -> None:
         await super().start()
         await self._audit_producer.start()
-        self._periodic = asyncio.create_task(self._report_now_and_then(), name="ottla-audit")
+        self._periodic = asyncio.create_task(self._report_periodically(), name="ottla-audit")
 
     async def stop(self, *, commit: bool = True, timeout_s: float = 30.0) -> None:
         """As a Consumer, and publishes the last report."""
@@ -182,13 +182,13 @@ class AuditedConsumer(Consumer):
             )
         self._waits_for_reports = False
 
-    async def _report_now_and_then(self) -> None:
+    async def _report_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._audit_options.interval_s)
             await self.report()
 
 
-class _GivenOut:
+class _DeliveryInterceptor:
     """Before the application's interceptors: what was read counts, whatever they make of it."""
 
     def __init__(self, consumer: AuditedConsumer) -> None:
@@ -196,10 +196,10 @@ class _GivenOut:
 
     def on_consume(self, records: Records) -> Records:
         receipts = self._consumer._receipts
-        receipts.keep(self._consumer.assignment())
+        receipts.retain(self._consumer.assignment())
         for (topic, partition), given in records.items():
             for record in given:
-                receipts.given_out(topic, partition, record.offset, record.headers)
+                receipts.delivered(topic, partition, record.offset, record.headers)
         return records
 
     def on_commit(self, offsets: Mapping[Any, Any]) -> None:

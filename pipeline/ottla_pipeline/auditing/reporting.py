@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ottla_pipeline.auditing.counting import Counter
+from ottla_pipeline.auditing.consumer_counts import ConsumerCounter
 from ottla_pipeline.auditing.events import AUDIT_TOPIC, PRODUCED_HEADER, PRODUCER_HEADER
-from ottla_pipeline.auditing.receiving import Receipts
+from ottla_pipeline.auditing.producer_counts import ProducerCounter
 
 FLUSH_REPORT_S: Final = 1.0
 """A flush reports at once, but no more often than this: some applications flush after every record."""
@@ -38,11 +38,11 @@ class AuditOptions:
     server: str = ""  # this machine's name
     application: str = ""
 
-    def counter(self) -> Counter:
-        return Counter(*self._names(), round(self.window_s * 1000))
+    def producer_counter(self) -> ProducerCounter:
+        return ProducerCounter(*self._names(), round(self.window_s * 1000))
 
-    def receipts(self, application: str) -> Receipts:
-        return Receipts(*self._names(), application, round(self.window_s * 1000))
+    def consumer_counter(self, application: str) -> ConsumerCounter:
+        return ConsumerCounter(*self._names(), application, round(self.window_s * 1000))
 
     def _names(self) -> tuple[str, str]:
         """A client's name while it lives, and its server's."""
@@ -71,7 +71,7 @@ class Reporter:
 
     def __init__(self, options: AuditOptions, publisher: Publisher) -> None:
         self.options = options
-        self.counter = options.counter()
+        self.counter = options.producer_counter()
         self.lock = threading.Lock()
         self.producer_header = (PRODUCER_HEADER, self.counter.producer.encode())
         self._publisher = publisher

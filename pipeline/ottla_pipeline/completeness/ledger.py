@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, WindowCount
-from ottla_pipeline.completeness.seen import BITS, Seen
+from ottla_pipeline.completeness.number_bitmap import BITS, NumberBitmap
 
 EVENTS: Final = "audit events"
 """The name of the stream of audit events, among those of the tiers."""
@@ -29,7 +29,7 @@ def dead_letters_of(tier: str) -> str:
     return f"{tier} dead letters"
 
 
-NOTHING: Final = Seen()
+NOTHING: Final = NumberBitmap()
 
 
 class Counted(NamedTuple):
@@ -49,9 +49,9 @@ class Entry:
 
     told: WindowCount | None = None
     report: int = -1
-    tiers: dict[str, Seen] = field(default_factory=dict)
+    tiers: dict[str, NumberBitmap] = field(default_factory=dict)
 
-    def seen(self, tier: str) -> Seen:
+    def seen(self, tier: str) -> NumberBitmap:
         """What a tier holds, its dead letters too: these are landed, and not lost."""
         events, dead = self.tiers.get(tier, NOTHING), self.tiers.get(dead_letters_of(tier))
         return events if dead is None else events.beside(dead)
@@ -95,7 +95,7 @@ class Client:
     server: str
     first_report: int
     last_report: int
-    reports: Seen
+    reports: NumberBitmap
     lost_reports: list[int]
     published_at_ms: int
     window_ms: int
@@ -146,7 +146,7 @@ class Ledger:
                 sums.duplicated += row.records
                 continue
             entry = window.entries.setdefault(row.producer, Entry())
-            entry.tiers.setdefault(stream, Seen()).add(row.bucket, row.bits, row.records)
+            entry.tiers.setdefault(stream, NumberBitmap()).add(row.bucket, row.bits, row.records)
 
     def add_events(self, events: Iterable[AuditEvent], unreadable: int = 0) -> None:
         self.unreadable_events += unreadable
@@ -191,7 +191,15 @@ class Ledger:
         if known is None:
             application = event.application if isinstance(event, ConsumerEvent) else ""
             known = self.clients[name] = Client(
-                event.server, event.report, event.report, Seen(), [], 0, event.window_ms, False, application
+                event.server,
+                event.report,
+                event.report,
+                NumberBitmap(),
+                [],
+                0,
+                event.window_ms,
+                False,
+                application,
             )
         known.reports.add(event.report // BITS, 1 << event.report % BITS, 1)
         known.first_report = min(known.first_report, event.report)
@@ -250,7 +258,7 @@ class Ledger:
         raw["tiers"] = tuple(raw["tiers"])
         raw["windows"] = dict(_window_from_json(one) for one in raw["windows"])
         raw["clients"] = {
-            name: Client(**(one | {"reports": Seen.from_json(one["reports"])}))
+            name: Client(**(one | {"reports": NumberBitmap.from_json(one["reports"])}))
             for name, one in raw.pop("producers").items()
         }
         return cls(**raw)
@@ -289,5 +297,5 @@ def _entry_from_json(told: dict[str, Any] | None, report: int, tiers: dict[str, 
     return Entry(
         WindowCount(**told) if told is not None else None,
         report,
-        {tier: Seen.from_json(seen) for tier, seen in tiers.items()},
+        {tier: NumberBitmap.from_json(seen) for tier, seen in tiers.items()},
     )

@@ -48,7 +48,7 @@ class TierRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WindowVerdict:
     """One window in one tier. `samples` name the first missing records; `completed_ms` is when it was found
     complete, None if it was not."""
 
@@ -101,10 +101,10 @@ class _Sum:
         self.unacknowledged += seen.distinct - held
 
 
-def judge(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list[Row]:
+def evaluate(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list[WindowVerdict]:
     """A row for each window and tier that should hold it, by topic, time and tier. `now_ms` is noted for what
     is complete now."""
-    rows: list[Row] = []
+    rows: list[WindowVerdict] = []
     for (topic, start_ms), window in sorted(ledger.windows.items()):
         end_ms = start_ms + ledger.window_ms
         wanted = [tier for tier in ledger.tiers if rules[tier].covers(topic)]
@@ -125,7 +125,7 @@ def judge(ledger: Ledger, rules: Mapping[str, TierRule], now_ms: int) -> list[Ro
 
 def _row(
     topic: str, start_ms: int, tier: str, window: Window, settled: bool, rule: TierRule, now_ms: int
-) -> Row:
+) -> WindowVerdict:
     total = _Sum()
     if window.folded is not None:
         sums = window.folded.tiers[tier]
@@ -139,7 +139,7 @@ def _row(
         total.add(entry, tier)
     if total.missing == 0 and not total.open:
         window.completed_ms.setdefault(tier, now_ms)
-    return Row(
+    return WindowVerdict(
         topic,
         start_ms,
         tier,
@@ -195,7 +195,7 @@ def problems(ledger: Ledger) -> list[str]:
     return found
 
 
-def silent(ledger: Ledger, after_ms: int) -> list[str]:
+def silent_clients(ledger: Ledger, after_ms: int) -> list[str]:
     """Clients that said nothing for so long, without a last report: killed, or cut off."""
     until_ms = ledger.horizons_ms.get(EVENTS, 0) - after_ms
     return sorted(
@@ -205,12 +205,12 @@ def silent(ledger: Ledger, after_ms: int) -> list[str]:
     )
 
 
-def verdict(rows: Sequence[Row], troubles: Sequence[str]) -> str:
+def verdict(rows: Sequence[WindowVerdict], problems_found: Sequence[str]) -> str:
     """The whole in a word: the worst there is."""
     found = {row.status for row in rows}
     for status in (BOTH, MISSING, DUPLICATED):
         if status in found:
             return status if {MISSING, DUPLICATED} - found else BOTH
-    if UNKNOWN in found or troubles:
+    if UNKNOWN in found or problems_found:
         return UNKNOWN
     return PENDING if PENDING in found else COMPLETE

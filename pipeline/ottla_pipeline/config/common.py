@@ -2,7 +2,7 @@
 
 Used by every job's own model and by `config.loading`. Field names are snake_case here and camelCase in YAML,
 as in the custom resources. A client's security is declared once and given to Java clients (Spark's) and to
-librdkafka in the words of each.
+librdkafka in the as_text of each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
+
+from ottla.client.registry import RegistryClient
 
 NAME = r"^[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$"
 TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"
@@ -57,7 +59,7 @@ def check_regex(pattern: str) -> str:
     return pattern
 
 
-def words(value: object) -> object:
+def as_text(value: object) -> object:
     """A client's setting as the text that it is in Kafka: YAML writers leave quotes away."""
     if not isinstance(value, Mapping):
         return value
@@ -72,7 +74,7 @@ def words(value: object) -> object:
 
 
 Interval = Annotated[str, AfterValidator(check_interval)]
-Settings = Annotated[dict[str, str], BeforeValidator(words)]
+Settings = Annotated[dict[str, str], BeforeValidator(as_text)]
 Pattern = Annotated[str, Field(min_length=1), AfterValidator(check_regex)]
 TopicName = Annotated[str, Field(pattern=TOPIC)]
 
@@ -199,6 +201,17 @@ class RegistryConfig(Model):
         if (self.username is None) != (self.password_file is None):
             raise ValueError("username and passwordFile go together")
         return self
+
+    def client(self) -> RegistryClient:
+        """A client of this registry. Raises ValueError for settings that the client rejects, OSError for a
+        file that cannot be read."""
+        options: dict[str, str] = {}
+        if self.username is not None and self.password_file is not None:
+            password = Path(self.password_file).read_text().rstrip()
+            options["basic.auth.user.info"] = f"{self.username}:{password}"
+        if self.ca is not None:
+            options["ssl.ca.location"] = self.ca
+        return RegistryClient(self.urls, options)
 
 
 class TopicsConfig(Model):

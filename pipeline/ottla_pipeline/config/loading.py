@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 C = TypeVar("C", bound=BaseModel)
 
-_SAID_BETTER = {
+_MESSAGES = {
     "missing": "is missing",
     "string_type": "must be text",
     "int_type": "must be a whole number",
@@ -60,7 +60,7 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
         if one["type"] == "extra_forbidden":
             message = f"unknown key{_known(model, one['loc'])}"
         else:
-            message = _SAID_BETTER.get(one["type"], one["msg"].removeprefix("Value error, "))
+            message = _MESSAGES.get(one["type"], one["msg"].removeprefix("Value error, "))
         found.append(f"{path}: {message}" if path else message)
     return found
 

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-MARK = "__ottla_decoded"
+MARKER = "__ottla_decoded"
 _NAMED = ("record", "error", "enum", "fixed")
 
 
@@ -30,7 +30,7 @@ def parsed(text: str) -> Any:
         raise SchemaUnusable(f"not an Avro schema: {error}") from error
 
 
-def whole(text: str, references: Mapping[str, str]) -> str:
+def inline_references(text: str, references: Mapping[str, str]) -> str:
     """The schema with the named types of `references` (texts by name) written out at their first use."""
     if not references:
         return text
@@ -73,12 +73,12 @@ class _Inliner:
         return made
 
 
-def marked(reader: str) -> str:
+def with_marker(reader: str) -> str:
     """The reader schema with the mark of a decoded record. SchemaUnusable if it is not a record."""
     schema = parsed(reader)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise SchemaUnusable("the reader schema must be a record: its fields become columns")
     if not schema.get("fields"):
         raise SchemaUnusable("the reader schema has no fields")
-    mark = {"name": MARK, "type": "boolean", "default": True}
+    mark = {"name": MARKER, "type": "boolean", "default": True}
     return json.dumps(schema | {"fields": [*schema["fields"], mark]})

@@ -17,7 +17,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
 from ottla_pipeline.decoding import framing
-from ottla_pipeline.decoding.avro_schemas import MARK, SchemaUnusable, marked
+from ottla_pipeline.decoding.avro_schemas import MARKER, SchemaUnusable, with_marker
 
 LENGTH_MAX = 16 << 20
 LIMITS = {
@@ -28,7 +28,7 @@ EXECUTOR_OPTIONS = " ".join(f"-D{name}={value}" for name, value in LIMITS.items(
 UNREADABLE = "broken Avro, or not readable with the schema in force"
 
 
-def guard(spark: SparkSession) -> None:
+def set_decoder_limits(spark: SparkSession) -> None:
     """Limits for Avro's decoder in this JVM, before it reads its first value; what is set already stays."""
     jvm: Any = spark.sparkContext._jvm
     system = jvm.java.lang.System
@@ -40,14 +40,16 @@ def guard(spark: SparkSession) -> None:
 def struct_of(spark: SparkSession, reader: str) -> StructType:
     """The reader schema as Spark types. SchemaUnusable if Avro or Spark cannot take it."""
     try:
-        empty = spark.range(0).select(_read(sf.lit(None).cast("binary"), marked(reader), reader).alias("e"))
+        empty = spark.range(0).select(
+            _read(sf.lit(None).cast("binary"), with_marker(reader), reader).alias("e")
+        )
         struct = empty.schema["e"].dataType
     except SchemaUnusable:
         raise
     except Exception as error:  # Avro's own come through Py4J, under many names
         raise SchemaUnusable(f"not a schema that Spark can read: {_first_line(error)}") from error
     assert isinstance(struct, StructType)
-    return StructType([field for field in struct.fields if field.name != MARK])
+    return StructType([field for field in struct.fields if field.name != MARKER])
 
 
 def check_writer(spark: SparkSession, writer: str, reader: str) -> str | None:
@@ -80,7 +82,7 @@ def decode_framed(
     reason = reason.when(~known, unknown)
     if writers:
         told = sf.concat(sf.lit("schema id "), identity.cast("string"), sf.lit(f": {UNREADABLE}"))
-        reason = reason.when(sf.col("_event")[MARK].isNull(), told)
+        reason = reason.when(sf.col("_event")[MARKER].isNull(), told)
     with_id = records.withColumn("_id", framing.schema_id(value))
     return _finish(with_id.withColumn("_event", event), reason, fields).drop("_id")
 
@@ -89,7 +91,7 @@ def decode_bare(records: DataFrame, reader: str, fields: StructType) -> DataFram
     """Adds `event` and `reason`, for values without framing."""
     value = sf.col("value")
     parsed = records.withColumn("_event", _read(value, reader, reader))
-    reason = sf.when(value.isNull(), framing.NO_VALUE).when(sf.col("_event")[MARK].isNull(), UNREADABLE)
+    reason = sf.when(value.isNull(), framing.NO_VALUE).when(sf.col("_event")[MARKER].isNull(), UNREADABLE)
     return _finish(parsed, reason, fields)
 
 
@@ -99,7 +101,7 @@ def _finish(parsed: DataFrame, reason: Column, fields: StructType) -> DataFrame:
 
 
 def _read(value: Column, writer: str, reader: str) -> Column:
-    column: Column = from_avro(value, writer, {"avroSchema": marked(reader), "mode": "PERMISSIVE"})
+    column: Column = from_avro(value, writer, {"avroSchema": with_marker(reader), "mode": "PERMISSIVE"})
     return column
 
 

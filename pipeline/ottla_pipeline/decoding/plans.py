@@ -73,8 +73,8 @@ def plan(
         assert registry is not None, "formats: without a registry there is a schema file"
         text, references = _latest(registry, form, topic)
     if isinstance(form, AvroFormat):
-        avro_values.guard(spark)
-        reader = avro_schemas.whole(text, references)
+        avro_values.set_decoder_limits(spark)
+        reader = avro_schemas.inline_references(text, references)
         fields = avro_values.struct_of(spark, reader)
     else:
         reader = text
@@ -165,7 +165,7 @@ def _writer(
 ) -> tuple[str, Mapping[str, str]]:
     text, references = _text(registry, registry.schema(number), form.type, "it")
     if isinstance(form, AvroFormat):
-        text, references = avro_schemas.whole(text, references), {}
+        text, references = avro_schemas.inline_references(text, references), {}
         problem = avro_values.check_writer(spark, text, reader)
         if problem is not None:
             raise SchemaUnusable(problem)

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 import click
 from confluent_kafka import Consumer, TopicPartition
 
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.lake import missing, positions, session
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.lake import reprocessing, session
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.opening import open_lake
-from ottla_pipeline.lake.positions import Offsets
-from ottla_pipeline.running import Context
+from ottla_pipeline.lake.reprocessing import Offsets
+from ottla_pipeline.lake.session import open_lake
+from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
 SESSION = session.SESSION
@@ -54,21 +54,21 @@ PARAMS = (
 )
 
 
-def run(context: Context, config: LakeConfig) -> int:
+def run(context: JobContext, config: LakeConfig) -> int:
     """Once over the range."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
-    limits = positions.behind(lake.files, config.checkpoint)
+    limits = reprocessing.processed_offsets(lake.files, config.checkpoint)
     topics = context.params["topic"] or sorted(limits)
     unknown = sorted(set(topics) - set(limits))
     if unknown:
-        raise CannotBegin(f"--topic {unknown[0]}: the lake job has read {', '.join(sorted(limits))}")
+        raise JobStartError(f"--topic {unknown[0]}: the lake job has read {', '.join(sorted(limits))}")
     numbers = {str(number) for number in context.params["partition"]}
     wanted = {t: {n: at for n, at in limits[t].items() if not numbers or n in numbers} for t in topics}
     starts, ends = bounds(config, wanted, context.params["first"], context.params["end"])
-    starts, ends = positions.nonempty(starts, positions.clipped(ends, limits))
+    starts, ends = reprocessing.nonempty_ranges(starts, reprocessing.limit_ends(ends, limits))
     if not ends:
-        context.say("there is nothing in this range that the lake job has behind it")
+        context.echo("there is nothing in this range that the lake job has behind it")
         return 0
     options = {
         **config.kafka.spark_options(),
@@ -79,9 +79,9 @@ def run(context: Context, config: LakeConfig) -> int:
         "failOnDataLoss": "true",
     }
     records = context.spark.read.format("kafka").options(**options).load()
-    landed = missing.backfill(lake, records)
+    landed = reprocessing.backfill(lake, records)
     held = sum(end - starts[topic][number] for topic, each in ends.items() for number, end in each.items())
-    context.say(
+    context.echo(
         f"{held:,} offsets looked at: {landed.events:,} events landed, {landed.dead_letters:,} dead letters"
     )
     return 0

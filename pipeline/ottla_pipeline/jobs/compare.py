@@ -4,9 +4,10 @@
 
 For what is over and has a list: every event has an id that no other event of its topic has. Three sets of ids
 meet here, each come by on its own way: the producer's manifest (JSON lines `{"id", "topic", "time"}`, one for
-each event acknowledged), the brokers (read by confluent-kafka, see `ottla_pipeline.held`), and the lake (its
-files as any reader sees them, not the lake job's log of what it thinks it wrote). Spark joins them, so size
-is no matter. What goes on and on, and has no list, is the audit job's (`jobs.audit`).
+each event acknowledged), the brokers (read by confluent-kafka, see
+`ottla_pipeline.completeness.broker_reader`), and the lake (its files as any reader sees them, not the lake
+job's log of what it thinks it wrote). Spark joins them, so size is no matter. What goes on and on, and has no
+list, is the audit job's (`jobs.audit`).
 
 Exit status: 0 when every id is held exactly once in both, 1 on any difference, 2 when no comparison was had.
 """
@@ -25,12 +26,19 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
 
-from ottla_pipeline import held
+from ottla_pipeline.completeness import broker_reader
+from ottla_pipeline.completeness.comparison import (
+    ComparisonReport,
+    Counts,
+    Difference,
+    TierCounts,
+    WindowCounts,
+)
 from ottla_pipeline.config.common import Interval, JobConfig, TopicName
-from ottla_pipeline.errors import CannotBegin, short
-from ottla_pipeline.lake.files import Files
-from ottla_pipeline.running import Context
-from ottla_pipeline.tally import Difference, Report, Tally, Tier, Window
+from ottla_pipeline.errors import JobStartError, error_summary
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.running import JobContext
+from ottla_pipeline.spark import DELTA_SETTINGS
 
 COLUMNS = "topic STRING, id STRING, time STRING"
 SAMPLES = 20
@@ -57,12 +65,11 @@ SESSION = {
     # A topic named 007 stays text, and the driver lists the lake's folders.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **DELTA_SETTINGS,
 }
 
 
-class ManifestUnusable(CannotBegin):
+class ManifestUnusable(JobStartError):
     """A manifest that nothing can be held against; the message says why."""
 
 
@@ -79,12 +86,14 @@ def produced(spark: SparkSession, manifest: str) -> DataFrame:
 def in_brokers(spark: SparkSession, config: CompareConfig, topics: list[str]) -> DataFrame:
     """Every record of these topics; the id is null where the record has none."""
     bootstrap, options = config.kafka.bootstrap, config.kafka.librdkafka()
-    wanted = held.ranges(bootstrap, topics, options)
+    wanted = broker_reader.offset_ranges(bootstrap, topics, options)
     id_field, time_field = config.id_field, config.time_field
 
-    def read(parts: Iterable[held.Range]) -> Iterator[tuple[str, str | None, str | None]]:
+    def read(parts: Iterable[broker_reader.OffsetRange]) -> Iterator[tuple[str, str | None, str | None]]:
         for part in parts:
-            yield from held.read(held.Range(*part), bootstrap, id_field, time_field, options)
+            yield from broker_reader.read_range(
+                broker_reader.OffsetRange(*part), bootstrap, id_field, time_field, options
+            )
 
     if not wanted:
         return timed(spark.createDataFrame([], COLUMNS), "brokers")
@@ -94,7 +103,7 @@ def in_brokers(spark: SparkSession, config: CompareConfig, topics: list[str]) ->
 
 def in_lake(spark: SparkSession, config: CompareConfig, topics: list[str]) -> DataFrame:
     """Every event that a reader of the lake finds: of the Delta table, or of the Parquet files."""
-    files, identity, time = Files(spark), config.id_field, config.time_field
+    files, identity, time = FileSystem(spark), config.id_field, config.time_field
     if files.exists(f"{config.lake}/_delta_log"):
         events = spark.read.format("delta").load(config.lake)
     elif any(path.endswith(".parquet") for path in files.walk(config.lake)):
@@ -123,7 +132,7 @@ def differs() -> Any:
 
 
 def by_window(held_copies: DataFrame, window: str) -> DataFrame:
-    """Counts of each topic and time window, named as `tally_of` reads them."""
+    """Counts of each topic and time window, named as `counts_of` reads them."""
 
     def over(tier: str) -> list[Any]:
         count, expected = sf.col(tier), sf.col("produced") > 0
@@ -151,22 +160,24 @@ def by_window(held_copies: DataFrame, window: str) -> DataFrame:
     )
 
 
-def tally_of(row: Row) -> Tally:
+def counts_of(row: Row) -> Counts:
     brokers, lake = (
-        Tier(*(int(row[f"{tier}_{name}"]) for name in ("held", "missing", "duplicated", "unexpected")))
+        TierCounts(*(int(row[f"{tier}_{name}"]) for name in ("held", "missing", "duplicated", "unexpected")))
         for tier in ("brokers", "lake")
     )
-    return Tally(int(row["produced_ids"]), int(row["repeated"]), brokers, lake)
+    return Counts(int(row["produced_ids"]), int(row["repeated"]), brokers, lake)
 
 
-def compare(spark: SparkSession, config: CompareConfig) -> Report:
+def compare(spark: SparkSession, config: CompareConfig) -> ComparisonReport:
     """Compares the three sets and returns what differs."""
     manifest = produced(spark, config.manifest).persist()
     try:
         named = {row["topic"] for row in manifest.select("topic").distinct().collect()}
         nameless = manifest.where(sf.col("id").isNull() | sf.col("topic").isNull()).count()
     except (PySparkException, Py4JError) as error:
-        raise ManifestUnusable(f"{config.manifest} cannot be read as JSON lines: {short(error)}") from None
+        raise ManifestUnusable(
+            f"{config.manifest} cannot be read as JSON lines: {error_summary(error)}"
+        ) from None
     if nameless:
         raise ManifestUnusable(f"{config.manifest}: {nameless:,} lines are without an id or a topic")
     topics = sorted(named | set(config.topics or ()))
@@ -177,7 +188,7 @@ def compare(spark: SparkSession, config: CompareConfig) -> Report:
     counted = copies(tiers).persist()
     try:
         windows = [
-            Window(row["topic"], row["start"], tally_of(row))
+            WindowCounts(row["topic"], row["start"], counts_of(row))
             for row in by_window(counted, config.window).collect()
         ]
         first = counted.where(differs()).orderBy("topic", "id").limit(SAMPLES).collect()
@@ -186,10 +197,10 @@ def compare(spark: SparkSession, config: CompareConfig) -> Report:
         for frame in (manifest, brokers, counted):
             frame.unpersist()
     samples = [Difference(r["topic"], r["id"], r["produced"], r["brokers"], r["lake"]) for r in first]
-    return Report(config.window, windows, samples, without_id)
+    return ComparisonReport(config.window, windows, samples, without_id)
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: ComparisonReport, console: Console) -> None:
     for table in report.tables():
         console.print(table)
     if report.without_id:
@@ -198,12 +209,12 @@ def show(report: Report, console: Console) -> None:
     console.print(f"compare: {verdict}", highlight=False)
 
 
-def run(context: Context, config: CompareConfig) -> int:
+def run(context: JobContext, config: CompareConfig) -> int:
     """The exit status: whether anything differs."""
     try:
         found = compare(context.spark, config)
     except KafkaException as error:
-        raise CannotBegin(error.args[0].str()) from None
+        raise JobStartError(error.args[0].str()) from None
     if config.report is not None:
         path = Path(config.report)
         path.parent.mkdir(parents=True, exist_ok=True)

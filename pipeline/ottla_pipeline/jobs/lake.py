@@ -19,14 +19,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline.lake import session
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.opening import open_lake
-from ottla_pipeline.running import Context
+from ottla_pipeline.lake.session import open_lake
+from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
 SESSION = session.SESSION
 
 
-def start(context: Context, config: LakeConfig) -> Sequence[StreamingQuery]:
+def start(context: JobContext, config: LakeConfig) -> Sequence[StreamingQuery]:
     """The one streaming query."""
     lake = open_lake(context.spark, config)
     lake.check_owner()
@@ -37,12 +37,12 @@ def start(context: Context, config: LakeConfig) -> Sequence[StreamingQuery]:
         began = time.monotonic()
         landed = lake.land(records, batch_id)
         if landed is None:
-            context.say(f"batch {batch_id}: committed before, published to the end")
+            context.echo(f"batch {batch_id}: committed before, published to the end")
             return
         events.inc(landed.events)
         dead.inc(landed.dead_letters)
         files = "" if landed.files is None else f"{landed.files:,} files, "
-        context.say(
+        context.echo(
             f"batch {batch_id}: {landed.events:,} events landed, {landed.dead_letters:,} dead letters, "
             f"{files}{time.monotonic() - began:.1f} s"
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from ottla_pipeline.lake import compaction, session
 from ottla_pipeline.lake.config import LakeConfig
 from ottla_pipeline.lake.delta_sink import DeltaLake
-from ottla_pipeline.lake.opening import open_lake
 from ottla_pipeline.lake.parquet_sink import ParquetLake
-from ottla_pipeline.running import Context
+from ottla_pipeline.lake.session import open_lake
+from ottla_pipeline.running import JobContext
 
 CONFIG = LakeConfig
 SESSION = session.SESSION
 
 
-def run(context: Context, config: LakeConfig) -> int:
+def run(context: JobContext, config: LakeConfig) -> int:
     """Once over the lake."""
     lake = open_lake(context.spark, config)
     if isinstance(lake, DeltaLake):
@@ -21,5 +21,5 @@ def run(context: Context, config: LakeConfig) -> int:
     else:
         assert isinstance(lake, ParquetLake)
         done = compaction.compact_parquet(lake, config.compaction)
-    context.say(f"{done.before:,} small files became {done.after:,}" if done.before else "nothing is small")
+    context.echo(f"{done.before:,} small files became {done.after:,}" if done.before else "nothing is small")
     return 0

@@ -21,9 +21,8 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla_pipeline.config.common import JobConfig, RegistryConfig
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.registry.declared import client_of
-from ottla_pipeline.running import Context
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.running import JobContext
 from ottla_pipeline.streams import writing
 from ottla_pipeline.streams.job import Job
 
@@ -52,13 +51,13 @@ CONFIG = PythonConfig
 SESSION = writing.SESSION
 
 
-def start(context: Context, config: PythonConfig) -> Sequence[StreamingQuery]:
-    """Calls the function, which starts queries. CannotBegin if it cannot be found, or starts none."""
+def start(context: JobContext, config: PythonConfig) -> Sequence[StreamingQuery]:
+    """Calls the function, which starts queries. JobStartError if it cannot be found, or starts none."""
     function = function_of(config.function, config.source)
     try:
-        registry = None if config.registry is None else client_of(config.registry)
+        registry = None if config.registry is None else config.registry.client()
     except ValueError as error:
-        raise CannotBegin(f"registry: {error}") from error
+        raise JobStartError(f"registry: {error}") from error
     job = Job(context.spark, config, options=config.options, registry=registry)
     context.at_end.enter_context(closing(job))
     try:
@@ -68,12 +67,12 @@ def start(context: Context, config: PythonConfig) -> Sequence[StreamingQuery]:
             query.stop()
         raise
     if not job.queries:
-        raise CannotBegin(f"function: {config.function} has started no query: call job.write")
+        raise JobStartError(f"function: {config.function} has started no query: call job.write")
     return job.queries
 
 
 def function_of(name: str, source: str | None) -> Callable[[Job], None]:
-    """The function of a configuration. CannotBegin if there is none, or if its module cannot be loaded."""
+    """The function of a configuration. JobStartError if there is none, or if its module cannot be loaded."""
     where, _, wanted = name.rpartition(":")
     try:
         if source is not None:
@@ -84,10 +83,10 @@ def function_of(name: str, source: str | None) -> Callable[[Job], None]:
             module = importlib.import_module(where)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise CannotBegin(f"function: {where or 'source'} cannot be loaded: {said}") from error
+        raise JobStartError(f"function: {where or 'source'} cannot be loaded: {said}") from error
     found = getattr(module, wanted, None)
     if not callable(found):
-        raise CannotBegin(f"function: {where or 'source'} has no function {wanted}")
+        raise JobStartError(f"function: {where or 'source'} has no function {wanted}")
     return found  # type: ignore[no-any-return]
 
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
 
 STAGING = "_staging"
 COMMITS = "_commits"
@@ -32,7 +32,7 @@ REPLAYED = "_replayed"
 SNAPSHOT = "snapshot-"
 FORMAT = 2
 # So many of the newest batches keep their commit when the log is folded: Spark may run the last again.
-KEPT = 10
+COMMITS_KEPT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Commit:
 class CommitLog:
     """The commits of one lake. `lake` and `dead_letters` are the two roots that changes are published to."""
 
-    def __init__(self, files: Files, lake: str, dead_letters: str) -> None:
+    def __init__(self, files: FileSystem, lake: str, dead_letters: str) -> None:
         self.files = files
         self.lake = files.absolute(lake)
         self.dead_letters = files.absolute(dead_letters)
@@ -192,7 +192,7 @@ class CommitLog:
         number = int(names[-1].removeprefix(SNAPSHOT).removesuffix(".json"))
         return number, json.loads(self.files.read(f"{self.lake}/{COMMITS}/{names[-1]}"))
 
-    def fold(self) -> int:
+    def write_snapshot(self) -> int:
         """Puts all but the newest commits into a snapshot; how many. Readers see the same files throughout.
 
         The snapshot is there first, and names what it covers; then the covered commits and the snapshot
@@ -201,7 +201,7 @@ class CommitLog:
         names = self.names()
         number, before = self._snapshot()
         self._drop(number, before["covers"])  # a fold may have been killed
-        kept = {*[name for name in names if name.isdecimal()][-KEPT:], *self._newest_names()}
+        kept = {*[name for name in names if name.isdecimal()][-COMMITS_KEPT:], *self._newest_names()}
         old = [name for name in names if name not in kept and name not in before["covers"]]
         if not old:
             return 0

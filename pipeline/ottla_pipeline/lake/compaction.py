@@ -87,7 +87,7 @@ def compact_parquet(lake: ParquetLake, wanted: Compaction) -> Compacted:
     # A file that is committed and not yet at its place is left for the next time.
     chosen = choose({path: files.size(path) for path in crowded if files.exists(path)}, wanted)
     if not chosen:
-        log.fold()
+        log.write_snapshot()
         return Compacted(0, 0)
     owner, schema = log.owner(), lake.schema()
     assert owner is not None, "there are committed files, so there is a commit"
@@ -116,7 +116,7 @@ def compact_parquet(lake: ParquetLake, wanted: Compaction) -> Compacted:
     )
     log.commit(done)
     log.publish(done)
-    log.fold()
+    log.write_snapshot()
     return Compacted(len(chosen), len(moves))
 
 

@@ -18,7 +18,6 @@ from pydantic import Field, model_validator
 from ottla.client.registry import RegistryClient
 from ottla_pipeline.config.common import Interval, JobConfig, Model, RegistryConfig, TopicsConfig
 from ottla_pipeline.decoding.formats import Format, JsonFormat
-from ottla_pipeline.registry.declared import client_of
 
 Path = Annotated[str, Field(min_length=1)]
 FieldPath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
@@ -98,7 +97,7 @@ class LakeConfig(JobConfig):
 
     def registry_client(self) -> RegistryClient | None:
         """Raises ValueError for settings that the client does not take, OSError for a missing file."""
-        return None if self.registry is None else client_of(self.registry)
+        return None if self.registry is None else self.registry.client()
 
     @property
     def strings(self) -> tuple[str, ...]:

@@ -21,12 +21,12 @@ from pyspark.sql.types import StructType
 
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.lake import drift, rows
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.lake import rows, schema_evolution
 from ottla_pipeline.lake.config import DeltaSink, LakeConfig
-from ottla_pipeline.lake.files import Files
 from ottla_pipeline.lake.rows import TopicPlan
-from ottla_pipeline.lake.sink import Counts, Landed, persisted, query_id
+from ottla_pipeline.lake.sink import Landed, RecordCounts, persisted, query_id
 
 APP = "ottla-lake:"
 PLANS = "ottla-plans"
@@ -38,7 +38,7 @@ class DeltaLake:
     def __init__(self, spark: SparkSession, config: LakeConfig, registry: Schemas | None) -> None:
         assert isinstance(config.sink, DeltaSink)
         self.spark = spark
-        self.files = Files(spark)
+        self.files = FileSystem(spark)
         self._config = config
         self._registry = registry
         self._root = self.files.absolute(config.sink.path)
@@ -87,7 +87,7 @@ class DeltaLake:
             for app in self.transactions(path):
                 owner = app.removeprefix(APP)
                 if app.startswith(APP) and owner != ours:
-                    raise CannotBegin(
+                    raise JobStartError(
                         f"{path} holds batches of another checkpoint (query {owner}); "
                         f"{self._config.checkpoint} {'is new' if ours is None else f'is that of {ours}'}. "
                         "Records would land twice. Use the lake's own checkpoint, or a new lake."
@@ -149,8 +149,8 @@ class DeltaLake:
             if again and self._has(path, options):
                 continue
             written += 1
-            judged = rows.judged(batch, plans, target, self._config)
-            counts = Counts(judged)
+            classified = rows.classified(batch, plans, target, self._config)
+            counts = RecordCounts(classified)
             self._append(rows.events(counts.counted, target), path, options)
             landed = counts.landed()
             events += landed.events
@@ -159,7 +159,7 @@ class DeltaLake:
             return Landed(events, dead) if written or not tables else None
         if dead or again or not self._dead_is_table():
             found = [
-                rows.dead_letters(rows.judged(batch, p, target, self._config)) for _, target, p in tables
+                rows.dead_letters(rows.classified(batch, p, target, self._config)) for _, target, p in tables
             ]
             letters = reduce(DataFrame.unionByName, found)
             letters = letters.withColumn("replayed_at", sf.lit(None).cast("timestamp"))
@@ -194,7 +194,7 @@ class DeltaLake:
 
         # As an append would make it: nothing is required.
         made = DeltaTable.createIfNotExists(self.spark).location(self._dead).partitionedBy("topic")
-        made.addColumns(drift.merged_struct(StructType(), schema)).execute()
+        made.addColumns(schema_evolution.merge_structs(StructType(), schema)).execute()
 
     def add(self, records: DataFrame, *, replayed: bool) -> Landed:
         """Lands records that the lake has not: from a backfill, or (`replayed`) from its own dead letters, of
@@ -205,7 +205,7 @@ class DeltaLake:
         tables = self._plans(records)
         landed = self._write(records, tables, {}, replayed=replayed) if tables else None
         if replayed and landed is not None and landed.events:
-            good = [rows.judged(records, p, target, self._config) for _, target, p in tables]
+            good = [rows.classified(records, p, target, self._config) for _, target, p in tables]
             for part in good:
                 self.mark(part.where(sf.col("reason").isNull()))
         return landed or Landed(0, 0)

@@ -49,15 +49,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A lake at one moment: files of commits that were folded away, and the changes since, in their order."""
+    """A lake at one moment: the files of its snapshot, and the changes since, in their order."""
 
-    folded: frozenset[str]
+    snapshot_files: frozenset[str]
     removed: frozenset[str]
     changes: tuple[Change, ...]
 
     def files(self) -> list[str]:
         """The files that hold the lake's rows, below its root."""
-        found = set(self.folded).union(*(change.files for change in self.changes))
+        found = set(self.snapshot_files).union(*(change.files for change in self.changes))
         return sorted(found - self.removed.union(*(change.removed for change in self.changes)))
 
 
@@ -66,10 +66,12 @@ def read(lake: str | Path) -> Manifest:
     folder = Path(lake) / COMMITS
     if not folder.is_dir():
         raise NotALake(f"{folder} is no folder: {lake} is no lake of this job's")
-    return gather(lambda: [path.name for path in folder.iterdir()], lambda name: (folder / name).read_text())
+    return read_with(
+        lambda: [path.name for path in folder.iterdir()], lambda name: (folder / name).read_text()
+    )
 
 
-def gather(listed: Callable[[], list[str]], text: Callable[[str], str]) -> Manifest:
+def read_with(listed: Callable[[], list[str]], text: Callable[[str], str]) -> Manifest:
     """The same by others' hands: `listed` gives the names in the log's folder, `text` what is in one of them
     (FileNotFoundError if it is gone)."""
     for _ in range(TRIES_MAX):

@@ -20,13 +20,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.lake import drift, rows
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.lake import rows, schema_evolution
 from ottla_pipeline.lake.commits import COMMITS, REPLAYED, Commit, CommitLog
 from ottla_pipeline.lake.config import LakeConfig
-from ottla_pipeline.lake.files import Files
-from ottla_pipeline.lake.manifest import Manifest, gather
-from ottla_pipeline.lake.sink import Counts, Landed, persisted, query_id
+from ottla_pipeline.lake.manifest import Manifest, read_with
+from ottla_pipeline.lake.sink import Landed, RecordCounts, persisted, query_id
 
 ADDED = "added"
 BATCH = "batch"
@@ -37,7 +37,7 @@ class ParquetLake:
 
     def __init__(self, spark: SparkSession, config: LakeConfig, registry: Schemas | None) -> None:
         self.spark = spark
-        self.files = Files(spark)
+        self.files = FileSystem(spark)
         self.log = CommitLog(self.files, config.sink.path, config.sink.dead_letters_path)
         self._config = config
         self._registry = registry
@@ -46,7 +46,7 @@ class ParquetLake:
         """Refuses a lake that another checkpoint has filled: all its records would land a second time."""
         owner, ours = self.log.owner(), query_id(self.files, self._config.checkpoint)
         if owner is not None and owner != ours:
-            raise CannotBegin(
+            raise JobStartError(
                 f"{self.log.lake} holds batches of another checkpoint (query {owner}); "
                 f"{self._config.checkpoint} {'is new' if ours is None else f'is that of query {ours}'}. "
                 "Records would land twice. Use the lake's own checkpoint, or a new lake and checkpoint."
@@ -84,20 +84,20 @@ class ParquetLake:
         staged_events, staged_dead = self.log.stage(name)
         plans = rows.plans_of(self.spark, self._config, self._registry, records)
         target = rows.table_schema(self.schema(), plans)
-        judged = rows.judged(records, plans, target, self._config)
-        counts = Counts(judged)
+        classified = rows.classified(records, plans, target, self._config)
+        counts = RecordCounts(classified)
         folder = (rows.EVENT_DATE, rows.TOPIC)
         events = rows.events(counts.counted, target)
         spread = rows.by_folder(events, folder, self._config.sink.writers_per_folder)
         spread.write.partitionBy(*folder).parquet(staged_events)
         landed = counts.landed()
         if replayed:
-            good = judged.where(sf.col("reason").isNull()).select("topic", "partition", "offset")
+            good = classified.where(sf.col("reason").isNull()).select("topic", "partition", "offset")
             if landed.events:
                 marks = good.withColumn("replayed_at", sf.current_timestamp())
                 marks.coalesce(1).write.parquet(f"{staged_dead}/{REPLAYED}")
         elif landed.dead_letters:
-            rows.dead_letters(judged).repartition("topic").write.partitionBy("topic").parquet(staged_dead)
+            rows.dead_letters(classified).repartition("topic").write.partitionBy("topic").parquet(staged_dead)
         if batch_id is None and not landed.events and (replayed or not landed.dead_letters):
             self.log.stage(name)
             return landed
@@ -122,7 +122,7 @@ class ParquetLake:
     def schema(self) -> StructType | None:
         """The event columns that the lake has."""
         found = [StructType.fromJson(dict(schema)) for schema in self.log.schemas()]
-        return reduce(drift.merged_struct, found) if found else None
+        return reduce(schema_evolution.merge_structs, found) if found else None
 
     def manifest(self) -> Manifest:
         return manifest_of(self.files, self.log.lake)
@@ -163,7 +163,7 @@ def partition_and_offset() -> tuple[Column, Column]:
     return sf.col(rows.ORIGIN[0]).alias("partition"), sf.col(rows.ORIGIN[1]).alias("offset")
 
 
-def manifest_of(files: Files, lake: str) -> Manifest:
+def manifest_of(files: FileSystem, lake: str) -> Manifest:
     """A lake's log as any reader would read it, through Hadoop's file system."""
     folder = f"{lake}/{COMMITS}"
 
@@ -172,4 +172,4 @@ def manifest_of(files: Files, lake: str) -> Manifest:
             raise FileNotFoundError(name)
         return files.read(f"{folder}/{name}")
 
-    return gather(lambda: files.names(folder), text)
+    return read_with(lambda: files.names(folder), text)

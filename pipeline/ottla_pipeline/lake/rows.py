@@ -25,13 +25,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla_pipeline.completeness.columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 from ottla_pipeline.decoding import Plan, decode, plan, writer_ids
+from ottla_pipeline.decoding.audit_columns import PRODUCED_AT, PRODUCED_NUMBER, PRODUCER, produced_columns
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
 from ottla_pipeline.decoding.formats import JsonFormat
 from ottla_pipeline.decoding.json_values import not_a
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.lake import drift
+from ottla_pipeline.lake import schema_evolution
 from ottla_pipeline.lake.config import EventConfig, LakeConfig
 
 EVENT_DATE = "event_date"
@@ -122,18 +122,18 @@ def type_at(fields: StructType, path: str) -> DataType | None:
 def table_schema(table: StructType | None, plans: Sequence[TopicPlan]) -> StructType:
     """The event columns of the table after this batch."""
     known = StructType([f for f in (table or _EMPTY).fields if f.name.lower() not in RESERVED])
-    return reduce(lambda found, each: drift.merged_struct(found, each.fields), plans, known)
+    return reduce(lambda found, each: schema_evolution.merge_structs(found, each.fields), plans, known)
 
 
-def judged(
+def classified(
     records: DataFrame, plans: Sequence[TopicPlan], target: StructType, config: LakeConfig
 ) -> DataFrame:
     """Kafka's columns, `event` as the table takes it, `reason` (null for an event), the event's date."""
-    parts = [_judged(records, each, target, config) for each in plans]
+    parts = [_classified(records, each, target, config) for each in plans]
     return reduce(DataFrame.unionByName, parts)
 
 
-def _judged(records: DataFrame, each: TopicPlan, target: StructType, config: LakeConfig) -> DataFrame:
+def _classified(records: DataFrame, each: TopicPlan, target: StructType, config: LakeConfig) -> DataFrame:
     if each.topic is not None:
         records = records.where(sf.col("topic") == each.topic)
     if each.problem is not None:
@@ -153,7 +153,7 @@ def _judged(records: DataFrame, each: TopicPlan, target: StructType, config: Lak
         reason = reason.when(sf.coalesce(identity, sf.lit("")) == "", f"missing {config.event.id}")
     if time_problem is not None:
         reason = reason.when(time_problem.isNotNull(), time_problem)
-    fitted = drift.fit(event, each.fields, target)
+    fitted = schema_evolution.fit(event, each.fields, target)
     if fitted.conflict is not None:
         reason = reason.when(fitted.conflict.isNotNull(), fitted.conflict)
     return decoded.withColumns({"event": fitted.value, "reason": reason, EVENT_DATE: sf.to_date(time)})

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
 from ottla_pipeline.decoding.formats import JsonFormat
+from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake.config import DeltaSink, LakeConfig
-from ottla_pipeline.lake.files import Files
 
 OBSERVED_S = 10.0
 EVENTS_MS = 50
@@ -33,15 +33,15 @@ class Landed:
     files: int | None = None
 
 
-class Counts:
-    """Counts the events and the dead letters of a batch while it is written."""
+class RecordCounts:
+    """RecordCounts the events and the dead letters of a batch while it is written."""
 
-    def __init__(self, judged: DataFrame) -> None:
+    def __init__(self, classified: DataFrame) -> None:
         self._observation = Observation()
         bad = sf.col("reason").isNotNull()
         self._columns = (sf.count_if(~bad).alias("events"), sf.count_if(bad).alias("bad"))
-        self._judged = judged
-        self.counted = judged.observe(self._observation, *self._columns)
+        self._classified = classified
+        self.counted = classified.observe(self._observation, *self._columns)
 
     def landed(self) -> Landed:
         """Once `counted` has been written. Spark loses what was observed where a plan gave no rows, and its
@@ -54,14 +54,14 @@ class Counts:
         if java.future().isCompleted():
             found = self._observation.get
             return Landed(found["events"], found["bad"])
-        row = self._judged.agg(*self._columns).first()
+        row = self._classified.agg(*self._columns).first()
         assert row is not None, "an aggregate without keys has one row"
         return Landed(row["events"], row["bad"])
 
     def _no_event_is_left(self) -> bool:
         """Whether Spark's listeners have had all its events, after a moment's wait: that of the writing's end
         was among them."""
-        bus: Any = self._judged.sparkSession.sparkContext._jsc.sc().listenerBus()
+        bus: Any = self._classified.sparkSession.sparkContext._jsc.sc().listenerBus()
         try:
             bus.waitUntilEmpty(EVENTS_MS)
         except Py4JError:  # a TimeoutException
@@ -72,7 +72,7 @@ class Counts:
 class Lake(Protocol):
     """A sink, as the jobs use it."""
 
-    files: Files
+    files: FileSystem
 
     def check_owner(self) -> None: ...
     def land(self, records: DataFrame, batch_id: int) -> Landed | None: ...
@@ -82,7 +82,7 @@ class Lake(Protocol):
     def mark(self, dead: DataFrame) -> None: ...
 
 
-def query_id(files: Files, checkpoint: str) -> str | None:
+def query_id(files: FileSystem, checkpoint: str) -> str | None:
     """The id that Spark gave the query of this checkpoint, None before its first start."""
     path = f"{checkpoint}/metadata"
     return str(json.loads(files.read(path))["id"]) if files.exists(path) else None

@@ -27,7 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ottla_pipeline.mirroring.syncs import SyncReader
-from ottla_pipeline.mirroring.target import TopicFacts
+from ottla_pipeline.mirroring.target import MirroredTopic
 from ottla_pipeline.mirroring.translation import Table
 
 REQUEST_S: Final = 30.0
@@ -44,7 +44,7 @@ ACTIVE_AFTER_ALL: Final = (
 
 
 def translated(
-    source: Mapping[tuple[str, int], int], table: Table, facts: Mapping[str, TopicFacts]
+    source: Mapping[tuple[str, int], int], table: Table, facts: Mapping[str, MirroredTopic]
 ) -> Offsets:
     """A group's offsets as they are on the target, for the partitions that are mirrored."""
     result: Offsets = {}
@@ -58,7 +58,7 @@ def translated(
     return result
 
 
-def moves(
+def offsets_to_commit(
     wanted: Mapping[tuple[str, int], int], present: Mapping[tuple[str, int], int], starts: Offsets
 ) -> Offsets:
     """What is to be committed: forward only, and nothing before a partition's first record."""
@@ -71,14 +71,14 @@ def moves(
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsWanted:
+class GroupFilter:
     """Which groups are carried over."""
 
     pattern: str = ".*"
     exclude: tuple[str, ...] = ()
     """Names: the mirror's own group on the source among them."""
 
-    def has(self, group: str) -> bool:
+    def accepts(self, group: str) -> bool:
         return (
             re.fullmatch(self.pattern, group) is not None
             and group not in self.exclude
@@ -94,13 +94,13 @@ class GroupSync:
         source: Mapping[str, str],
         target: Mapping[str, str],
         syncs: str,
-        wanted: GroupsWanted,
-        facts: Callable[[], Mapping[str, TopicFacts]],
+        wanted: GroupFilter,
+        facts: Callable[[], Mapping[str, MirroredTopic]],
     ) -> None:
         self._source = AdminClient(dict(source))
         self._target = AdminClient(dict(target))
         self._reader = SyncReader(target, syncs)
-        self._wanted = wanted
+        self._filter = wanted
         self._facts = facts
 
     def close(self) -> None:
@@ -116,14 +116,14 @@ class GroupSync:
         done: dict[str, Offsets] = {}
         starts = self._starts({where for offsets in wanted.values() for where in offsets})
         for group in not_active(self._target, list(wanted)):
-            todo = moves(wanted[group], committed(self._target, group), starts)
+            todo = offsets_to_commit(wanted[group], committed(self._target, group), starts)
             if todo and commit(self._target, group, todo):
                 done[group] = todo
         return done
 
     def _groups(self) -> list[str]:
         listed = self._source.list_consumer_groups(request_timeout=REQUEST_S).result(REQUEST_S)
-        return sorted(group.group_id for group in listed.valid if self._wanted.has(group.group_id))
+        return sorted(group.group_id for group in listed.valid if self._filter.accepts(group.group_id))
 
     def _starts(self, partitions: Iterable[tuple[str, int]]) -> Offsets:
         asked = {TopicPartition(*where): EARLIEST for where in partitions}
@@ -175,7 +175,7 @@ def commit(admin: AdminClient, group: str, offsets: Offsets) -> bool:
     return not errors
 
 
-class GroupThread(threading.Thread):
+class GroupSyncThread(threading.Thread):
     """Passes at an interval until the query has ended, and a last one then.
 
     An error ends a pass, not the thread: the clusters may be away for a while. Not a daemon: a mirror that is
@@ -187,14 +187,14 @@ class GroupThread(threading.Thread):
         sync: GroupSync,
         active: Callable[[], bool],
         interval_s: float,
-        say: Callable[[str], None],
+        echo: Callable[[str], None],
         passed: Callable[[dict[str, Offsets]], None] = lambda _: None,
     ) -> None:
         super().__init__(name="mirror-groups")
         self._sync = sync
         self._active = active
         self._interval_s = interval_s
-        self._say = say
+        self._echo = echo
         self._passed = passed
         self._pause = threading.Event()
 
@@ -205,11 +205,11 @@ class GroupThread(threading.Thread):
             try:
                 done = self._sync.run()
             except Exception as error:
-                self._say(f"groups were not carried over this time: {error}")
+                self._echo(f"groups were not carried over this time: {error}")
             else:
                 self._passed(done)
                 for group, offsets in done.items():
-                    self._say(f"group {group}: {len(offsets)} offsets carried over")
+                    self._echo(f"group {group}: {len(offsets)} offsets carried over")
         self._sync.close()
 
     def _wait(self) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 
 Policy = Literal["prefix", "identity"]
 Headers = Sequence[tuple[str, str | bytes | None]]
@@ -33,7 +33,7 @@ _INTERNAL: Final = r"__.*|.*[.-]internal"
 """Kafka's own topics, and those that mirrors and Connect keep for themselves: no one else's business."""
 
 
-class NameRefused(CannotBegin):
+class NameRefused(JobStartError):
     """A topic cannot be mirrored under the policy; the message says which and why."""
 
 
@@ -105,7 +105,7 @@ def path_of(headers: Headers) -> tuple[str, ...]:
     return tuple(path)
 
 
-def pass_on(headers: Headers | None, naming: Naming) -> list[tuple[str, str | bytes | None]] | None:
+def forwarded_headers(headers: Headers | None, naming: Naming) -> list[tuple[str, str | bytes | None]] | None:
     """A record's headers on the target, with its path one longer; None if it was there already."""
     path = path_of(headers or ())
     if naming.target in path:

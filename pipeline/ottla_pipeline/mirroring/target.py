@@ -37,7 +37,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFacts:
+class MirroredTopic:
     """One topic, on both sides."""
 
     source: str

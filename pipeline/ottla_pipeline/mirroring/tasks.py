@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from ottla_pipeline.mirroring.target import Limits, Target, TopicFacts
+from ottla_pipeline.mirroring.target import Limits, MirroredTopic, Target
 from ottla_pipeline.mirroring.writer import PartitionWriter, WriteFailed, Written
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Writers:
 
     def __init__(self) -> None:
         self.worker = uuid4().hex
-        self._open: OrderedDict[tuple[Target, TopicFacts, int], PartitionWriter] = OrderedDict()
+        self._open: OrderedDict[tuple[Target, MirroredTopic, int], PartitionWriter] = OrderedDict()
 
-    def get(self, target: Target, facts: TopicFacts, partition: int, owner: str | None) -> PartitionWriter:
+    def get(self, target: Target, facts: MirroredTopic, partition: int, owner: str | None) -> PartitionWriter:
         """The partition's writer: the one that is open, if this worker was the last to write it."""
         key = (target, facts, partition)
         writer = self._open.pop(key, None)
@@ -92,7 +92,7 @@ def pieces(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
 
 
 def mirror_partition(
-    target: Target, topics: Mapping[str, TopicFacts], owners: Owners
+    target: Target, topics: Mapping[str, MirroredTopic], owners: Owners
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     """The function for `mapInArrow`: writes a task's records, gives one row of REPORT_SCHEMA."""
 

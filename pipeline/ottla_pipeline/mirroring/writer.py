@@ -19,6 +19,7 @@ and the two first steps are taken again: the position then says what has been wr
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,12 +28,11 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from ottla_pipeline.coordinator import hint
-from ottla_pipeline.mirroring.naming import pass_on
-from ottla_pipeline.mirroring.positions import Position, position_for
+from ottla_pipeline.connectivity import coordinator_hint
+from ottla_pipeline.mirroring.naming import forwarded_headers
 from ottla_pipeline.mirroring.syncs import SyncReader
-from ottla_pipeline.mirroring.target import Target, TopicFacts
-from ottla_pipeline.mirroring.translation import Sync, SyncKey, runs_of, slot_of
+from ottla_pipeline.mirroring.target import MirroredTopic, Target
+from ottla_pipeline.mirroring.translation import Lineage, Sync, SyncKey, runs_of, slot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ class Written:
 class PartitionWriter:
     """Writes one partition of one topic; opened on first use, and again after an error."""
 
-    def __init__(self, target: Target, facts: TopicFacts, partition: int) -> None:
+    def __init__(self, target: Target, facts: MirroredTopic, partition: int) -> None:
         self._target = target
         self._facts = facts
         self._partition = partition
@@ -93,12 +93,12 @@ class PartitionWriter:
                     self._transaction(fresh, written)
                 break
             except (KafkaException, SystemError) as error:
-                told = error_of(error)
-                if told is None:
+                cause = error_of(error)
+                if cause is None:
                     raise
                 self.close()
                 if attempt == ATTEMPTS:
-                    raise WriteFailed(self._told(self._failed or told)) from None
+                    raise WriteFailed(self._failure_message(self._failed or cause)) from None
         written.skipped += sum(batch.num_rows for batch in batches) - sum(b.num_rows for b in fresh)
 
     def close(self) -> None:
@@ -107,10 +107,10 @@ class PartitionWriter:
             self._producer.purge()
         self._producer = self._group = None
 
-    def _told(self, error: KafkaError) -> str:
+    def _failure_message(self, error: KafkaError) -> str:
         return (
             f"{self.name} to {self._facts.target} on {self._target.naming.target}: {error.str()} "
-            f"({error.name()}), {ATTEMPTS} times{hint(dict(self._target.settings), error)}"
+            f"({error.name()}), {ATTEMPTS} times{coordinator_hint(dict(self._target.settings), error)}"
         )
 
     # ------------------------------------------------------------------ opening
@@ -146,8 +146,8 @@ class PartitionWriter:
             self._group = consumer.consumer_group_metadata()
         finally:
             consumer.close()
-        found = found or self._remembered()
-        self._position = position_for(found, self._facts.lineage, self.name)
+        found = found or self._position_from_syncs()
+        self._position = resume_position(found, self._facts.lineage, self.name)
 
     def _committed(self, consumer: Consumer) -> Position | None:
         where = TopicPartition(self._facts.target, self._partition)
@@ -156,7 +156,7 @@ class PartitionWriter:
             raise KafkaException(found.error)
         return Position.parse(found.offset, found.metadata) if found.offset >= 0 else None
 
-    def _remembered(self) -> Position | None:
+    def _position_from_syncs(self) -> Position | None:
         """The position as the syncs have it: the group's was never there, or was forgotten."""
         with SyncReader(dict(self._target.settings), self._target.syncs) as reader:
             sync = reader.catch_up(open_too=True).latest(self._facts.source, self._partition)
@@ -227,7 +227,7 @@ class PartitionWriter:
         )
         for offset, value, key, timestamp, headers in rows:
             if marks:
-                headers = pass_on(headers, naming)
+                headers = forwarded_headers(headers, naming)
                 if headers is None:
                     looped += 1
                     continue
@@ -279,8 +279,8 @@ class PartitionWriter:
 def error_of(error: BaseException) -> KafkaError | None:
     """What librdkafka said; None if it was not librdkafka. confluent-kafka raises a fatal error before it
     runs the delivery reports behind it, which Python then blames for it with a SystemError."""
-    told = error if isinstance(error, KafkaException) else error.__cause__
-    return told.args[0] if isinstance(told, KafkaException) else None
+    cause = error if isinstance(error, KafkaException) else error.__cause__
+    return cause.args[0] if isinstance(cause, KafkaException) else None
 
 
 def headers_of(column: pa.Array, rows: int) -> list[list[tuple[str, str | bytes | None]] | None]:
@@ -291,3 +291,49 @@ def headers_of(column: pa.Array, rows: int) -> list[list[tuple[str, str | bytes 
         [(header["key"], header["value"]) for header in headers] if headers else None
         for headers in column.to_pylist()
     ]
+
+
+class PositionRefused(Exception):
+    """A committed position does not belong to what is to be mirrored; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`offset` is the next of the source to be mirrored; `number` that of the next transaction."""
+
+    lineage: Lineage
+    offset: int = 0
+    number: int = 0
+
+    def metadata(self) -> str:
+        body = {"source": self.lineage.source, "target": self.lineage.target, "number": self.number}
+        return json.dumps(body, separators=(",", ":"))
+
+    @staticmethod
+    def parse(offset: int, metadata: str | None) -> Position:
+        """Of a commit; PositionRefused if somebody else made it."""
+        try:
+            body = json.loads(metadata or "")
+            return Position(Lineage(str(body["source"]), str(body["target"])), offset, int(body["number"]))
+        except (ValueError, KeyError, TypeError):
+            raise PositionRefused(
+                f"offset {offset} was committed with the metadata {metadata!r}, which no mirror wrote"
+            ) from None
+
+
+def resume_position(found: Position | None, lineage: Lineage, what: str) -> Position:
+    """Where to go on, given the position that was found, and which topics there are now.
+
+    A target topic that was made anew holds nothing of the source: it is filled from wherever the batch
+    begins. A source topic that was made anew has other records at the same offsets: nobody but its owner
+    can say what is to become of the old ones.
+    """
+    if found is None or found.lineage.target != lineage.target:
+        return Position(lineage)
+    if found.lineage.source != lineage.source:
+        raise PositionRefused(
+            f"{what} is mirrored up to offset {found.offset} from the topic {found.lineage.source}, and the "
+            f"source has another of that name now, {lineage.source} (cluster/topic id). Delete the target's "
+            "topic, or mirror under another name, and start with a new checkpoint"
+        )
+    return found

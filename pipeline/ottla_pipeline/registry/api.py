@@ -22,7 +22,7 @@ from starlette.requests import Request
 from ottla_pipeline.registry import access, decisions, errors, formats
 from ottla_pipeline.registry.access import Operation
 from ottla_pipeline.registry.bodies import LevelBody, ModeBody, SchemaBody, read
-from ottla_pipeline.registry.decisions import Wanted
+from ottla_pipeline.registry.decisions import SchemaRequest
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import Entry, as_json, context_of, qualified
 from ottla_pipeline.registry.schemas import Schemas
@@ -392,7 +392,7 @@ def _visible(request: Request, entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if not entry.deleted or _flag(request, "deleted")]
 
 
-async def _wanted(request: Request) -> Wanted:
+async def _wanted(request: Request) -> SchemaRequest:
     wanted = (await read(request, SchemaBody)).wanted()
     for reference in wanted.references:
         access.check(request.state.user, Operation.READ, qualified(reference.subject, _context_of(request)))

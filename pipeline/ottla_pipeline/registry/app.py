@@ -27,7 +27,7 @@ from ottla.security.mapping_rules import MappingRules
 from ottla_pipeline.registry import access, errors
 from ottla_pipeline.registry.api import ROUTES, Api, Handler, SchemaText, operation
 from ottla_pipeline.registry.errors import Refused
-from ottla_pipeline.registry.log import LogFailed, TopicUnfit
+from ottla_pipeline.registry.log import LogFailed, TopicUnusable
 from ottla_pipeline.registry.store import Store
 
 log = logging.getLogger(__name__)
@@ -88,18 +88,18 @@ class Registry:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
             return
         if scope["type"] == "http":
             path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0]
             scope["path"] = path.rstrip("/") or "/"
         await self._starlette(scope, receive, send)
 
-    async def _live(self, receive: Any, send: Any) -> None:
+    async def _run_lifespan(self, receive: Any, send: Any) -> None:
         await receive()  # that it begins
         try:
             await self._store.start()
-        except (TopicUnfit, LogFailed) as failure:
+        except (TopicUnusable, LogFailed) as failure:
             await self._store.stop()
             await send({"type": "lifespan.startup.failed", "message": str(failure)})
             return

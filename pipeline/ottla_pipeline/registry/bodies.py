@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from starlette.requests import Request
 
 from ottla.client.registry import Reference
-from ottla_pipeline.registry.compatibility import LEVELS, POLICIES
-from ottla_pipeline.registry.decisions import MODES, Wanted
+from ottla_pipeline.registry.checks import LEVELS, POLICIES
+from ottla_pipeline.registry.decisions import MODES, SchemaRequest
 from ottla_pipeline.registry.errors import Refused
 from ottla_pipeline.registry.records import dump
 
@@ -73,9 +73,9 @@ class SchemaBody(Body):
     id: StrictInt | None = None
     version: StrictInt | None = None
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> SchemaRequest:
         references = tuple(Reference(each.name, each.subject, each.version) for each in self.references or ())
-        return Wanted(
+        return SchemaRequest(
             self.text,
             self.type or "AVRO",
             references,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 
-from ottla_pipeline.registry import compatibility, formats
+from ottla_pipeline.registry import formats
 from ottla_pipeline.registry.formats import InvalidSchema, Parsed
 
 PARSED_MAX: Final = 1000
@@ -87,7 +87,7 @@ class Checker:
             return Invalid("nested too deeply")
 
     def _problems(self, job: Compare) -> list[str]:
-        level = compatibility.LEVELS[job.level]
+        level = LEVELS[job.level]
         new = self._parse(job.new)
         for each in reversed(job.earlier if level.all_versions else job.earlier[-1:]):
             old: Parsed | InvalidSchema | str
@@ -100,7 +100,7 @@ class Checker:
                     old = self._parse(each.source)
                 except InvalidSchema as error:
                     old = error
-            found = compatibility.problems(level, new, old, lenient=job.lenient)
+            found = incompatibilities(level, new, old, lenient=job.lenient)
             if found:
                 where = [f"{{oldSchemaVersion: {each.version}}}", f"{{oldSchema: '{each.text}'}}"]
                 return [*found, *where, f"{{compatibility: '{job.level}'}}"]
@@ -128,3 +128,48 @@ def as_job(kind: str, fields: tuple[Any, ...]) -> Job:
     """A job from its class's name and its fields."""
     classes: dict[str, type[Job]] = {"Parse": Parse, "Render": Render, "Compare": Compare}
     return classes[kind](*fields)
+
+
+class Level(NamedTuple):
+    """`reads_old`: who has the new schema can read what was written with the old; `read_by_old`: the
+    reverse."""
+
+    reads_old: bool
+    read_by_old: bool
+    all_versions: bool
+
+
+LEVELS: Final = {
+    "BACKWARD": Level(True, False, False),
+    "BACKWARD_TRANSITIVE": Level(True, False, True),
+    "FORWARD": Level(False, True, False),
+    "FORWARD_TRANSITIVE": Level(False, True, True),
+    "FULL": Level(True, True, False),
+    "FULL_TRANSITIVE": Level(True, True, True),
+    "NONE": Level(False, False, False),
+}
+POLICIES: Final = ("STRICT", "LENIENT")
+
+
+def is_checked(name: str) -> bool:
+    """Whether a level asks for anything."""
+    level = LEVELS[name]
+    return level.reads_old or level.read_by_old
+
+
+def incompatibilities(
+    level: Level, new: Parsed, old: Parsed | InvalidSchema | str, *, lenient: bool
+) -> list[str]:
+    """Why `new` may not follow `old`, as the messages of an answer; empty when it may. `old` is a type where
+    it is of another one."""
+    if isinstance(old, str):
+        return [f"{{errorType:'SCHEMA_TYPE', description:'it is {new.type}, the old schema {old}'}}"]
+    if isinstance(old, InvalidSchema):
+        return [f"{{errorType:'OLD_SCHEMA', description:'the old schema cannot be read: {old}'}}"]
+    found: dict[str, None] = {}
+    pairs = [(new, old, "new", "old")] * level.reads_old + [(old, new, "old", "new")] * level.read_by_old
+    for reader, writer, reads, wrote in pairs:
+        for each in formats.unreadable(reader, writer, lenient=lenient):
+            detail = f"{each.detail} (reader: the {reads} schema, writer: the {wrote} one)"
+            found[f"{{errorType:'{each.kind}', description:'at {each.path}: {detail}'}}"] = None
+    return list(found)

@@ -1,8 +1,8 @@
 """What a write does: from the state and a request to the records that make it so, and the answer.
 
 Called by `store` with the state read to the end of the log, between the fence and the commit; called again
-from the start when another instance came in between, and when a check of a schema that it asked for (Pending)
-is done. Pure: nothing happens until the records are in the log.
+from the start when another instance came in between, and when a check of a schema that it asked for
+(PendingChecks) is done. Pure: nothing happens until the records are in the log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Decision(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SchemaRequest:
     """A schema as it came in. `id` and `version` are set in mode IMPORT alone."""
 
     text: str
@@ -86,7 +86,7 @@ def find(
     state: State,
     schemas: Schemas,
     subject: str,
-    wanted: Wanted,
+    wanted: SchemaRequest,
     *,
     deleted: bool = False,
     normalize: bool = False,
@@ -100,7 +100,7 @@ def check(
     state: State,
     schemas: Schemas,
     subject: str,
-    wanted: Wanted,
+    wanted: SchemaRequest,
     *,
     version: int | None = None,
     normalize: bool = False,
@@ -118,7 +118,7 @@ def check(
 
 
 def register(
-    state: State, schemas: Schemas, subject: str, wanted: Wanted, *, normalize: bool = False
+    state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, *, normalize: bool = False
 ) -> Decision:
     """The answer is an Entry. A schema that the subject has already changes nothing."""
     check_subject(subject)
@@ -162,7 +162,7 @@ def register(
     return Decision(entry, (schema_record(entry), *gone))
 
 
-def _with_defaults(state: State, subject: str, wanted: Wanted) -> Wanted:
+def _with_defaults(state: State, subject: str, wanted: SchemaRequest) -> SchemaRequest:
     """The schema with the metadata and rules that the configuration sets, and what it has from the version
     before where it says nothing."""
     last = state.latest(subject)
@@ -209,7 +209,7 @@ def _problems(
     state: State,
     schemas: Schemas,
     subject: str,
-    wanted: Wanted,
+    wanted: SchemaRequest,
     parsed: Canonical,
     earlier: Sequence[Entry],
 ) -> list[str]:
@@ -322,7 +322,7 @@ def delete_mode(state: State, subject: str | None) -> Decision:
     return Decision(before, (Record(Key(KIND_MODE, subject), None),))
 
 
-def _parse(state: State, schemas: Schemas, subject: str, wanted: Wanted, normalize: bool) -> Canonical:
+def _parse(state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, normalize: bool) -> Canonical:
     if not wanted.text.strip():
         raise errors.invalid_schema("it is empty")
     normalize = normalize or state.normalizes(subject)
@@ -337,7 +337,7 @@ def _parse(state: State, schemas: Schemas, subject: str, wanted: Wanted, normali
 
 
 def _find(
-    state: State, schemas: Schemas, subject: str, wanted: Wanted, parsed: Canonical, *, deleted: bool
+    state: State, schemas: Schemas, subject: str, wanted: SchemaRequest, parsed: Canonical, *, deleted: bool
 ) -> Entry | None:
     probe = wanted.entry(subject, 1, 0, parsed)
     versions = [

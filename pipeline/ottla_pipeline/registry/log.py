@@ -31,7 +31,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from ottla_pipeline.coordinator import hint
+from ottla_pipeline.connectivity import coordinator_hint
 
 log = logging.getLogger(__name__)
 REQUEST_S: Final = 10.0
@@ -48,7 +48,7 @@ _TOPIC_GONE: Final = frozenset(
 )
 
 
-class TopicUnfit(Exception):
+class TopicUnusable(Exception):
     """The topic cannot hold schemas; the message says why and what to do."""
 
 
@@ -60,7 +60,7 @@ class TooLarge(Exception):
     """A record is larger than the topic or the brokers take."""
 
 
-class Read(NamedTuple):
+class LogRecord(NamedTuple):
     """A record; `write` is the id of the write that it ends."""
 
     offset: int
@@ -69,7 +69,7 @@ class Read(NamedTuple):
     write: bytes | None
 
 
-Deliver = Callable[[Sequence[Read], int], None]
+Deliver = Callable[[Sequence[LogRecord], int], None]
 """Takes records in order, and the offset up to which all has been read."""
 
 
@@ -93,15 +93,15 @@ class TopicLog:
             **options,
         }
         self._partition = TopicPartition(topic, 0)
-        self._asker: Consumer | None = None
-        self._asking = threading.Lock()
+        self._offset_client: Consumer | None = None
+        self._offset_lock = threading.Lock()
         self._producer: Producer | None = None
         self._stopping = threading.Event()
 
     # -- The topic --
 
     def ensure_topic(self) -> None:
-        """Make the topic unless it is there; check it otherwise. Raises TopicUnfit, LogFailed."""
+        """Make the topic unless it is there; check it otherwise. Raises TopicUnusable, LogFailed."""
         admin = AdminClient(self._client)
         try:
             known = admin.list_topics(timeout=REQUEST_S)
@@ -111,16 +111,16 @@ class TopicLog:
             partitions = len(known.topics[self.topic].partitions) if self.topic in known.topics else 1
             if partitions != 1:
                 reason = f"has {partitions} partitions and must have one, which orders its records"
-                raise TopicUnfit(f"topic {self.topic} {reason}")
+                raise TopicUnusable(f"topic {self.topic} {reason}")
             resource = ConfigResource(ResourceType.TOPIC, self.topic)
             configs = admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
         except KafkaException as error:
             admin.poll(0)  # the log gets what it met with: a refused password, say
-            raise LogFailed(f"topic {self.topic}: {_said(error)}") from error
+            raise LogFailed(f"topic {self.topic}: {_message(error)}") from error
         policy = configs["cleanup.policy"].value
         if policy != "compact":
             reason = f"has cleanup.policy={policy}, which deletes schemas by age; set it to compact"
-            raise TopicUnfit(f"topic {self.topic} {reason}")
+            raise TopicUnusable(f"topic {self.topic} {reason}")
 
     def _create(self, admin: AdminClient, brokers: int) -> None:
         replicas = max(1, min(self._replication_factor, brokers))
@@ -147,12 +147,12 @@ class TopicLog:
             while not self._stopping.is_set():
                 first = reader.poll(POLL_S)
                 if first is not None:
-                    self._hand_on([first, *reader.consume(BATCH_MAX, timeout=0)], deliver)
+                    self._deliver([first, *reader.consume(BATCH_MAX, timeout=0)], deliver)
         finally:
             reader.close()
 
-    def _hand_on(self, messages: Sequence[Message], deliver: Deliver) -> None:
-        found: list[Read] = []
+    def _deliver(self, messages: Sequence[Message], deliver: Deliver) -> None:
+        found: list[LogRecord] = []
         reached = 0
         for message in messages:
             error, offset = message.error(), message.offset()
@@ -161,7 +161,9 @@ class TopicLog:
                 headers = dict(message.headers() or ())
                 write = headers.get(WRITE_HEADER)
                 found.append(
-                    Read(offset, message.key(), message.value(), write if isinstance(write, bytes) else None)
+                    LogRecord(
+                        offset, message.key(), message.value(), write if isinstance(write, bytes) else None
+                    )
                 )
                 reached = offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -179,20 +181,22 @@ class TopicLog:
         Asked on a connection of its own: on the reader's it would wait for the fetch under way. A client that
         reads nothing goes on asking a leader that is dead; so one that gets no answer is replaced.
         """
-        with self._asking:
-            kept = self._asker is not None
+        with self._offset_lock:
+            kept = self._offset_client is not None
             for timeout_s in (KEPT_S, REQUEST_S) if kept else (REQUEST_S,):
-                if self._asker is None:
-                    self._asker = self._consumer()
+                if self._offset_client is None:
+                    self._offset_client = self._consumer()
                 reason = "its leader does not answer"
                 try:
-                    offsets = self._asker.get_watermark_offsets(self._partition, timeout_s, cached=False)
+                    offsets = self._offset_client.get_watermark_offsets(
+                        self._partition, timeout_s, cached=False
+                    )
                     if offsets is not None:
                         return offsets[1]
                 except KafkaException as error:
-                    reason = _said(error)
-                self._asker.close()
-                self._asker = None
+                    reason = _message(error)
+                self._offset_client.close()
+                self._offset_client = None
         raise LogFailed(f"topic {self.topic}: {reason}")
 
     def _consumer(self) -> Consumer:
@@ -227,7 +231,7 @@ class TopicLog:
         try:
             producer.init_transactions(CLAIM_S)
         except KafkaException as error:
-            why = _said(error) + hint(self._client, error.args[0])
+            why = _message(error) + coordinator_hint(self._client, error.args[0])
             raise LogFailed(f"topic {self.topic}: could not become its writer: {why}") from error
         log.info("writes topic %s from now on (%.0f ms)", self.topic, (time.monotonic() - began) * 1000)
         self._producer = producer
@@ -254,7 +258,7 @@ class TopicLog:
             reasons = [each.code() for each in refused] + [error.args[0].code()]
             if KafkaError.MSG_SIZE_TOO_LARGE in reasons:
                 raise TooLarge(f"larger than topic {self.topic} takes (max.message.bytes)") from error
-            raise LogFailed(f"topic {self.topic}: {_said(error)}") from error
+            raise LogFailed(f"topic {self.topic}: {_message(error)}") from error
 
     def release(self) -> None:
         """Write no more. What is under way is left to the next claim, or to the transaction's time limit."""
@@ -263,12 +267,12 @@ class TopicLog:
     def stop(self) -> None:
         """Ends `read` soon."""
         self._stopping.set()
-        with self._asking:
-            asker, self._asker = self._asker, None
-        if asker is not None:
-            asker.close()
+        with self._offset_lock:
+            client, self._offset_client = self._offset_client, None
+        if client is not None:
+            client.close()
 
 
-def _said(error: KafkaException) -> str:
+def _message(error: KafkaException) -> str:
     inner = error.args[0]
     return str(inner.str()) if isinstance(inner, KafkaError) else str(error)

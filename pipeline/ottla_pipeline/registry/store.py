@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 from ottla_pipeline.registry.checks import Job, Result
 from ottla_pipeline.registry.decisions import Decision
 from ottla_pipeline.registry.errors import CheckFailed, Refused
-from ottla_pipeline.registry.log import Deliver, LogFailed, Read, TooLarge
+from ottla_pipeline.registry.log import Deliver, LogFailed, LogRecord, TooLarge
 from ottla_pipeline.registry.records import (
     Key,
     UnreadableRecord,
@@ -30,7 +30,7 @@ from ottla_pipeline.registry.records import (
     encode_key,
     encode_value,
 )
-from ottla_pipeline.registry.schemas import Memory, Pending, Schemas
+from ottla_pipeline.registry.schemas import PendingChecks, ResultCache, Schemas
 from ottla_pipeline.registry.state import State
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Log(Protocol):
 
 
 class Checks(Protocol):
-    """See `worker.Workers`."""
+    """See `worker.WorkerPool`."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -69,7 +69,7 @@ class Store:
     def __init__(self, topic_log: Log, checks: Checks) -> None:
         self.state = State()
         self._checks = checks
-        self._memory = Memory()
+        self._cache = ResultCache()
         self.topic = topic_log.topic
         self.reached = 0
         self.claims = 0
@@ -84,7 +84,7 @@ class Store:
         self._thread: threading.Thread | None = None
 
     async def start(self) -> None:
-        """Read the topic to its end. Raises TopicUnfit, LogFailed."""
+        """LogRecord the topic to its end. Raises TopicUnusable, LogFailed."""
         self._loop = asyncio.get_running_loop()
         await self._checks.start()
         deadline = self._loop.time() + BROKERS_S
@@ -126,12 +126,12 @@ class Store:
     async def decide(self, decide: Decide[Answer], client: str, schemas: Schemas | None = None) -> Answer:
         """What a pure function of the state says, after the checks of schemas that it asks for. Raises
         Refused. `client` is whose checks they are."""
-        schemas = schemas or Schemas(self._memory)
+        schemas = schemas or Schemas(self._cache)
         deadline = asyncio.get_running_loop().time() + CHECKS_S
         while True:
             try:
                 return decide(self.state, schemas)
-            except Pending as pending:
+            except PendingChecks as pending:
                 for job in pending.jobs:
                     if asyncio.get_running_loop().time() > deadline:
                         raise CheckFailed(f"all checks of it take longer than {CHECKS_S:.0f} s") from None
@@ -139,7 +139,7 @@ class Store:
 
     async def write(self, decide: Decide[Decision], client: str) -> Any:
         """The answer of a decision whose records are in the log and in the state. Raises Refused."""
-        schemas = Schemas(self._memory)
+        schemas = Schemas(self._cache)
         try:
             decision = await self.decide(decide, client, schemas)
             if not decision.records:
@@ -235,7 +235,7 @@ class Store:
         else:
             asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _apply(self, records: Sequence[Read], reached: int) -> None:
+    async def _apply(self, records: Sequence[LogRecord], reached: int) -> None:
         async with self._moved:
             for record in records:
                 self._fold(record)
@@ -249,7 +249,7 @@ class Store:
             self.failure = reason
             self._moved.notify_all()
 
-    def _fold(self, record: Read) -> None:
+    def _fold(self, record: LogRecord) -> None:
         try:
             key = decode_key(record.key)
             value = decode_value(key, record.value)

@@ -1,4 +1,4 @@
-"""Processes that perform `checks`, each for a bounded time: `Workers` in the registry, `main` in a worker.
+"""Processes that perform `checks`, each for a bounded time: `WorkerPool` in the registry, `main` in a worker.
 
 Called by `store`. A job that takes longer than JOB_S ends with its process; another one takes its place. One
 client has one job under way at a time, so that it leaves the other process to others.
@@ -43,7 +43,7 @@ class _Turn:
         self.jobs = 0
 
 
-class Workers:
+class WorkerPool:
     """`job_s` is what one job may take."""
 
     def __init__(self, count: int = WORKERS, *, job_s: float = JOB_S) -> None:

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from ottla_pipeline.coordinator import hint
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.connectivity import coordinator_hint
+from ottla_pipeline.errors import JobStartError
 
 REQUEST_S: Final = 30.0
 TOPIC_S: Final = 10.0
@@ -68,8 +68,8 @@ class TransactionalTopics:
 
     def open(self, owner: str) -> int:
         """The number of the first batch that is not there yet (0 before the first). Ends what an earlier run
-        left open. CannotBegin when the batches there are another's, a topic is not there, or brokers are too
-        few for transactions; KafkaException when they do not answer."""
+        left open. JobStartError when the batches there are another's, a topic is not there, or brokers are
+        too few for transactions; KafkaException when they do not answer."""
         self._owner = owner
         self._producer = Producer(
             {
@@ -83,8 +83,8 @@ class TransactionalTopics:
         try:
             self._producer.init_transactions(COMMIT_S)
         except KafkaException as error:
-            if why := hint(self._settings, error.args[0]):
-                raise CannotBegin(f"topic {self._marker} cannot be written to{why}") from error
+            if why := coordinator_hint(self._settings, error.args[0]):
+                raise JobStartError(f"topic {self._marker} cannot be written to{why}") from error
             raise
         for topic in self._topics:
             self._find(topic)
@@ -99,7 +99,7 @@ class TransactionalTopics:
         if found.offset == _NOTHING_COMMITTED:
             self._next = 0
         elif found.metadata != owner:
-            raise CannotBegin(
+            raise JobStartError(
                 f"group {self._group} says that topic {self._marker} holds batches of another checkpoint "
                 f"(query {found.metadata}); this one is {owner}. Results would be there twice. Use that "
                 "checkpoint, or give the job another name."
@@ -109,13 +109,13 @@ class TransactionalTopics:
         return self._next
 
     def _find(self, topic: str) -> None:
-        """To ask for a topic has the brokers make it, if they may. CannotBegin if it is not there in the end:
-        a transaction would find out after minutes."""
+        """Requests the metadata of a topic, which creates it where auto.create.topics.enable is set. Raises
+        JobStartError if the topic does not exist: a transaction would fail only after minutes."""
         assert self._producer is not None
         until = time.monotonic() + TOPIC_S
         while self._producer.list_topics(topic, REQUEST_S).topics[topic].error is not None:
             if time.monotonic() > until:
-                raise CannotBegin(
+                raise JobStartError(
                     f"there is no topic {topic}, and the brokers do not make it by themselves "
                     "(auto.create.topics.enable=false): create it"
                 )

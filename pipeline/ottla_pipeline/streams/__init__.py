@@ -8,8 +8,7 @@ configuration says filled in. See docs/pipeline-streams.md.
 """
 
 from ottla_pipeline.config.common import KafkaConfig, TopicsConfig, Trigger
-from ottla_pipeline.sinks.delta import DeltaSink
-from ottla_pipeline.sinks.parquet import ParquetSink
+from ottla_pipeline.sinks.tables import DeltaSink, ParquetSink
 from ottla_pipeline.streams.copying import copy_topic
 from ottla_pipeline.streams.job import Job
 from ottla_pipeline.streams.joins import join_streams, join_table

@@ -20,7 +20,7 @@ from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
 from ottla_pipeline.decoding import Format, JsonFormat, Plan, decode, plan
 from ottla_pipeline.decoding.avro_schemas import SchemaUnusable
 from ottla_pipeline.decoding.plans import Schemas, registered_ids
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 
 REASON: Final = "_reason"
 RECORD: Final = "_record"
@@ -51,7 +51,7 @@ def read_topic(
     timestamp, is no event, since it would move the watermark and make all others late. `invalid` says what
     becomes of records that are none: "fail" ends the query, naming the first (and a restart knows of schemas
     that were registered since); "drop" leaves them out; "keep" keeps them, with the reason as `_reason` (null
-    for events). Aborted transactions are not read. `options` are Spark's, of its Kafka source. CannotBegin
+    for events). Aborted transactions are not read. `options` are Spark's, of its Kafka source. JobStartError
     for a format that cannot be used.
     """
     loaded = spark.readStream.format("kafka").options(
@@ -62,7 +62,7 @@ def read_topic(
     if time is not None:
         check_time(found, time)
         found = found.withColumn(REASON, sf.coalesce(REASON, untimely(time, ahead)))
-    return judged(found, invalid)
+    return apply_invalid_policy(found, invalid)
 
 
 def source_options(kafka: KafkaConfig, topics: TopicsConfig) -> dict[str, str]:
@@ -79,13 +79,13 @@ def source_options(kafka: KafkaConfig, topics: TopicsConfig) -> dict[str, str]:
 def plan_of(
     spark: SparkSession, form: str | Mapping[str, Any], topics: TopicsConfig, registry: Schemas | None
 ) -> Plan:
-    """How to decode, with all schemas that a registry has now. CannotBegin."""
+    """How to decode, with all schemas that a registry has now. JobStartError."""
     try:
         given = (
             JsonFormat(type="json", fields=form) if isinstance(form, str) else _FORMAT.validate_python(form)
         )
     except ValueError as error:
-        raise CannotBegin(f"format {form!r}: {error}") from error
+        raise JobStartError(f"format {form!r}: {error}") from error
     return plan_format(spark, given, topics, registry, frozenset())
 
 
@@ -99,7 +99,7 @@ def plan_format(
             ids |= set(registered_ids(registry, form.subject_of(topic)))
         return plan(spark, form, topic=topic, registry=registry, ids=ids)
     except (SchemaUnusable, RegistryError) as error:
-        raise CannotBegin(f"format: {error}") from error
+        raise JobStartError(f"format: {error}") from error
 
 
 def decoded(records: DataFrame, how: Plan) -> DataFrame:
@@ -124,15 +124,15 @@ def untimely(time: str, ahead: str) -> Column:
 
 
 def check_time(found: DataFrame, time: str) -> None:
-    """CannotBegin unless `time` is a column of timestamps."""
+    """JobStartError unless `time` is a column of timestamps."""
     kinds = {field.name: field.dataType for field in found.schema.fields}
     if time not in kinds:
-        raise CannotBegin(f"time: {time} is none of the fields {', '.join(kinds)}")
+        raise JobStartError(f"time: {time} is none of the fields {', '.join(kinds)}")
     if kinds[time] != TimestampType():
-        raise CannotBegin(f"time: {time} is {kinds[time].simpleString()}; it must be a timestamp")
+        raise JobStartError(f"time: {time} is {kinds[time].simpleString()}; it must be a timestamp")
 
 
-def judged(found: DataFrame, invalid: Invalid) -> DataFrame:
+def apply_invalid_policy(found: DataFrame, invalid: Invalid) -> DataFrame:
     """Rows of `decoded` with those that are no events treated as `invalid` says."""
     if invalid == "keep":
         return found

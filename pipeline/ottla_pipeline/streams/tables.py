@@ -23,8 +23,15 @@ from pyspark.sql import functions as sf
 from ottla_pipeline.config.common import KafkaConfig, TopicsConfig
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.errors import CannotBegin
-from ottla_pipeline.streams.reading import RECORD, Invalid, decoded, judged, plan_of, source_options
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.streams.reading import (
+    RECORD,
+    Invalid,
+    apply_invalid_policy,
+    decoded,
+    plan_of,
+    source_options,
+)
 
 DRIVERS: Final[Mapping[str, str]] = {"postgresql": "org.postgresql.Driver", "sqlite": "org.sqlite.JDBC"}
 """By the word after `jdbc:` in an URL, which is also the name of the package that has the class."""
@@ -63,10 +70,10 @@ def table_plan(
     key: str,
     registry: Schemas | None,
 ) -> Plan:
-    """How to decode a table's values. CannotBegin if a field has the name of the key's column."""
+    """How to decode a table's values. JobStartError if a field has the name of the key's column."""
     how = plan_of(spark, form, topics, registry)
     if key.lower() in (name.lower() for name in how.fields.names):
-        raise CannotBegin(f"key: {key!r} is the name of a field, too; give another")
+        raise JobStartError(f"key: {key!r} is the name of a field, too; give another")
     return how
 
 
@@ -79,7 +86,7 @@ def last_records(records: DataFrame) -> DataFrame:
 
 def table_rows(last: DataFrame, how: Plan, key: str, invalid: Invalid) -> DataFrame:
     """The last records as rows of the table; those without a value are left out."""
-    found = judged(decoded(last.where(sf.col("value").isNotNull()), how), invalid)
+    found = apply_invalid_policy(decoded(last.where(sf.col("value").isNotNull()), how), invalid)
     return found.select(sf.col(RECORD)["key"].cast("string").alias(key), *found.columns).drop(RECORD)
 
 
@@ -90,11 +97,11 @@ def _last(records: DataFrame, by: tuple[str, ...], order: str) -> DataFrame:
 
 
 def delta_table(spark: SparkSession, path: str) -> DataFrame:
-    """A Delta table, by its path: its newest version in each batch. CannotBegin if there is none."""
+    """A Delta table, by its path: its newest version in each batch. JobStartError if there is none."""
     from delta.tables import DeltaTable
 
     if not DeltaTable.isDeltaTable(spark, path):
-        raise CannotBegin(f"{path} is no Delta table")
+        raise JobStartError(f"{path} is no Delta table")
     return spark.read.format("delta").load(path)
 
 
@@ -104,14 +111,14 @@ def iceberg_table(spark: SparkSession, name: str) -> DataFrame:
 
     Needs the package `iceberg` and the catalog in the session's settings (`spark.sql.catalog.CATALOG` …),
     with `cache-enabled: false`: otherwise batches would see the snapshot that was the newest when the job
-    started, and the table is refused with CannotBegin.
+    started, and the table is refused with JobStartError.
     """
     catalog = name.partition(".")[0]
     setting = f"spark.sql.catalog.{catalog}"
     if spark.conf.get(setting, None) is None:
-        raise CannotBegin(f"{name}: there is no catalog {catalog}: set {setting} in spark.settings")
+        raise JobStartError(f"{name}: there is no catalog {catalog}: set {setting} in spark.settings")
     if str(spark.conf.get(f"{setting}.cache-enabled", "true")).lower() != "false":
-        raise CannotBegin(
+        raise JobStartError(
             f"{name}: set {setting}.cache-enabled to false, or changes of the table are not seen"
         )
     return spark.table(name)
@@ -130,7 +137,7 @@ def jdbc_table(
 
     `url` is JDBC's ("jdbc:postgresql://host:5432/shop", "jdbc:sqlite:/data/shop.db"). The driver comes with
     the package `postgresql` or `sqlite` in `spark.packages`; for another database, name its class by the
-    option `driver`. `options` are those of Spark's JDBC source. CannotBegin where the driver is missing;
+    option `driver`. `options` are those of Spark's JDBC source. JobStartError where the driver is missing;
     OSError where the password cannot be read.
     """
     given = {"url": url, "dbtable": table, **(options or {})}
@@ -138,7 +145,7 @@ def jdbc_table(
     if "driver" not in given:
         if not url.startswith("jdbc:") or kind not in DRIVERS:
             known = " or ".join(f"jdbc:{name}:" for name in DRIVERS)
-            raise CannotBegin(
+            raise JobStartError(
                 f"{url.partition('?')[0]}: must begin with {known}; for others, give the option driver"
             )
         given["driver"] = DRIVERS[kind]
@@ -155,4 +162,4 @@ def _check_driver(spark: SparkSession, driver: str, hint: str) -> None:
     try:
         jvm.org.apache.spark.util.Utils.classForName(driver, True, False)
     except Py4JError as error:
-        raise CannotBegin(f"there is no JDBC driver {driver}: {hint}") from error
+        raise JobStartError(f"there is no JDBC driver {driver}: {hint}") from error

@@ -18,14 +18,14 @@ from pyspark.sql.types import BinaryType, StringType
 
 from ottla_pipeline.config.common import KafkaConfig, Trigger
 from ottla_pipeline.decoding.avro_values import EXECUTOR_OPTIONS
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake.sink import query_id
 from ottla_pipeline.sinks.transactional import Outgoing, TransactionalTopics
+from ottla_pipeline.spark import DELTA_SETTINGS
 from ottla_pipeline.streams.reading import RECORD
 
 SESSION: Final[Mapping[str, str]] = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **DELTA_SETTINGS,
     # How many tasks read a table's log, at every batch; Delta's 50 are for logs of millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
@@ -38,7 +38,7 @@ OutputMode = Literal["append", "update"]
 
 
 class Sink(Protocol):
-    """Where batches go. `open` comes first, with the id of the checkpoint's query: CannotBegin if there are
+    """Where batches go. `open` comes first, with the id of the checkpoint's query: JobStartError if there are
     batches of another. `write` adds a batch's rows, of which there are `count`, unless that batch is
     there."""
 
@@ -88,7 +88,7 @@ def write(
     checkpoint, a folder of its own. `output_mode`: "append" has rows when they are final, "update" those of
     windows that changed in a batch. The column `_record` is not written, nor is a batch of no rows."""
     rows = rows.drop(RECORD)
-    files = Files(rows.sparkSession)
+    files = FileSystem(rows.sparkSession)
     opened: list[Sink] = []
 
     def write_batch(found: DataFrame, batch_id: int) -> None:

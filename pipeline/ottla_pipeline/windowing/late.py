@@ -26,7 +26,7 @@ from ottla_pipeline.streams import writing
 from ottla_pipeline.streams.reading import REASON, RECORD
 from ottla_pipeline.windowing import source as src
 from ottla_pipeline.windowing.config import InputConfig, WindowConfig
-from ottla_pipeline.windowing.ledger import Range
+from ottla_pipeline.windowing.offset_log import Range
 
 MISSED = "_missed"
 
@@ -69,7 +69,7 @@ _WINDOWS = "array<struct<start: bigint, end: bigint>>"
 
 
 @dataclass(frozen=True, slots=True)
-class Strays:
+class UncountedRecords:
     """What one input's records a batch did not count: few of them as `rows`, many as `records`, persisted."""
 
     late: int
@@ -77,7 +77,7 @@ class Strays:
     rows: Sequence[Row] = ()
     records: DataFrame | None = None
 
-    def told(self, *, late: bool, invalid: bool) -> Iterator[Row]:
+    def select(self, *, late: bool, invalid: bool) -> Iterator[Row]:
         """Those of the two kinds that are to be told of."""
         if self.records is None:
             return (row for row in self.rows if (late if row[REASON] is None else invalid))
@@ -85,23 +85,23 @@ class Strays:
         wanted = (reason.isNull() & sf.lit(late)) | (reason.isNotNull() & sf.lit(invalid))
         return self.records.where(wanted).toLocalIterator()
 
-    def forget(self) -> None:
+    def unpersist(self) -> None:
         if self.records is not None:
             self.records.unpersist()
 
 
-def gathered(found: DataFrame) -> Strays:
-    """The result of `strays`, counted. Mostly it is a handful: then one job is all that it takes."""
+def counted(found: DataFrame) -> UncountedRecords:
+    """The result of `uncounted`, counted. Mostly it is a handful: then one job is all that it takes."""
     rows = found.take(writing.COLLECTED_MAX + 1)
     if len(rows) <= writing.COLLECTED_MAX:
         late = sum(row[REASON] is None for row in rows)
-        return Strays(late, len(rows) - late, rows)
+        return UncountedRecords(late, len(rows) - late, rows)
     records, reason = found.persist(), sf.col(REASON)
     row = records.agg(
         sf.count_if(reason.isNull()).alias("late"), sf.count_if(reason.isNotNull()).alias("invalid")
     ).first()
     assert row is not None
-    return Strays(row["late"], row["invalid"], records=records)
+    return UncountedRecords(row["late"], row["invalid"], records=records)
 
 
 def read_again(spark: SparkSession, options: dict[str, str], ranges: Sequence[Range]) -> DataFrame:
@@ -124,7 +124,7 @@ def read_again(spark: SparkSession, options: dict[str, str], ranges: Sequence[Ra
     )
 
 
-def strays(
+def uncounted_records(
     records: DataFrame, how: Plan, source: InputConfig, window: WindowConfig | None, late_by_us: int
 ) -> DataFrame:
     """Of a batch's records those that were not counted: `_reason` (null: late), `_missed`, and `_record`."""

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 
 from ottla_pipeline.decoding import Plan
 from ottla_pipeline.decoding.plans import Schemas
-from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.streams.joins import join_streams
 from ottla_pipeline.streams.reading import ORIGIN, plan_format
 from ottla_pipeline.streams.windows import WINDOW_START, by_window
@@ -45,18 +45,18 @@ def plans(
     spark: SparkSession, config: WindowsConfig, schemas: Schemas | None, also: Mapping[str, set[int]]
 ) -> dict[str, Plan]:
     """How to decode each input. Of registered schemas all that the subject has now are known, and those of
-    the ids in `also`. CannotBegin says which input's cannot be used."""
+    the ids in `also`. JobStartError says which input's cannot be used."""
     found = {}
     for name, source in config.inputs.items():
         try:
             found[name] = plan_format(spark, source.format, source, schemas, frozenset(also.get(name, ())))
-        except CannotBegin as error:
-            raise CannotBegin(f"{name}.{error}") from error
+        except JobStartError as error:
+            raise JobStartError(f"{name}.{error}") from error
     return found
 
 
 def streaming(spark: SparkSession, config: WindowsConfig, how: Mapping[str, Plan]) -> DataFrame:
-    """The results as a stream. CannotBegin for what Spark does not take, with the input or the part at
+    """The results as a stream. JobStartError for what Spark does not take, with the input or the part at
     fault."""
     rows = {}
     for name, source in config.inputs.items():
@@ -74,7 +74,7 @@ def streaming(spark: SparkSession, config: WindowsConfig, how: Mapping[str, Plan
         return aggregated(rows["input"], config.input, config.window, config.keys, config.aggregates)
     except PySparkException as error:
         part = "join" if config.join is not None else "keys and aggregates"
-        raise CannotBegin(f"{part}: {short(error)}") from error
+        raise JobStartError(f"{part}: {error_summary(error)}") from error
 
 
 def window_of(time: str, window: WindowConfig) -> Column:

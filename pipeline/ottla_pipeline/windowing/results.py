@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.avro.functions import to_avro
 
 from ottla.client.registry import RegistryClient, RegistryError, Schema
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
 from ottla_pipeline.sinks.transactional import Outgoing
 from ottla_pipeline.streams.reading import REASON, RECORD
 from ottla_pipeline.streams.windows import WINDOW_END, WINDOW_START
@@ -47,7 +47,7 @@ class Registered:
 
 
 def register(results: DataFrame, topic: str, registry: RegistryClient) -> Registered:
-    """The schema of these results' values, under subject `TOPIC-value`. CannotBegin when it is refused
+    """The schema of these results' values, under subject `TOPIC-value`. JobStartError when it is refused
     there."""
     fields = _told(results)
     jvm: Any = results.sparkSession.sparkContext._jvm
@@ -56,7 +56,7 @@ def register(results: DataFrame, topic: str, registry: RegistryClient) -> Regist
     try:
         return Registered(text, registry.register(f"{topic}-value", Schema(text)))
     except RegistryError as error:
-        raise CannotBegin(f"results.topic: {error}") from error
+        raise JobStartError(f"results.topic: {error}") from error
 
 
 def _told(results: DataFrame) -> DataFrame:

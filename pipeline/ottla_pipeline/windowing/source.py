@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
 from ottla_pipeline.decoding import Plan
-from ottla_pipeline.errors import CannotBegin, short
+from ottla_pipeline.errors import JobStartError, error_summary
 from ottla_pipeline.streams.reading import REASON, RECORD, decoded, untimely
 from ottla_pipeline.windowing.config import RESERVED, InputConfig
 
@@ -55,23 +55,23 @@ def micros(source: InputConfig) -> Column:
 
 
 def check(records: DataFrame, how: Plan, source: InputConfig, where: str) -> None:
-    """CannotBegin for expressions that Spark refuses, a time that is none, names that are taken twice."""
+    """JobStartError for expressions that Spark refuses, a time that is none, names that are taken twice."""
     fields = [name.lower() for name in how.fields.names]
     for name in how.fields.names:
         if name.startswith("_") or name.lower() in RESERVED:
-            raise CannotBegin(f"{where}.format: field {name!r}: the job has a column of that name")
+            raise JobStartError(f"{where}.format: field {name!r}: the job has a column of that name")
     for name in source.derive:
         if name.lower() in fields or name.lower() in RESERVED:
-            raise CannotBegin(
+            raise JobStartError(
                 f"{where}.derive: {name!r} is the name of another column; give it one of its own"
             )
     try:
         schema = rows(records, how, source).schema
     except PySparkException as error:
-        raise CannotBegin(f"{where}: {short(error)}") from error
+        raise JobStartError(f"{where}: {error_summary(error)}") from error
     kind = schema[source.time].dataType
     if kind != TimestampType():
-        raise CannotBegin(
+        raise JobStartError(
             f"{where}.time: {source.time} is {kind.simpleString()}; it must be a timestamp (derive one, by "
             "timestamp_millis(FIELD) for instance)"
         )

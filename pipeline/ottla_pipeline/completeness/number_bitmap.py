@@ -18,7 +18,7 @@ Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(slots=True)
-class Seen:
+class NumberBitmap:
     """`count` is of records, copies included."""
 
     count: int = 0
@@ -63,9 +63,9 @@ class Seen:
                 lacking ^= lowest
         return found
 
-    def beside(self, other: Seen) -> Seen:
+    def beside(self, other: NumberBitmap) -> NumberBitmap:
         """What two holders have between them: in each of them a number may be once, and only once."""
-        both = Seen(0, max(self.full, other.full))
+        both = NumberBitmap(0, max(self.full, other.full))
         for bucket in self.buckets.keys() | other.buckets.keys():
             if bucket < both.full:
                 continue
@@ -77,7 +77,7 @@ class Seen:
         return [self.count, self.full, {str(bucket): f"{bits:x}" for bucket, bits in self.buckets.items()}]
 
     @classmethod
-    def from_json(cls, raw: Sequence[Any]) -> Seen:
+    def from_json(cls, raw: Sequence[Any]) -> NumberBitmap:
         count, full, buckets = raw
         return cls(count, full, {int(bucket): int(bits, 16) for bucket, bits in buckets.items()})
 
@@ -97,9 +97,9 @@ def masks(ranges: Ranges) -> Iterator[tuple[int, int]]:
         yield bucket, bits
 
 
-def of(numbers: Iterable[int]) -> Seen:
+def bitmap_of(numbers: Iterable[int]) -> NumberBitmap:
     """These numbers, each as one record; for what comes one by one."""
-    seen = Seen()
+    seen = NumberBitmap()
     for number in numbers:
         seen.add(number // BITS, 1 << number % BITS, 1)
     return seen

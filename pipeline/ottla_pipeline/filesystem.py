@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 
-class Files:
+class FileSystem:
     """The few operations needed of a Hadoop file system, through the session's JVM."""
 
     def __init__(self, spark: SparkSession) -> None:

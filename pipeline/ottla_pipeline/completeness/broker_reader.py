@@ -23,7 +23,7 @@ class ReadStalled(Exception):
     """A partition could not be read to its end; the message says how far it went."""
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets of one partition; `end` is exclusive."""
 
     topic: str
@@ -32,7 +32,7 @@ class Range(NamedTuple):
     end: int
 
 
-class Held(NamedTuple):
+class BrokerEvent(NamedTuple):
     """One event as a broker holds it; `id` is None when its value has none that can be read."""
 
     topic: str
@@ -55,22 +55,22 @@ def consumer(bootstrap: str, options: Mapping[str, str]) -> Consumer:
     )
 
 
-def ranges(bootstrap: str, topics: list[str], options: Mapping[str, str]) -> list[Range]:
+def offset_ranges(bootstrap: str, topics: list[str], options: Mapping[str, str]) -> list[OffsetRange]:
     """All offsets that the partitions of these topics hold now. A topic that is not there has none."""
     reader = consumer(bootstrap, options)
     try:
         known = reader.list_topics(timeout=REQUEST_S).topics
-        found: list[Range] = []
+        found: list[OffsetRange] = []
         for topic in topics:
             for partition in sorted(known[topic].partitions) if topic in known else ():
                 low, high = reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
-                found.append(Range(topic, partition, low, high))
+                found.append(OffsetRange(topic, partition, low, high))
         return found
     finally:
         reader.close()
 
 
-def event_of(message: Message, id_field: str, time_field: str) -> Held:
+def event_of(message: Message, id_field: str, time_field: str) -> BrokerEvent:
     """The id and time in a record's value."""
     try:
         body: Any = json.loads(message.value() or b"null")
@@ -78,16 +78,16 @@ def event_of(message: Message, id_field: str, time_field: str) -> Held:
         body = None
     body = body if isinstance(body, dict) else {}
     identity, time = body.get(id_field), body.get(time_field)
-    return Held(
+    return BrokerEvent(
         str(message.topic()),
         identity if isinstance(identity, str) and identity else None,
         time if isinstance(time, str) else None,
     )
 
 
-def read(
-    wanted: Range, bootstrap: str, id_field: str, time_field: str, options: Mapping[str, str]
-) -> Iterator[Held]:
+def read_range(
+    wanted: OffsetRange, bootstrap: str, id_field: str, time_field: str, options: Mapping[str, str]
+) -> Iterator[BrokerEvent]:
     """The events of one range, in offset order. ReadStalled when nothing comes for a minute."""
     if wanted.start >= wanted.end:
         return

@@ -7,6 +7,8 @@ its first batch with it. The small query here is there for what it loads: window
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,9 +17,23 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from ottla_pipeline.spark import QUIET_ARCHIVE, build_session, java_options
+from ottla_pipeline.spark import QUIET_ARCHIVE, build_session, check_java, class_archive, java_options
 
 WAIT_S = 300
+
+
+def create() -> Path | None:
+    """Creates the archive unless it exists; returns its path, or None if this Java cannot create one."""
+    archive = class_archive(check_java())
+    if not archive.is_file():
+        part = archive.with_suffix(f".{os.getpid()}.part")
+        command = [sys.executable, "-m", "ottla_pipeline.cds_archive", str(part)]
+        run = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        if run.returncode or not part.is_file():
+            part.unlink(missing_ok=True)
+            return None
+        part.replace(archive)
+    return archive
 
 
 def exercise(spark: SparkSession, folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,19 +19,20 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent
-from ottla_pipeline.completeness import applications, by_topic, pages, tiers
-from ottla_pipeline.completeness.config import AuditConfig, interval_ms
+from ottla_pipeline.auditing.events import AuditEvent, ConsumerEvent, Receipt
+from ottla_pipeline.completeness import report, tiers
+from ottla_pipeline.completeness.config import AuditConfig, TierConfig, interval_ms
 from ottla_pipeline.completeness.ledger import EVENTS, Counted, Ledger, dead_letters_of
-from ottla_pipeline.completeness.pages import Found
-from ottla_pipeline.completeness.store import Store
-from ottla_pipeline.completeness.verdicts import judge, problems, silent, verdict
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.completeness.number_bitmap import BITS, FULL
+from ottla_pipeline.completeness.report import AuditResult
+from ottla_pipeline.completeness.verdicts import evaluate, problems, silent_clients, verdict
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
 
 LOOK_S: Final = 3.0
 DRAW_S: Final = 30.0
 """So often the page is drawn anew when nothing but the time has changed."""
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 Add = Callable[[Ledger], None]
 
 
@@ -44,31 +46,31 @@ def caught_up_ms(progress: Mapping[str, Any]) -> int | None:
     return round(datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000)
 
 
-class Watch:
+class Auditor:
     """One audit, from its first batch to its last report. `found` is the latest verdict."""
 
     def __init__(
-        self, config: AuditConfig, store: Store, say: Say, details: dict[str, object] | None = None
+        self, config: AuditConfig, store: LedgerStore, echo: Echo, details: dict[str, object] | None = None
     ) -> None:
         self._config = config
         self._store = store
-        self._say = say
+        self._echo = echo
         self._details = details if details is not None else {}
         self._lock = threading.Lock()
         text = store.load()
         names = tuple(tier.name for tier in config.tiers)
         self._ledger = Ledger.from_json(text) if text is not None else Ledger(config.window_ms, names)
         if (self._ledger.window_ms, self._ledger.tiers) != (config.window_ms, names):
-            raise CannotBegin(
+            raise JobStartError(
                 f"{config.checkpoint} is that of an audit with windows of {self._ledger.window_ms} ms "
                 f"and tiers {', '.join(self._ledger.tiers)}; take another checkpoint for others"
             )
         self._queries: Sequence[StreamingQuery] = ()
         self._began_ms = _now_ms()
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._look_now_and_then, name="audit-report", daemon=True)
-        self.found: Found = self._judge()
-        self._drawn: Found | None = None
+        self._thread = threading.Thread(target=self._run, name="audit-report", daemon=True)
+        self.result: AuditResult = self._evaluate()
+        self._drawn: AuditResult | None = None
 
     def follow(self, queries: Sequence[StreamingQuery]) -> None:
         """Looks after these, the names of which are their streams'."""
@@ -91,11 +93,11 @@ class Watch:
         return batch
 
     def add_whole(self, tier: str, rows: list[Counted], *, dead_letters: bool = False) -> None:
-        """All that a tier holds that has no stream. CannotBegin if the ledger has it already."""
+        """All that a tier holds that has no stream. JobStartError if the ledger has it already."""
         stream = dead_letters_of(tier) if dead_letters else tier
         with self._lock:
             if not self._ledger.is_new(stream, 0):
-                raise CannotBegin(
+                raise JobStartError(
                     f"{self._config.checkpoint} has counted {stream} before, and what was there then would "
                     "count twice: a Parquet lake's audit begins with an empty checkpoint"
                 )
@@ -116,7 +118,7 @@ class Watch:
             ledger.add_events(of_producers, unreadable)
             for event in events:
                 if isinstance(event, ConsumerEvent):
-                    applications.add(ledger, self._config, event)
+                    add_consumer_event(ledger, self._config, event)
 
         self._add(EVENTS, batch_id, add)
 
@@ -136,25 +138,25 @@ class Watch:
                 for query in self._queries:
                     if query.exception() is None:  # it took all that there was when it began
                         self._reached(str(query.name), self._began_ms)
-            self.found = self._judge()
+            self.result = self._evaluate()
             self._store.save(self._ledger.to_json())
         self._write()
-        self._say(self.found.line())
+        self._echo(self.result.line())
 
-    def _look_now_and_then(self) -> None:
+    def _run(self) -> None:
         while not self._ending.wait(LOOK_S):
-            self._look()
+            self._update()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         horizons = [(str(query.name), self._horizon_ms(query)) for query in self._queries]
         with self._lock:
             for stream, at_ms in horizons:
                 self._reached(stream, at_ms)
             self._ledger.forget(interval_ms(self._config.keep))
-            before, self.found = self.found, self._judge()
-        if before.verdict != self.found.verdict:
-            self._say(self.found.line())
-        self._write(draw=self._drawn is None or self.found.tells_more_than(self._drawn, DRAW_S))
+            before, self.result = self.result, self._evaluate()
+        if before.verdict != self.result.verdict:
+            self._echo(self.result.line())
+        self._write(draw=self._drawn is None or self.result.differs_from(self._drawn, DRAW_S))
 
     def _reached(self, stream: str, at_ms: int) -> None:
         """Applications have no stream but the audit events."""
@@ -173,39 +175,114 @@ class Watch:
             return now_ms - interval_ms(self._config.trigger.interval)
         return (caught_up_ms(json.loads(last.json)) or 0) if last is not None else 0
 
-    def _judge(self) -> Found:
+    def _evaluate(self) -> AuditResult:
         ledger, now_ms = self._ledger, _now_ms()
         rules = self._config.rules()
-        rows = judge(ledger, rules, now_ms)
-        troubles = problems(ledger)
-        word = verdict(rows, troubles)
+        rows = evaluate(ledger, rules, now_ms)
+        problems_found = problems(ledger)
+        word = verdict(rows, problems_found)
         producers = sum(not client.application for client in ledger.clients.values())
-        found = Found(
+        found = AuditResult(
             name=self._config.name,
             at_ms=now_ms,
             window_ms=ledger.window_ms,
             verdict=word,
             rows=rows,
-            problems=troubles,
-            silent=silent(ledger, interval_ms(self._config.silent_after)),
+            problems=problems_found,
+            silent=silent_clients(ledger, interval_ms(self._config.silent_after)),
             horizons_ms={tier: ledger.horizon_ms(tier) for tier in ledger.tiers},
             unaudited={tier: dict(topics) for tier, topics in ledger.unaudited.items()},
             producers=producers,
             consumers=len(ledger.clients) - producers,
         )
         self._details["verdict"] = word
-        self._details["audit"] = by_topic.details(found, self._config.topics.topics or (), rules)
+        self._details["audit"] = report.topic_details(found, self._config.topics.topics or (), rules)
         return found
 
     def _write(self, *, draw: bool = True) -> None:
         if self._config.report is None:
             return
         try:
-            pages.write(self.found, Path(self._config.report), draw=draw)
-            self._drawn = self.found if draw else self._drawn
+            report.write(self.result, Path(self._config.report), draw=draw)
+            self._drawn = self.result if draw else self._drawn
         except OSError as error:
-            self._say(f"the report could not be written: {error}")
+            self._echo(f"the report could not be written: {error}")
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+LEDGER: Final = "ledger"
+
+
+class LedgerStore:
+    def __init__(self, files: FileSystem, checkpoint: str) -> None:
+        self._files = files
+        self._folder = f"{checkpoint}/{LEDGER}"
+        self._files.make_directories(self._folder)
+        self._last = max((int(name.removesuffix(".json")) for name in self._names()), default=-1)
+
+    def _names(self) -> list[str]:
+        return [name for name in self._files.names(self._folder) if name.endswith(".json")]
+
+    def _path(self, number: int) -> str:
+        return f"{self._folder}/{number:012d}.json"
+
+    def load(self) -> str | None:
+        return self._files.read(self._path(self._last)) if self._last >= 0 else None
+
+    def save(self, text: str) -> None:
+        part = f"{self._folder}/.part"
+        self._files.write(part, text)
+        self._files.rename(part, self._path(self._last + 1))
+        self._last += 1
+        if self._last > 0:
+            self._files.remove(self._path(self._last - 1))
+
+
+def add_consumer_event(ledger: Ledger, config: AuditConfig, event: ConsumerEvent) -> None:
+    """An event of an application that is no tier is noted, and its counts are left out."""
+    ledger.add_receipts(
+        event,
+        {
+            tier.name: _tier_counts(config, tier, event)
+            for tier in config.tiers
+            if tier.application == event.application
+        },
+    )
+
+
+def _tier_counts(
+    config: AuditConfig, tier: TierConfig, event: ConsumerEvent
+) -> tuple[list[Counted], Counter[tuple[str, int]]]:
+    wanted = config.topics if tier.topics is None else tier.topics
+    rows: list[Counted] = []
+    rejected: Counter[tuple[str, int]] = Counter()
+    for receipt in event.receipts:
+        topic = receipt.topic.removeprefix(tier.topic_prefix)
+        if not receipt.topic.startswith(tier.topic_prefix) or not wanted.fits(topic):
+            continue
+        rows += _rows(receipt, topic)
+        if receipt.rejected:
+            rejected[topic, receipt.start_ms] += receipt.rejected
+    for name, records in event.unaudited.items():
+        topic = name.removeprefix(tier.topic_prefix)
+        if records and name.startswith(tier.topic_prefix) and wanted.fits(topic):
+            rows.append(Counted(topic, None, 0, 0, 0, records))
+    return rows, rejected
+
+
+def _rows(receipt: Receipt, topic: str) -> list[Counted]:
+    """A row for each bucket of numbers. Which number was a copy is not told: they count in the first row."""
+    bucket, shift = divmod(receipt.first, BITS)
+    left, copies = receipt.bits << shift, receipt.received - receipt.bits.bit_count()
+    rows: list[Counted] = []
+    while left:
+        if bits := left & FULL:
+            count = bits.bit_count() + copies
+            copies = 0
+            rows.append(Counted(topic, receipt.producer, receipt.start_ms, bucket, bits, count))
+        left >>= BITS
+        bucket += 1
+    return rows

@@ -20,7 +20,7 @@ from rich.table import Table
 
 
 @dataclass(slots=True)
-class Tier:
+class TierCounts:
     """One holder of events, against what was produced. `held` counts events, copies included."""
 
     held: int = 0
@@ -28,7 +28,7 @@ class Tier:
     duplicated: int = 0
     unexpected: int = 0
 
-    def add(self, other: Tier) -> None:
+    def add(self, other: TierCounts) -> None:
         self.held += other.held
         self.missing += other.missing
         self.duplicated += other.duplicated
@@ -40,15 +40,15 @@ class Tier:
 
 
 @dataclass(slots=True)
-class Tally:
+class Counts:
     """Counts of a topic and window, or a sum of such. `produced` counts ids; `repeated`, ids given twice."""
 
     produced: int = 0
     repeated: int = 0
-    brokers: Tier = field(default_factory=Tier)
-    lake: Tier = field(default_factory=Tier)
+    brokers: TierCounts = field(default_factory=TierCounts)
+    lake: TierCounts = field(default_factory=TierCounts)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: Counts) -> None:
         self.produced += other.produced
         self.repeated += other.repeated
         self.brokers.add(other.brokers)
@@ -60,12 +60,12 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowCounts:
     """The counts of one topic in one time window; `start` is ISO 8601 in UTC, or "unknown"."""
 
     topic: str
     start: str
-    tally: Tally
+    counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +80,28 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ComparisonReport:
     """The result. `samples` are the first differing ids; `without_id` counts records without one."""
 
     window_length: str
-    windows: Sequence[Window]
+    windows: Sequence[WindowCounts]
     samples: Sequence[Difference] = ()
     without_id: int = 0
 
-    def by_topic(self) -> dict[str, Tally]:
-        sums: dict[str, Tally] = {}
+    def by_topic(self) -> dict[str, Counts]:
+        sums: dict[str, Counts] = {}
         for window in self.windows:
-            sums.setdefault(window.topic, Tally()).add(window.tally)
+            sums.setdefault(window.topic, Counts()).add(window.counts)
         return dict(sorted(sums.items()))
 
-    def total(self) -> Tally:
-        total = Tally()
+    def total(self) -> Counts:
+        total = Counts()
         for window in self.windows:
-            total.add(window.tally)
+            total.add(window.counts)
         return total
 
-    def differing(self) -> list[Window]:
-        return [window for window in self.windows if window.tally.differs]
+    def differing(self) -> list[WindowCounts]:
+        return [window for window in self.windows if window.counts.differs]
 
     @property
     def passed(self) -> bool:
@@ -113,9 +113,9 @@ class Report:
             "passed": self.passed,
             "window": self.window_length,
             "total": asdict(self.total()),
-            "topics": {topic: asdict(tally) for topic, tally in self.by_topic().items()},
+            "topics": {topic: asdict(counts) for topic, counts in self.by_topic().items()},
             "broker_records_without_id": self.without_id,
-            "windows": [{"topic": w.topic, "start": w.start} | asdict(w.tally) for w in self.windows],
+            "windows": [{"topic": w.topic, "start": w.start} | asdict(w.counts) for w in self.windows],
             "differences": [asdict(sample) for sample in self.samples],
         }
         return json.dumps(body, indent=1)
@@ -123,8 +123,8 @@ class Report:
     def tables(self, most: int = 20) -> list[Table]:
         """For people: sums of each topic; then the windows that differ, `most` of them."""
         sums = counts_table("Audit")
-        for topic, tally in self.by_topic().items():
-            sums.add_row(topic, "all", *cells(tally))
+        for topic, counts in self.by_topic().items():
+            sums.add_row(topic, "all", *cells(counts))
         sums.add_section()
         sums.add_row("all", "all", *cells(self.total()))
         differing = self.differing()
@@ -132,13 +132,13 @@ class Report:
             return [sums]
         windows = counts_table(f"Windows of {self.window_length} that differ ({len(differing)})")
         for window in differing[:most]:
-            windows.add_row(window.topic, window.start, *cells(window.tally))
+            windows.add_row(window.topic, window.start, *cells(window.counts))
         samples = Table(title="Ids that differ, and how often each tier holds them", title_justify="left")
         for name in ("topic", "id", "produced", "brokers", "lake"):
             samples.add_column(name, justify="left" if name in ("topic", "id") else "right")
         for sample in self.samples[:most]:
-            counts = (str(count) for count in (sample.produced, sample.brokers, sample.lake))
-            samples.add_row(sample.topic, sample.id, *counts)
+            numbers = (str(number) for number in (sample.produced, sample.brokers, sample.lake))
+            samples.add_row(sample.topic, sample.id, *numbers)
         return [sums, windows, samples]
 
 
@@ -152,10 +152,10 @@ def counts_table(title: str) -> Table:
     return table
 
 
-def cells(tally: Tally) -> Iterable[str]:
-    """A tally as the cells of `counts_table`'s row; what should be 0 and is not stands out."""
-    yield f"{tally.produced:,}" + (f" [red]+{tally.repeated:,}[/]" if tally.repeated else "")
-    for tier in (tally.brokers, tally.lake):
+def cells(counts: Counts) -> Iterable[str]:
+    """A counts as the cells of `counts_table`'s row; what should be 0 and is not stands out."""
+    yield f"{counts.produced:,}" + (f" [red]+{counts.repeated:,}[/]" if counts.repeated else "")
+    for tier in (counts.brokers, counts.lake):
         yield f"{tier.held:,}"
         for count in (tier.missing, tier.duplicated, tier.unexpected):
             yield f"[red]{count:,}[/]" if count else "0"

@@ -25,23 +25,23 @@ class Fitted:
     conflict: Column | None
 
 
-def merged(table: DataType, event: DataType) -> DataType:
+def merge_types(table: DataType, event: DataType) -> DataType:
     """The table's type with what only the event has."""
     if isinstance(table, StructType) and isinstance(event, StructType):
-        return merged_struct(table, event)
+        return merge_structs(table, event)
     if isinstance(table, ArrayType) and isinstance(event, ArrayType):
-        return ArrayType(merged(table.elementType, event.elementType))
+        return ArrayType(merge_types(table.elementType, event.elementType))
     if isinstance(table, MapType) and isinstance(event, MapType):
-        return MapType(table.keyType, merged(table.valueType, event.valueType))
+        return MapType(table.keyType, merge_types(table.valueType, event.valueType))
     return table
 
 
-def merged_struct(table: StructType, event: StructType) -> StructType:
+def merge_structs(table: StructType, event: StructType) -> StructType:
     known = {field.name.lower(): field for field in event.fields}
     fields = []
     for field in table.fields:
         other = known.pop(field.name.lower(), None)
-        kind = field.dataType if other is None else merged(field.dataType, other.dataType)
+        kind = field.dataType if other is None else merge_types(field.dataType, other.dataType)
         fields.append(StructField(field.name, kind))
     fields += [StructField(field.name, nullable(field.dataType)) for field in known.values()]
     return StructType(fields)
@@ -65,11 +65,11 @@ def fit(value: Column, event: DataType, table: DataType, path: str = "") -> Fitt
     if isinstance(event, StructType) and isinstance(table, StructType):
         return _fit_struct(value, event, table, path)
     if isinstance(event, ArrayType) and isinstance(table, ArrayType):
-        inner = _Inner(event.elementType, table.elementType, f"{path}[]")
+        inner = _ElementFit(event.elementType, table.elementType, f"{path}[]")
         conflict = sf.filter(sf.transform(value, inner.conflict), lambda each: each.isNotNull())
         return Fitted(sf.transform(value, inner.value), sf.try_element_at(conflict, sf.lit(1)))
     if isinstance(event, MapType) and isinstance(table, MapType) and event.keyType == table.keyType:
-        inner = _Inner(event.valueType, table.valueType, f"{path}[]")
+        inner = _ElementFit(event.valueType, table.valueType, f"{path}[]")
         conflicts = sf.transform(sf.map_values(value), inner.conflict)
         conflict = sf.filter(conflicts, lambda each: each.isNotNull())
         fitted = sf.transform_values(value, lambda _, each: inner.value(each))
@@ -82,7 +82,7 @@ def fit(value: Column, event: DataType, table: DataType, path: str = "") -> Fitt
     return Fitted(sf.lit(None).cast(table), sf.when(value.isNotNull(), told))
 
 
-class _Inner:
+class _ElementFit:
     """What is done to each element, as Spark's higher-order functions want it."""
 
     def __init__(self, event: DataType, table: DataType, path: str) -> None:

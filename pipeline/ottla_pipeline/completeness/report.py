@@ -5,6 +5,7 @@ Called by `watching` and the audit jobs. Files are replaced whole: who opens one
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +16,12 @@ from typing import Any, Final
 
 import jinja2
 from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ottla_pipeline.completeness import plots
-from ottla_pipeline.completeness.verdicts import STATUSES, Row
+from ottla_pipeline.completeness.verdicts import COMPLETE, STATUSES, TierRule, WindowVerdict
 
 HTML_ROWS_MAX: Final = 500
 KINDS: Final = (
@@ -34,14 +36,14 @@ KINDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AuditResult:
     """An audit's result at one moment."""
 
     name: str
     at_ms: int
     window_ms: int
     verdict: str
-    rows: Sequence[Row]
+    rows: Sequence[WindowVerdict]
     problems: Sequence[str]
     silent: Sequence[str]
     horizons_ms: Mapping[str, int]
@@ -64,7 +66,7 @@ class Found:
             windows[row.tier][row.status] += 1
         return windows
 
-    def tells_more_than(self, other: Found, age_s: float) -> bool:
+    def differs_from(self, other: AuditResult, age_s: float) -> bool:
         """Whether anything but the time differs, or a lot of time."""
         same = (self.rows, self.problems, self.silent) == (other.rows, other.problems, other.silent)
         return not same or self.at_ms - other.at_ms >= age_s * 1000
@@ -109,12 +111,12 @@ def iso(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def lag_ms(row: Row, window_ms: int) -> int | None:
+def lag_ms(row: WindowVerdict, window_ms: int) -> int | None:
     """From a window's end until it was found complete."""
     return None if row.completed_ms is None else max(0, row.completed_ms - row.start_ms - window_ms)
 
 
-def write(found: Found, folder: Path, *, draw: bool = True) -> None:
+def write(found: AuditResult, folder: Path, *, draw: bool = True) -> None:
     """`report.json` and, if it is to be drawn, `report.html`. OSError when they cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / "report.json", json.dumps(found.to_json(), indent=1))
@@ -128,7 +130,7 @@ def _replace(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def html(found: Found) -> str:
+def html(found: AuditResult) -> str:
     differing = [row for row in found.rows if row.differs]
     shown = (differing + [row for row in reversed(found.rows) if not row.differs])[:HTML_ROWS_MAX]
     environment = jinja2.Environment(
@@ -144,7 +146,7 @@ def html(found: Found) -> str:
         left_out=len(found.rows) - len(shown),
         iso=iso,
         lag_ms=lag_ms,
-        plots=[Markup(svg) for svg in plots.draw(found.rows, found.window_ms, tuple(found.horizons_ms))],
+        plots=[Markup(svg) for svg in draw_plots(found.rows, found.window_ms, tuple(found.horizons_ms))],
     )
 
 
@@ -155,7 +157,7 @@ class AuditMetrics(Collector):
         self._latest = latest
 
     def collect(self) -> Iterable[Metric]:
-        found: Found = self._latest()
+        found: AuditResult = self._latest()
         records = GaugeMetricFamily(
             "ottla_audit_records", "Records of the windows kept, by tier and kind.", labels=("tier", "kind")
         )
@@ -182,3 +184,99 @@ class AuditMetrics(Collector):
         yield GaugeMetricFamily(
             "ottla_audit_problems", "What keeps the audit from telling.", value=len(found.problems)
         )
+
+
+WINDOWS_MAX: Final = 10
+LATE_MS: Final = 120_000
+
+
+def topic_details(found: AuditResult, named: Iterable[str], rules: Mapping[str, TierRule]) -> dict[str, Any]:
+    """`named` are topics that the job names, which are there without windows, too."""
+    rows: dict[str, list[WindowVerdict]] = {topic: [] for topic in named}
+    for row in found.rows:
+        rows.setdefault(row.topic, []).append(row)
+    topics = {topic: _topic(topic, each, found, rules) for topic, each in sorted(rows.items())}
+    return {"name": found.name, "problems": list(found.problems), "topics": topics}
+
+
+def _topic(
+    topic: str, rows: list[WindowVerdict], found: AuditResult, rules: Mapping[str, TierRule]
+) -> dict[str, Any]:
+    differing = [row for row in rows if row.differs]
+    until_ms = _complete_until_ms(topic, rows, found, rules)
+    grace_ms = max((rule.grace_ms for rule in rules.values() if rule.covers(topic)), default=0)
+    late_ms = found.at_ms - grace_ms - 2 * found.window_ms - LATE_MS
+    return {
+        "completeUntil": until_ms,
+        "late": until_ms is None or until_ms < late_ms,
+        "differing": len(differing),
+        "missing": sum(row.missing for row in differing),
+        "duplicated": sum(row.duplicated for row in differing),
+        "windows": [
+            {
+                "start": row.start_ms,
+                "tier": row.tier,
+                "status": row.status,
+                "missing": row.missing,
+                "duplicated": row.duplicated,
+            }
+            for row in differing[:WINDOWS_MAX]
+        ],
+    }
+
+
+def _complete_until_ms(
+    topic: str, rows: list[WindowVerdict], found: AuditResult, rules: Mapping[str, TierRule]
+) -> int | None:
+    """What no producer has reported yet is not in the rows: a window counts once every tier, with the audit
+    events, was read beyond its grace."""
+    settled = [found.horizons_ms[tier] - rule.grace_ms for tier, rule in rules.items() if rule.covers(topic)]
+    if not settled:
+        return None
+    until_ms = min(settled)
+    until_ms = min(
+        [until_ms - until_ms % found.window_ms, *(r.start_ms for r in rows if r.status != COMPLETE)]
+    )
+    return until_ms if until_ms > 0 else None
+
+
+POINTS_MAX: Final = 1_000
+
+
+def draw_plots(rows: Sequence[WindowVerdict], window_ms: int, tiers: Sequence[str]) -> list[str]:
+    """Completeness, then lag; none when there is no window yet."""
+    if not rows:
+        return []
+    complete, lags = Figure(figsize=(9, 2.6), layout="tight"), Figure(figsize=(9, 2.6), layout="tight")
+    top, bottom = complete.add_subplot(), lags.add_subplot()
+    starts = sorted({row.start_ms for row in rows})[-POINTS_MAX:]
+    times: Any = [datetime.fromtimestamp(start_ms / 1000, UTC) for start_ms in starts]
+    for tier in tiers:
+        of_tier = [row for row in rows if row.tier == tier]
+        shares, delays = [], []
+        for start_ms in starts:
+            there = [row for row in of_tier if row.start_ms == start_ms]
+            acknowledged = sum(row.acknowledged for row in there)
+            held = acknowledged - sum(row.missing for row in there)
+            shares.append(100 * held / acknowledged if acknowledged else float("nan"))
+            done = [row.completed_ms for row in there if row.completed_ms is not None]
+            slowest = max(done) if done and len(done) == len(there) else None
+            delays.append(
+                max(0, slowest - start_ms - window_ms) / 1000 if slowest is not None else float("nan")
+            )
+        top.plot(times, shares, marker=".", label=tier)
+        bottom.plot(times, delays, marker=".", label=tier)
+    for axes, title in ((top, "complete, %"), (bottom, "seconds from a window's end until complete")):
+        axes.set_title(title, loc="left", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    return [to_svg(complete), to_svg(lags)]
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as an SVG element, without the XML prologue that HTML does not take."""
+    text = io.StringIO()
+    with rc_context({"svg.fonttype": "none"}):  # text as text: smaller, and drawn several times faster
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]

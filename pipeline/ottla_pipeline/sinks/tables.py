@@ -13,7 +13,9 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla_pipeline.errors import CannotBegin
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
+from ottla_pipeline.lake.commits import Commit, CommitLog
 
 
 class DeltaSink:
@@ -35,12 +37,12 @@ class DeltaSink:
         self._query_id = ""
 
     def open(self, query_id: str) -> None:
-        """Whose batches are numbered. CannotBegin if the table holds those of another."""
+        """Whose batches are numbered. JobStartError if the table holds those of another."""
         self._query_id = query_id
         if DeltaTable.isDeltaTable(self._spark, self._path):
             others = sorted(self._writers() - {query_id})
             if others:
-                raise CannotBegin(
+                raise JobStartError(
                     f"{self._path} holds batches of another checkpoint (query {others[0]}); this one is "
                     f"{query_id}. Results would be there twice. Use that checkpoint, or another table."
                 )
@@ -69,6 +71,61 @@ class DeltaSink:
         table = DeltaTable.forPath(self._spark, self._path).alias("t")
         merge = table.merge(rows.alias("s"), same)
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+    def close(self) -> None:
+        pass
+
+
+# Nothing else folds this log, and who reads it reads all of it.
+SNAPSHOT_EVERY = 100
+
+
+class ParquetSink:
+    """Files in folders by `partition_by`."""
+
+    def __init__(self, spark: SparkSession, path: str, *, partition_by: Sequence[str] = ()) -> None:
+        self._log = CommitLog(FileSystem(spark), path, f"{path}-dead-letters")
+        self._partition_by = partition_by
+        self._query_id = ""
+
+    def open(self, query_id: str) -> None:
+        """Whose batches are numbered. JobStartError if the lake holds those of another."""
+        self._query_id = query_id
+        owner = self._log.owner()
+        if owner not in (None, query_id):
+            raise JobStartError(
+                f"{self._log.lake} holds batches of another checkpoint (query {owner}); this one is "
+                f"{query_id}. Results would be there twice. Use that checkpoint, or another folder."
+            )
+        self._log.recover()
+
+    def write(self, rows: DataFrame, count: int, batch_id: int) -> None:
+        """Adds the batch's rows, of which there are so many, unless it is there."""
+        log = self._log
+        known = log.find(batch_id)
+        if known is not None:
+            log.publish(known)
+            return
+        sequence = log.next_sequence()
+        name = Commit(self._query_id, batch_id, 0, 0, ()).name
+        staged, _ = log.stage(name)
+        spread = rows.repartition(*self._partition_by) if self._partition_by else rows
+        spread.write.partitionBy(*self._partition_by).parquet(staged)
+        commit = Commit(
+            self._query_id,
+            batch_id,
+            count,
+            0,
+            log.moves(name),
+            schema=rows.schema.jsonValue(),
+            sequence=sequence,
+            lake=log.lake,
+            dead_letters_root=log.dead_letters,
+        )
+        log.commit(commit)
+        log.publish(commit)
+        if sequence % SNAPSHOT_EVERY == 0:
+            log.write_snapshot()
 
     def close(self) -> None:
         pass

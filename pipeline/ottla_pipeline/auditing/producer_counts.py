@@ -74,7 +74,7 @@ class Window:
         return (self.sent, self.acknowledged, self.failed, self.closed)
 
 
-class Counter:
+class ProducerCounter:
     """One producer's counts. `current` holds each topic's window of now, for adapters in a hurry."""
 
     def __init__(self, producer: str, server: str, window_ms: int) -> None:
@@ -88,7 +88,7 @@ class Counter:
         self.latest_ms = 0
         self._reports = 0
         self._lost: list[int] = []
-        self._on_the_way: dict[int, list[tuple[Window, tuple[int, int, int, bool]]]] = {}
+        self._in_flight: dict[int, list[tuple[Window, tuple[int, int, int, bool]]]] = {}
         self._in_transaction = False
         self._touched: list[Window] = []
 
@@ -149,7 +149,7 @@ class Counter:
                 told.append((window, state))
         number = self._reports
         self._reports += 1
-        self._on_the_way[number] = told
+        self._in_flight[number] = told
         return AuditEvent(
             producer=self.producer,
             server=self.server,
@@ -174,7 +174,7 @@ class Counter:
 
     def arrived(self, report: int) -> None:
         """The report's event was acknowledged: what it told need not be told again."""
-        for window, state in self._on_the_way.pop(report, ()):
+        for window, state in self._in_flight.pop(report, ()):
             if state == window.state():
                 window._confirmed = state
         self._windows = [
@@ -185,5 +185,5 @@ class Counter:
 
     def lost(self, report: int) -> None:
         """The report's event was not acknowledged: the next one tells the same again."""
-        if self._on_the_way.pop(report, None) is not None:
+        if self._in_flight.pop(report, None) is not None:
             self._lost = [*self._lost, report][-LOST_MAX:]

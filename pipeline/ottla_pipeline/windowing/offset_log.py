@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from ottla_pipeline.lake.files import Files
+from ottla_pipeline.filesystem import FileSystem
 
 Offsets = dict[tuple[str, int], int]
 _NONE = "-"
@@ -21,7 +21,7 @@ _VERSION = "v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OffsetLogEntry:
     """One line of the ledger: the watermark in microseconds since 1970, and for each source where it ends."""
 
     watermark_us: int
@@ -39,7 +39,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BatchInputs:
     """What one batch was made of. `sources` are in the order in which the plan reads them."""
 
     late_by_us: int
@@ -52,13 +52,13 @@ def offsets_of(text: str) -> Offsets:
     return {(topic, int(p)): int(at) for topic, parts in json.loads(text).items() for p, at in parts.items()}
 
 
-def parse_entry(text: str) -> Entry:
+def parse_entry(text: str) -> OffsetLogEntry:
     """A file of `offsets/`: a version, a line about the batch, a line for each source."""
     version, about, *sources = text.splitlines()
     if version != _VERSION:
         raise ValueError(f"a checkpoint of version {version!r}; {_VERSION!r} is known")
     ends = tuple(None if line == _NONE else offsets_of(line) for line in sources)
-    return Entry(int(json.loads(about)["batchWatermarkMs"]) * 1000, ends)
+    return OffsetLogEntry(int(json.loads(about)["batchWatermarkMs"]) * 1000, ends)
 
 
 def parse_initial(text: str) -> Offsets:
@@ -78,25 +78,25 @@ def ranges(start: Offsets, end: Offsets) -> tuple[Range, ...]:
     )
 
 
-class Ledger:
+class OffsetLog:
     """The ledger of one checkpoint."""
 
-    def __init__(self, files: Files, checkpoint: str) -> None:
+    def __init__(self, files: FileSystem, checkpoint: str) -> None:
         self._files = files
         self._checkpoint = checkpoint.rstrip("/")
 
-    def made(self, batch_id: int) -> Made:
+    def batch_inputs(self, batch_id: int) -> BatchInputs:
         """What batch `batch_id` was made of; it, and the one before, must be in the ledger (Spark keeps
         100)."""
         entry = self._entry(batch_id)
-        before = self._entry(batch_id - 1) if batch_id else Entry(0, (None,) * len(entry.ends))
+        before = self._entry(batch_id - 1) if batch_id else OffsetLogEntry(0, (None,) * len(entry.ends))
         sources = []
         for number, end in enumerate(entry.ends):
             start = before.ends[number]
             if start is None and end is not None:
                 start = parse_initial(self._files.read(f"{self._checkpoint}/sources/{number}/0"))
             sources.append(ranges(start or {}, end or {}))
-        return Made(before.watermark_us, entry.watermark_us, tuple(sources))
+        return BatchInputs(before.watermark_us, entry.watermark_us, tuple(sources))
 
-    def _entry(self, batch_id: int) -> Entry:
+    def _entry(self, batch_id: int) -> OffsetLogEntry:
         return parse_entry(self._files.read(f"{self._checkpoint}/offsets/{batch_id}"))

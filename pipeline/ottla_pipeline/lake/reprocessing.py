@@ -7,13 +7,16 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from ottla_pipeline.errors import JobStartError
+from ottla_pipeline.filesystem import FileSystem
 from ottla_pipeline.lake.sink import Lake, Landed
 
 ORIGIN = ["topic", "partition", "offset"]
@@ -41,7 +44,7 @@ def backfill(lake: Lake, records: DataFrame) -> Landed:
         kept.unpersist()
 
 
-def chosen(dead: DataFrame, reasons: Sequence[str], topics: Sequence[str]) -> DataFrame:
+def select_dead_letters(dead: DataFrame, reasons: Sequence[str], topics: Sequence[str]) -> DataFrame:
     """Dead letters of these topics, whose reason begins with one of these texts; all, if none are given."""
     if topics:
         dead = dead.where(sf.col("topic").isin(*topics))
@@ -58,7 +61,7 @@ def replay(lake: Lake, reasons: Sequence[str], topics: Sequence[str]) -> Replaye
     dead = lake.dead_letters()
     if dead is None:
         return Replayed(0, 0, 0)
-    kept = chosen(dead, reasons, topics).drop("reason").persist(StorageLevel.DISK_ONLY)
+    kept = select_dead_letters(dead, reasons, topics).drop("reason").persist(StorageLevel.DISK_ONLY)
     try:
         tried, before = kept.count(), 0
         waiting = kept
@@ -74,3 +77,49 @@ def replay(lake: Lake, reasons: Sequence[str], topics: Sequence[str]) -> Replaye
         return Replayed(tried, before + found.events, found.dead_letters)
     finally:
         kept.unpersist()
+
+
+Offsets = dict[str, dict[str, int]]  # as Spark writes them: topic → partition → the offset that comes next
+
+
+def processed_offsets(files: FileSystem, checkpoint: str) -> Offsets:
+    """How far the lake job is: the end of its last batch that is done. JobStartError if it has done none."""
+    done = [int(name) for name in files.names(f"{checkpoint}/commits") if name.isdecimal()]
+    if not done:
+        raise JobStartError(
+            f"{checkpoint}: the lake job has done no batch yet. Run it first: what it has not read, it lands."
+        )
+    return offsets_of(files.read(f"{checkpoint}/offsets/{max(done)}"))
+
+
+def offsets_of(text: str) -> Offsets:
+    """The offsets in a file of Spark's offset log: a version, metadata, then a line for each source."""
+    found: Offsets = json.loads(text.splitlines()[2])
+    return found
+
+
+def limit_ends(wanted: Mapping[str, Mapping[str, int]], limits: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """`wanted` ends, no further than `limits`. What has no limit has not been read at all: it ends at 0."""
+    return {
+        topic: {number: min(end, limits.get(topic, {}).get(number, 0)) for number, end in ends.items()}
+        for topic, ends in wanted.items()
+    }
+
+
+def nonempty_ranges(starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
+    """The partitions in which there is something between start and end."""
+    kept = {
+        (topic, number)
+        for topic, numbers in ends.items()
+        for number, end in numbers.items()
+        if starts.get(topic, {}).get(number, 0) < end
+    }
+
+    def only(offsets: Offsets) -> Offsets:
+        found = {
+            topic: {number: at for number, at in numbers.items() if (topic, number) in kept}
+            for topic, numbers in offsets.items()
+        }
+        return {topic: numbers for topic, numbers in found.items() if numbers}
+
+    return only(starts), only(ends)

@@ -47,7 +47,7 @@ class _Given:
     rejected: bool = False
 
 
-class Receipts:
+class ConsumerCounter:
     """One consumer's counts."""
 
     def __init__(self, consumer: str, server: str, application: str, window_ms: int) -> None:
@@ -63,9 +63,9 @@ class Receipts:
         self._processed: dict[tuple[str, str, int], _Processed] = {}
         self._unaudited: dict[str, int] = {}
         self._reports = 0
-        self._on_the_way: ConsumerEvent | None = None
+        self._in_flight: ConsumerEvent | None = None
 
-    def given_out(
+    def delivered(
         self, topic: str, partition: int, offset: int, headers: Iterable[tuple[str, bytes | None]]
     ) -> None:
         """The application has got this record."""
@@ -77,9 +77,9 @@ class Receipts:
         self._pending.setdefault((topic, partition), deque()).append(_Given(offset, window, number))
         self._pending_count += 1
         if self._pending_count > PENDING_MAX:
-            self._leave_one_out()
+            self._drop_oldest()
 
-    def _leave_one_out(self) -> None:
+    def _drop_oldest(self) -> None:
         longest = max(self._pending.values(), key=len)
         longest.popleft()
         self._pending_count -= 1
@@ -118,7 +118,7 @@ class Receipts:
         found.numbers.append(given.number)
         found.rejected += given.rejected
 
-    def keep(self, partitions: Collection[Partition]) -> None:
+    def retain(self, partitions: Collection[Partition]) -> None:
         """Others read the remaining partitions now: what was not processed in these is given out to them."""
         for partition in [partition for partition in self._pending if partition not in partitions]:
             self._pending_count -= len(self._pending.pop(partition))
@@ -126,7 +126,7 @@ class Receipts:
     @property
     def waiting(self) -> bool:
         """Whether something is processed that no report has told, or a report has not arrived."""
-        return bool(self._processed or self._unaudited or self._on_the_way)
+        return bool(self._processed or self._unaudited or self._in_flight)
 
     def report(self, now_ms: int, *, final: bool = False) -> ConsumerEvent:
         """The report on its way, if it has not arrived; else the next one. `final`: nothing will be processed
@@ -134,10 +134,10 @@ class Receipts:
 
         The event is to be published, and `arrived` called if it was.
         """
-        if self._on_the_way is None:
-            receipts = self._take()
+        if self._in_flight is None:
+            receipts = self._next_receipts()
             unaudited, self._unaudited = self._unaudited, {}
-            self._on_the_way = ConsumerEvent(
+            self._in_flight = ConsumerEvent(
                 consumer=self.consumer,
                 server=self.server,
                 application=self.application,
@@ -149,14 +149,14 @@ class Receipts:
                 unaudited=unaudited,
             )
             self._reports += 1
-        return self._on_the_way
+        return self._in_flight
 
     def arrived(self) -> None:
         """The report on its way was acknowledged."""
-        assert self._on_the_way is not None
-        self._on_the_way = None
+        assert self._in_flight is not None
+        self._in_flight = None
 
-    def _take(self) -> list[Receipt]:
+    def _next_receipts(self) -> list[Receipt]:
         taken: list[Receipt] = []
         room = BITMAPS_BYTES_MAX
         while self._processed and room > 0:
